@@ -1,0 +1,212 @@
+//! Why the core refuses a value.
+//!
+//! Every error names the thing, the rule it broke and, through [`Error::hint`], the way out. The
+//! [`code`](Error::code) is stable: surfaces and the hostile corpus match on it, never on words.
+
+/// A result of the core.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A value that broke a rule.
+///
+/// ```
+/// use repertoire_core::SkillId;
+///
+/// let error = "Billing".parse::<SkillId>().unwrap_err();
+/// assert_eq!(error.code(), "invalid_id");
+/// assert!(error.to_string().contains("lowercase"));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A skill id, skill name, prompt name or function id outside its grammar.
+    #[error("{kind} {value:?}: {rule}")]
+    Id {
+        /// What was being named.
+        kind: &'static str,
+        /// The text as given, cut to a readable length.
+        value: String,
+        /// The rule it broke.
+        rule: &'static str,
+    },
+    /// A name that the grammar allows and the product keeps for itself.
+    #[error("{kind} {value:?} is reserved: {rule}")]
+    Reserved {
+        /// What was being named.
+        kind: &'static str,
+        /// The reserved name.
+        value: String,
+        /// What it is kept for.
+        rule: &'static str,
+    },
+    /// A relative path that could leave its root or differ between platforms.
+    #[error("path {path:?}: {rule}")]
+    Path {
+        /// The path as given.
+        path: String,
+        /// The rule it broke.
+        rule: &'static str,
+    },
+    /// A text that is no `skill://` or `iii://` URI.
+    #[error("URI {uri:?}: {rule}")]
+    Uri {
+        /// The URI as given.
+        uri: String,
+        /// The rule it broke.
+        rule: String,
+    },
+    /// A text that is no `sha256:` digest.
+    #[error("digest {0:?}: must be `sha256:` and 64 lowercase hexadecimal digits")]
+    Digest(String),
+    /// Bytes that must be UTF-8 and are not.
+    #[error("{path}: not valid UTF-8 (first bad byte at offset {offset})")]
+    NotUtf8 {
+        /// The file.
+        path: String,
+        /// Where the text stops being UTF-8.
+        offset: usize,
+    },
+    /// A document without a frontmatter block.
+    #[error("line {line}: {rule}")]
+    NoFrontmatter {
+        /// Line in the document, from 1.
+        line: usize,
+        /// What was expected there.
+        rule: &'static str,
+    },
+    /// Frontmatter that is not acceptable YAML.
+    #[error("line {line}: {rule}")]
+    Frontmatter {
+        /// Line in the document, from 1.
+        line: usize,
+        /// The rule it broke.
+        rule: String,
+    },
+    /// Frontmatter past its byte, depth, node or alias budget.
+    #[error("line {line}: frontmatter is too large: {rule}")]
+    FrontmatterBudget {
+        /// Line in the document, from 1.
+        line: usize,
+        /// The budget it broke.
+        rule: String,
+    },
+    /// A field of a document or prompt with an unusable value.
+    #[error("field `{field}`: {rule}")]
+    Field {
+        /// The field.
+        field: String,
+        /// The rule it broke.
+        rule: String,
+    },
+    /// The same path twice in one skill.
+    #[error("file {0:?} is in the set twice")]
+    DuplicatePath(String),
+    /// Two paths that are one file on a case-insensitive or normalising file system.
+    #[error("files {first:?} and {second:?} are the same name on some file systems")]
+    CollidingPaths {
+        /// The path that was there.
+        first: String,
+        /// The path that collides with it.
+        second: String,
+    },
+    /// More files than a host accepts.
+    #[error("{count} files: a skill has at most {max}")]
+    TooManyFiles {
+        /// How many there are.
+        count: usize,
+        /// How many there may be.
+        max: usize,
+    },
+    /// More bytes than allowed.
+    #[error("{what} is too large: {size} bytes, at most {max}")]
+    TooLarge {
+        /// What is too large.
+        what: String,
+        /// Its size.
+        size: u64,
+        /// The limit.
+        max: u64,
+    },
+    /// A skill without its `SKILL.md`.
+    #[error("no SKILL.md at the root of the skill")]
+    NoDocument,
+    /// A package that is not well formed.
+    #[error("package: {0}")]
+    Package(String),
+    /// Two artifacts that claim the same place.
+    #[error("package: artifact {name:?} (variant {variant}) is there twice")]
+    DuplicateArtifact {
+        /// The artifact's name.
+        name: String,
+        /// Its model variant, `default` for none.
+        variant: String,
+    },
+    /// An artifact kind nobody knows.
+    #[error(
+        "package: artifact kind {0:?} is unknown: use description, prompt_template, \
+         code_template, dspy_module, approach or example"
+    )]
+    UnknownKind(String),
+}
+
+impl Error {
+    /// The stable code of this error.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Id { .. } => "invalid_id",
+            Self::Reserved { .. } => "reserved_id",
+            Self::Path { .. } => "invalid_path",
+            Self::Uri { .. } => "invalid_uri",
+            Self::Digest(_) => "invalid_digest",
+            Self::NotUtf8 { .. } => "not_utf8",
+            Self::NoFrontmatter { .. } => "missing_frontmatter",
+            Self::Frontmatter { .. } => "invalid_frontmatter",
+            Self::FrontmatterBudget { .. } => "frontmatter_too_large",
+            Self::Field { .. } => "invalid_field",
+            Self::DuplicatePath(_) => "duplicate_path",
+            Self::CollidingPaths { .. } => "colliding_paths",
+            Self::TooManyFiles { .. } => "too_many_files",
+            Self::TooLarge { .. } => "too_large",
+            Self::NoDocument => "missing_document",
+            Self::Package(_) => "invalid_package",
+            Self::DuplicateArtifact { .. } => "duplicate_artifact",
+            Self::UnknownKind(_) => "unknown_kind",
+        }
+    }
+
+    /// What to do about it, where that is not plain from the message.
+    pub fn hint(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::Id { .. } => {
+                "use lowercase letters, digits, `-` and `_` in segments of 1 to 64 characters"
+            }
+            Self::Reserved { .. } => "choose another first segment",
+            Self::Path { .. } => "use a plain relative path such as `references/notes.md`",
+            Self::Uri { .. } => {
+                "write `skill://<skill>/SKILL.md`, `iii://<id>`, `iii://fn/<a>/<b>` or `iii://skills`"
+            }
+            Self::NotUtf8 { .. } => "save the file as UTF-8",
+            Self::NoFrontmatter { .. } => {
+                "open the file with a line `---`, then `name:` and `description:`, then `---`"
+            }
+            Self::FrontmatterBudget { .. } => "keep frontmatter short; move content into the body",
+            Self::DuplicatePath(_) | Self::CollidingPaths { .. } => "rename one of the files",
+            Self::TooManyFiles { .. } | Self::TooLarge { .. } => {
+                "split the skill, or leave generated and binary files out of it"
+            }
+            Self::NoDocument => "add a SKILL.md with `name` and `description` frontmatter",
+            Self::DuplicateArtifact { .. } => {
+                "give each artifact its own name, or its own model_variant"
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// Cuts hostile input down to what an error message can carry.
+pub(crate) fn excerpt(text: &str) -> String {
+    const KEEP: usize = 80;
+    match text.char_indices().nth(KEEP) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
+}

@@ -1,0 +1,373 @@
+//! The rules themselves: a table of what exists, and the functions that find.
+
+use pulldown_cmark::{Event, Options, Parser, Tag};
+
+use super::{Finding, Rule, Severity, Subject};
+use crate::{
+    frontmatter::{self, Frontmatter},
+    markdown::{Head, cut},
+    text::{Hidden, find_hidden},
+};
+
+macro_rules! table {
+    ($($name:ident: $id:literal, $severity:ident, $about:literal, $remedy:literal;)*) => {
+        $(pub(super) static $name: Rule = Rule {
+            id: $id, severity: Severity::$severity, about: $about, remedy: $remedy,
+        };)*
+        pub(super) static ALL: &[&Rule] = &[$(&$name),*];
+    };
+}
+
+table! {
+    BROKEN_LINK: "broken-link", Warning,
+        "a relative link to a file the skill does not have",
+        "correct the path or add the file";
+    DEEP_REFERENCE: "deep-reference", Info,
+        "a supporting file that links on to another supporting file",
+        "link every file from SKILL.md, so that a reader needs one step";
+    LONG_BODY: "long-body", Warning,
+        "a body of more than 500 lines or about 5000 tokens",
+        "move details into supporting files and link them";
+    VAGUE_DESCRIPTION: "vague-description", Warning,
+        "a description that does not say what the skill does and when to use it",
+        "say both, for example: `Fills PDF forms. Use when the user wants a form completed.`";
+    TAG_CHARACTERS: "tag-characters", Error,
+        "Unicode tag characters, an alphabet people cannot see",
+        "delete them; they have no honest use in a skill";
+    HIDDEN_UNICODE: "hidden-unicode", Warning,
+        "zero-width characters",
+        "delete them";
+    BIDI_UNICODE: "bidi-unicode", Error,
+        "characters that change the order in which text is shown",
+        "delete them; write right-to-left text without overrides";
+    CONTROL_CHARACTERS: "control-characters", Error,
+        "control characters and terminal escapes",
+        "delete them";
+    STRAY_BOM: "stray-bom", Warning,
+        "a byte order mark",
+        "save the file as UTF-8 without one";
+    HIDDEN_COMMENT: "hidden-comment", Warning,
+        "an HTML comment: a model reads it, a person sees nothing",
+        "say it in the open or delete it";
+    METADATA_INSTRUCTIONS: "metadata-instructions", Error,
+        "instructions to the model in a name, description, title or tag",
+        "describe the skill; put instructions into the body";
+    OVERRIDE_INSTRUCTIONS: "override-instructions", Warning,
+        "text that tells a model to drop its instructions or to hide something",
+        "delete it, unless the skill is about such text";
+    PIPED_DOWNLOAD: "piped-download", Error,
+        "a download that is run without being looked at",
+        "download to a file, check its digest, then run it";
+    PERSISTENCE: "persistence", Warning,
+        "a command that makes something survive on the machine",
+        "ask the user to do it, and say why";
+    FORGED_SEPARATOR: "forged-separator", Warning,
+        "a line that looks like the separator between files in prompt text",
+        "write the line differently";
+    MISSING_FALLBACK: "missing-fallback", Warning,
+        "a dspy_module without a fallback_artifact",
+        "name a prompt_template in `metadata.fallback_artifact`";
+}
+
+fn found(out: &mut Vec<Finding>, rule: &'static Rule, path: &str, line: usize, reason: String) {
+    out.push(Finding {
+        rule,
+        path: path.to_owned(),
+        line,
+        reason,
+    });
+}
+
+pub(super) fn hidden_characters(path: &str, text: &str, out: &mut Vec<Finding>) {
+    let mut last = None;
+    for (line, c, class) in find_hidden(text) {
+        // One finding per line and class: a hidden sentence is one thing.
+        if last.replace((line, class)) == Some((line, class)) {
+            continue;
+        }
+        let rule = match class {
+            Hidden::Tag => &TAG_CHARACTERS,
+            Hidden::ZeroWidth => &HIDDEN_UNICODE,
+            Hidden::Bidi => &BIDI_UNICODE,
+            Hidden::Control => &CONTROL_CHARACTERS,
+            Hidden::Bom => &STRAY_BOM,
+        };
+        found(out, rule, path, line, format!("U+{:04X}", u32::from(c)));
+    }
+}
+
+/// Rules that look at one line at a time, in any text file.
+pub(super) fn lines(path: &str, text: &str, out: &mut Vec<Finding>) {
+    for (index, line) in text.lines().enumerate() {
+        let number = index + 1;
+        if is_separator(line) {
+            let reason = format!("`{}`", cut(line, 60));
+            found(out, &FORGED_SEPARATOR, path, number, reason);
+        }
+        let lower = line.to_lowercase();
+        if let Some(reason) = piped_download(&lower) {
+            found(out, &PIPED_DOWNLOAD, path, number, reason);
+        }
+        if let Some(place) = PLACES.iter().find(|p| lower.contains(**p)) {
+            found(out, &PERSISTENCE, path, number, format!("`{place}`"));
+        }
+        if let Some(phrase) = OVERRIDES.iter().find(|p| lower.contains(**p)) {
+            found(
+                out,
+                &OVERRIDE_INSTRUCTIONS,
+                path,
+                number,
+                format!("\"{phrase}\""),
+            );
+        }
+    }
+}
+
+const PLACES: [&str; 9] = [
+    "crontab -",
+    ">> ~/.bashrc",
+    ">> ~/.zshrc",
+    ">> ~/.profile",
+    "authorized_keys",
+    "/etc/cron",
+    "launchagents",
+    "systemctl enable",
+    "/etc/ld.so.preload",
+];
+
+const OVERRIDES: [&str; 9] = [
+    "ignore previous instructions",
+    "ignore all previous",
+    "ignore the above",
+    "disregard previous",
+    "disregard all",
+    "forget your instructions",
+    "do not tell the user",
+    "don't tell the user",
+    "without telling the user",
+];
+
+const IN_METADATA: [&str; 9] = [
+    "you must",
+    "system prompt",
+    "always use this",
+    "always call",
+    "always load",
+    "before any other",
+    "instead of any other",
+    "<system",
+    "[system",
+];
+
+fn is_separator(line: &str) -> bool {
+    line.strip_prefix("--- ")
+        .and_then(|rest| rest.strip_suffix(" ---"))
+        .is_some_and(|path| !path.is_empty())
+        || line.starts_with("# iii://")
+        || line.starts_with("# skill://")
+}
+
+/// A fetch whose output goes straight into an interpreter.
+fn piped_download(line: &str) -> Option<String> {
+    const FETCHERS: [&str; 6] = [
+        "curl ",
+        "wget ",
+        "fetch ",
+        "iwr ",
+        "invoke-webrequest",
+        "irm ",
+    ];
+    const SHELLS: [&str; 14] = [
+        "sh", "bash", "zsh", "dash", "ksh", "fish", "python", "python3", "perl", "ruby", "node",
+        "iex", "sudo", "source",
+    ];
+    let at = FETCHERS.iter().filter_map(|f| line.find(f)).min()?;
+    let (before, after) = line.split_at(at);
+    let piped = after.split('|').skip(1).any(|stage| {
+        let word = stage
+            .trim_start()
+            .split(|c: char| !c.is_alphanumeric())
+            .next();
+        word.is_some_and(|w| SHELLS.contains(&w))
+    });
+    let substituted = [
+        "eval",
+        "sh -c",
+        "bash -c",
+        "bash <(",
+        "sh <(",
+        "iex",
+        "source <(",
+    ]
+    .iter()
+    .any(|s| before.contains(s));
+    (piped || substituted).then(|| format!("`{}`", cut(line.trim(), 80)))
+}
+
+/// Links of a markdown file: do they lead somewhere, and in one step?
+pub(super) fn links(subject: &Subject<'_>, path: &str, text: &str, out: &mut Vec<Finding>) {
+    let body = frontmatter::body(text);
+    let offset = text.len() - body.len();
+    let line_of = |at: usize| text[..offset + at].matches('\n').count() + 1;
+    for (event, range) in Parser::new_ext(body, Options::empty()).into_offset_iter() {
+        let Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) = event else {
+            continue;
+        };
+        let target = dest_url.split(['#', '?']).next().unwrap_or_default();
+        let has_scheme = target
+            .split('/')
+            .next()
+            .is_some_and(|first| first.contains(':'));
+        if target.is_empty() || has_scheme || target.starts_with('/') {
+            continue;
+        }
+        let line = line_of(range.start);
+        match resolve(path, target) {
+            Some(resolved) if subject.has(&resolved) => {
+                if path != crate::path::DOCUMENT && resolved != crate::path::DOCUMENT {
+                    let reason = format!("leads on to {resolved}");
+                    found(out, &DEEP_REFERENCE, path, line, reason);
+                }
+            }
+            Some(_) => found(
+                out,
+                &BROKEN_LINK,
+                path,
+                line,
+                format!("`{target}` does not exist"),
+            ),
+            None => {
+                let reason = format!("`{target}` leads out of the skill");
+                found(out, &BROKEN_LINK, path, line, reason);
+            }
+        }
+    }
+}
+
+/// The path a relative link means, `None` if it leaves the skill.
+fn resolve(from: &str, target: &str) -> Option<String> {
+    let decoded = target.replace("%20", " ");
+    let mut segments: Vec<&str> = from.split('/').collect();
+    segments.pop();
+    for segment in decoded.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => {
+                segments.pop()?;
+            }
+            _ => segments.push(segment),
+        }
+    }
+    Some(segments.join("/"))
+}
+
+/// Rules about the document as a whole.
+pub(super) fn document(path: &str, text: &str, out: &mut Vec<Finding>) {
+    let body = frontmatter::body(text);
+    let first = text[..text.len() - body.len()].matches('\n').count() + 1;
+    let lines = body.lines().count();
+    // Four characters a token is the usual rule of thumb for English.
+    let tokens = body.chars().count() / 4;
+    if lines > 500 || tokens > 5000 {
+        let reason = format!("{lines} lines, about {tokens} tokens");
+        found(out, &LONG_BODY, path, first, reason);
+    }
+    for (event, range) in Parser::new_ext(body, Options::empty()).into_offset_iter() {
+        if let Event::Html(html) | Event::InlineHtml(html) = event
+            && html.contains("<!--")
+        {
+            let line = first + body[..range.start].matches('\n').count();
+            let reason = format!("`{}`", cut(html.trim(), 60));
+            found(out, &HIDDEN_COMMENT, path, line, reason);
+        }
+    }
+}
+
+/// Rules about frontmatter and title.
+pub(super) fn metadata(path: &str, front: &Frontmatter, text: &str, out: &mut Vec<Finding>) {
+    for field in front.fields() {
+        instructions(path, field.line, &field.value.to_string(), out);
+    }
+    if let Some(title) = Head::of(text).title {
+        let line = text
+            .lines()
+            .position(|l| l.contains(&title))
+            .map_or(1, |i| i + 1);
+        instructions(path, line, &title, out);
+    }
+    let Some(field) = front.get("description") else {
+        return;
+    };
+    let description = field.text.as_deref().unwrap_or_default().to_lowercase();
+    let words = description.split_whitespace().count();
+    let says_when = [
+        "when", "use for", "use to", "for ", "if ", "after ", "before ",
+    ]
+    .iter()
+    .any(|w| description.contains(w));
+    if words < 4 || !says_when {
+        let reason = if words < 4 {
+            format!("only {words} words")
+        } else {
+            "does not say when to use the skill".to_owned()
+        };
+        found(out, &VAGUE_DESCRIPTION, path, field.line, reason);
+    }
+}
+
+fn instructions(path: &str, line: usize, text: &str, out: &mut Vec<Finding>) {
+    let lower = text.to_lowercase();
+    let phrase = IN_METADATA
+        .iter()
+        .chain(&OVERRIDES)
+        .find(|p| lower.contains(**p));
+    if let Some(phrase) = phrase {
+        found(
+            out,
+            &METADATA_INSTRUCTIONS,
+            path,
+            line,
+            format!("\"{phrase}\""),
+        );
+    }
+}
+
+/// Rules about the package file: its tags, patterns and fallbacks.
+pub(super) fn package(path: &str, text: &str, out: &mut Vec<Finding>) {
+    let Ok(value) = serde_json::from_str::<serde_json::Value>(text) else {
+        return;
+    };
+    let line_of = |needle: &str| {
+        text.lines()
+            .position(|l| l.contains(needle))
+            .map_or(1, |i| i + 1)
+    };
+    for key in [
+        "name",
+        "description",
+        "tags",
+        "intent_patterns",
+        "trigger_phrases",
+    ] {
+        if let Some(field) = value.get(key) {
+            instructions(
+                path,
+                line_of(&format!("\"{key}\"")),
+                &field.to_string(),
+                out,
+            );
+        }
+    }
+    let artifacts = value.get("artifacts").and_then(|a| a.as_array());
+    for artifact in artifacts.into_iter().flatten() {
+        let is_module = artifact.get("kind").is_some_and(|k| k == "dspy_module");
+        if is_module && artifact.pointer("/metadata/fallback_artifact").is_none() {
+            let name = artifact
+                .get("name")
+                .and_then(|n| n.as_str())
+                .unwrap_or_default();
+            let reason = format!("artifact {name:?}");
+            found(out, &MISSING_FALLBACK, path, line_of(name), reason);
+        }
+    }
+}

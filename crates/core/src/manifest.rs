@@ -1,0 +1,238 @@
+//! The complete file set of a skill: paths, sizes, digests, MIME types.
+//!
+//! Invariant: a [`Manifest`] holds `SKILL.md`, each file once, no two names that any file system
+//! could take for one, at most [`MAX_FILES`] files and [`MAX_BYTES`] bytes. It is sorted by path,
+//! so equal sets are equal values with equal digests.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+use unicode_normalization::UnicodeNormalization;
+
+use crate::{
+    digest::{Digest, Hasher},
+    error::{Error, Result},
+    mime,
+    path::RelPath,
+};
+
+/// The most files a skill may have: the limit every host accepts.
+pub const MAX_FILES: usize = 512;
+/// The most bytes a skill may have: the limit every host accepts.
+pub const MAX_BYTES: u64 = 16 * 1024 * 1024;
+
+/// One file of a skill.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// Where it stands beneath the skill's root.
+    pub path: RelPath,
+    /// Its size in bytes.
+    pub size: u64,
+    /// The digest of its raw bytes.
+    pub digest: Digest,
+}
+
+impl FileEntry {
+    /// The entry of these bytes at this path.
+    pub fn of(path: RelPath, bytes: &[u8]) -> Self {
+        Self {
+            path,
+            size: bytes.len() as u64,
+            digest: Digest::of(bytes),
+        }
+    }
+
+    /// The file's MIME type; the document is always markdown.
+    pub fn mime(&self) -> &'static str {
+        mime::of_path(self.path.as_str())
+    }
+}
+
+/// The complete file set of one skill.
+///
+/// ```
+/// use repertoire_core::{FileEntry, Manifest, RelPath};
+///
+/// let manifest = Manifest::new([FileEntry::of(RelPath::document(), b"---\n...")])?;
+/// assert_eq!(manifest.files().len(), 1);
+/// # Ok::<(), repertoire_core::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Manifest {
+    files: Box<[FileEntry]>,
+}
+
+impl Manifest {
+    /// A manifest of these files, in any order.
+    pub fn new(files: impl IntoIterator<Item = FileEntry>) -> Result<Self> {
+        let mut builder = ManifestBuilder::default();
+        for file in files {
+            builder.reserve(&file.path, file.size)?;
+            builder.push(file);
+        }
+        builder.finish()
+    }
+
+    /// The files, sorted by path.
+    pub fn files(&self) -> &[FileEntry] {
+        &self.files
+    }
+
+    /// One file by its path.
+    pub fn get(&self, path: &RelPath) -> Option<&FileEntry> {
+        let at = self.files.binary_search_by(|f| f.path.cmp(path)).ok()?;
+        self.files.get(at)
+    }
+
+    /// The bytes of all files together.
+    pub fn total_size(&self) -> u64 {
+        self.files.iter().map(|f| f.size).sum()
+    }
+
+    /// One digest over the whole set: what an approval binds to.
+    pub fn digest(&self) -> Digest {
+        let mut hasher = Hasher::default();
+        for file in &self.files {
+            hasher.update(file.path.as_str().as_bytes());
+            hasher.update(&[0]);
+            hasher.update(file.digest.as_bytes());
+        }
+        hasher.finish()
+    }
+}
+
+/// Collects a file set and refuses the file that breaks it, before its bytes are read.
+#[derive(Debug, Default)]
+pub struct ManifestBuilder {
+    files: Vec<FileEntry>,
+    folded: HashMap<String, RelPath>,
+    count: usize,
+    bytes: u64,
+}
+
+impl ManifestBuilder {
+    /// Claims a place for a file of this size; call before reading it.
+    pub fn reserve(&mut self, path: &RelPath, size: u64) -> Result<()> {
+        if let Some(first) = self.folded.get(&fold(path.as_str())) {
+            return Err(if first == path {
+                Error::DuplicatePath(path.to_string())
+            } else {
+                Error::CollidingPaths {
+                    first: first.to_string(),
+                    second: path.to_string(),
+                }
+            });
+        }
+        self.count += 1;
+        if self.count > MAX_FILES {
+            return Err(Error::TooManyFiles {
+                count: self.count,
+                max: MAX_FILES,
+            });
+        }
+        self.bytes = self.bytes.saturating_add(size);
+        if self.bytes > MAX_BYTES {
+            return Err(Error::TooLarge {
+                what: format!("the skill with {path}"),
+                size: self.bytes,
+                max: MAX_BYTES,
+            });
+        }
+        self.folded.insert(fold(path.as_str()), path.clone());
+        Ok(())
+    }
+
+    /// Adds a file whose place was claimed.
+    pub fn push(&mut self, file: FileEntry) {
+        self.files.push(file);
+    }
+
+    /// The manifest, if the set is complete.
+    pub fn finish(mut self) -> Result<Manifest> {
+        self.files.sort_by(|a, b| a.path.cmp(&b.path));
+        let manifest = Manifest {
+            files: self.files.into_boxed_slice(),
+        };
+        match manifest.get(&RelPath::document()) {
+            Some(_) => Ok(manifest),
+            None => Err(Error::NoDocument),
+        }
+    }
+}
+
+/// The name under which a normalising, case-insensitive file system would keep a path.
+fn fold(path: &str) -> String {
+    if path.is_ascii() {
+        return path.to_ascii_lowercase();
+    }
+    let folded: String = caseless::default_case_fold_str(&path.nfc().collect::<String>());
+    folded.nfc().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, size: u64) -> FileEntry {
+        FileEntry {
+            path: path.parse().unwrap(),
+            size,
+            digest: Digest::of(path.as_bytes()),
+        }
+    }
+
+    fn code(files: Vec<FileEntry>) -> &'static str {
+        Manifest::new(files).unwrap_err().code()
+    }
+
+    #[test]
+    fn t3_names_that_fold_together_are_refused() {
+        for pair in [
+            ["SKILL.md", "Skill.md"],
+            ["SKILL.md", "skill.MD"],
+            ["é.md", "e\u{301}.md"],
+            ["É.md", "e\u{301}.md"],
+            ["straße.md", "STRASSE.md"],
+            ["refs/A.md", "Refs/a.md"],
+        ] {
+            let mut files: Vec<_> = pair.iter().map(|p| file(p, 1)).collect();
+            if pair[0] != "SKILL.md" {
+                files.push(file("SKILL.md", 1));
+            }
+            assert_eq!(code(files), "colliding_paths", "{pair:?}");
+        }
+        assert_eq!(
+            code(vec![file("SKILL.md", 1), file("a", 1), file("a", 1)]),
+            "duplicate_path"
+        );
+    }
+
+    #[test]
+    fn t7_limits_hold_exactly() {
+        let many = |n: usize| {
+            std::iter::once(file("SKILL.md", 1))
+                .chain((1..n).map(|i| file(&format!("f{i}"), 1)))
+                .collect::<Vec<_>>()
+        };
+        assert!(Manifest::new(many(MAX_FILES)).is_ok());
+        assert_eq!(code(many(MAX_FILES + 1)), "too_many_files");
+        assert!(Manifest::new([file("SKILL.md", MAX_BYTES)]).is_ok());
+        assert_eq!(code(vec![file("SKILL.md", MAX_BYTES + 1)]), "too_large");
+        assert_eq!(
+            code(vec![file("SKILL.md", u64::MAX), file("a", u64::MAX)]),
+            "too_large"
+        );
+    }
+
+    #[test]
+    fn a_set_needs_its_document_and_order_does_not_matter() {
+        assert_eq!(code(vec![file("a", 1)]), "missing_document");
+        let one = Manifest::new([file("b", 1), file("SKILL.md", 1)]).unwrap();
+        let two = Manifest::new([file("SKILL.md", 1), file("b", 1)]).unwrap();
+        assert_eq!(one, two);
+        assert_eq!(one.digest(), two.digest());
+        let three = Manifest::new([file("SKILL.md", 1)]).unwrap();
+        assert_ne!(one.digest(), three.digest());
+    }
+}
