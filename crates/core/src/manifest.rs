@@ -92,8 +92,13 @@ impl Manifest {
 
     /// One digest over the whole set: what an approval binds to.
     pub fn digest(&self) -> Digest {
+        Self::digest_of(&self.files)
+    }
+
+    /// The digest of a set of files that came from a manifest.
+    pub fn digest_of(files: &[FileEntry]) -> Digest {
         let mut hasher = Hasher::default();
-        for file in &self.files {
+        for file in files {
             hasher.update(file.path.as_str().as_bytes());
             hasher.update(&[0]);
             hasher.update(file.digest.as_bytes());

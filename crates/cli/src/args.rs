@@ -1,0 +1,285 @@
+//! The command line as typed. What it means is resolved in `settings`.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
+use repertoire_core::SkillId;
+use repertoire_registry::{Origin, Reference};
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  something is wrong with a skill, or a check failed
+  2  the command line or the settings are wrong
+  3  not found
+  4  refused: the input broke a rule, nothing was stored
+  5  the store is damaged, newer, or busy
+  6  the workspace is not trusted
+  7  the file system refused
+  130  interrupted";
+
+/// Keep your agents' skills once, and give them to every agent.
+#[derive(Debug, Parser)]
+#[command(name = "repertoire", version, after_help = EXIT_CODES, max_term_width = 100)]
+#[command(arg_required_else_help = true, disable_help_subcommand = true)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct Global {
+    /// Use only these folders, without stores and settings
+    #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::DirPath)]
+    pub(crate) from: Vec<PathBuf>,
+    /// The account's folder [default: ~/.repertoire]
+    #[arg(long, global = true, env = "REPERTOIRE_HOME", value_name = "PATH")]
+    #[arg(hide_env_values = true, value_hint = ValueHint::DirPath)]
+    pub(crate) home: Option<PathBuf>,
+    /// The workspace [default: the nearest folder above with `.repertoire`]
+    #[arg(long, global = true, env = "REPERTOIRE_WORKSPACE", value_name = "PATH")]
+    #[arg(hide_env_values = true, value_hint = ValueHint::DirPath)]
+    pub(crate) workspace: Option<PathBuf>,
+    /// Print data as JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// When to use colour
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub(crate) color: ColorWhen,
+    /// Say less on stderr
+    #[arg(long, short, global = true)]
+    pub(crate) quiet: bool,
+    /// Say more on stderr (twice for details)
+    #[arg(long, short, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ColorWhen {
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ScopeArg {
+    Workspace,
+    Account,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Look around: the tree of skills, and one of them shown
+    #[command(after_help = "Example:\n  repertoire tour examples/skills")]
+    Tour {
+        /// Folders to look at instead of stores and settings
+        #[arg(value_name = "PATH", value_hint = ValueHint::DirPath)]
+        paths: Vec<PathBuf>,
+    },
+    /// Make this folder a workspace with its own skills
+    #[command(after_help = "Examples:\n  repertoire init\n  repertoire init ~/work/shop")]
+    Init {
+        /// The folder
+        #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
+        path: PathBuf,
+    },
+    /// List skills
+    #[command(
+        after_help = "Examples:\n  repertoire list --tree\n  repertoire list examples/skills\n  \
+                      repertoire list --all --origin account\n  repertoire list --json | jq '.skills[].id'"
+    )]
+    List {
+        /// Folders to look at instead of stores and settings
+        #[arg(value_name = "PATH", value_hint = ValueHint::DirPath)]
+        paths: Vec<PathBuf>,
+        /// Also show what is shadowed or skipped, and why
+        #[arg(long)]
+        all: bool,
+        /// Only skills from here: state, workspace, files, files-2, account
+        #[arg(long, value_name = "ORIGIN")]
+        origin: Option<Origin>,
+        /// Draw ids as a tree
+        #[arg(long, conflicts_with = "all")]
+        tree: bool,
+        /// List prompts instead of skills
+        #[arg(long, conflicts_with_all = ["tree", "origin"])]
+        prompts: bool,
+    },
+    /// Show one skill: what it is, its files, its text
+    #[command(after_help = "Examples:\n  repertoire show acme/billing/refunds\n  \
+                            repertoire show account:refunds --json\n  \
+                            repertoire --from examples/skills show code-mode")]
+    Show {
+        /// The skill: an id, `origin:id`, or a folder
+        skill: String,
+    },
+    /// Print the exact bytes behind a URI
+    #[command(
+        after_help = "Examples:\n  repertoire cat skill://code-mode/SKILL.md\n  \
+                            repertoire cat iii://skills\n  repertoire cat --prompt code-mode"
+    )]
+    Cat {
+        /// `skill://<id>/<file>`, `iii://<id>`, `iii://skills` or `skill://index.json`
+        #[arg(required_unless_present = "prompt")]
+        uri: Option<String>,
+        /// Print a skill as one prompt text instead
+        #[arg(long, value_name = "SKILL", conflicts_with = "uri")]
+        prompt: Option<Reference>,
+    },
+    /// Say whether folders are valid Agent Skills
+    #[command(after_help = "Examples:\n  repertoire validate my-skill\n  \
+                            repertoire validate --recursive --strict skills/")]
+    Validate {
+        /// Skill folders, or their SKILL.md
+        #[arg(required = true, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+        paths: Vec<PathBuf>,
+        /// Follow the specification where the reference validator is looser
+        #[arg(long)]
+        strict: bool,
+        /// Validate every skill beneath the folders
+        #[arg(long, short)]
+        recursive: bool,
+    },
+    /// Look for broken links, hidden text, risky commands and vague descriptions
+    #[command(
+        after_help = "Examples:\n  repertoire lint\n  repertoire lint skills/pdf\n  \
+                            repertoire lint --rules"
+    )]
+    Lint {
+        /// Skills or folders [default: every skill]
+        #[arg(value_name = "SKILL|PATH")]
+        targets: Vec<String>,
+        /// Fail on warnings too
+        #[arg(long)]
+        strict: bool,
+        /// List the rules
+        #[arg(long, conflicts_with = "targets")]
+        rules: bool,
+    },
+    /// Copy skill folders into a store
+    #[command(after_help = "Examples:\n  repertoire add ./pdf-forms\n  \
+                            repertoire add ./refunds --id acme/billing/refunds\n  \
+                            repertoire add ./skills --scope account --dry-run")]
+    Add {
+        /// A skill folder, or a folder of skill folders
+        #[arg(required = true, value_name = "PATH", value_hint = ValueHint::DirPath)]
+        paths: Vec<PathBuf>,
+        /// The id to store it under [default: its path]
+        #[arg(long)]
+        id: Option<SkillId>,
+        #[command(flatten)]
+        write: WriteArgs,
+    },
+    /// Remove skills from a store
+    #[command(
+        after_help = "Examples:\n  repertoire remove refunds\n  repertoire remove refunds --purge"
+    )]
+    Remove {
+        /// The skills
+        #[arg(required = true, value_name = "SKILL")]
+        skills: Vec<SkillId>,
+        /// Forget the history too, with every file nothing else needs
+        #[arg(long)]
+        purge: bool,
+        /// The store [default: workspace in a trusted workspace, else account]
+        #[arg(long)]
+        scope: Option<ScopeArg>,
+    },
+    /// Show every state a stored skill had
+    History {
+        /// The skill
+        skill: SkillId,
+        /// The store [default: workspace in a trusted workspace, else account]
+        #[arg(long)]
+        scope: Option<ScopeArg>,
+    },
+    /// Make an earlier state of a stored skill the current one
+    #[command(
+        after_help = "Example:\n  repertoire history refunds\n  repertoire rollback refunds 2"
+    )]
+    Rollback {
+        /// The skill
+        skill: SkillId,
+        /// The revision, as `history` shows it
+        revision: i64,
+        /// The store [default: workspace in a trusted workspace, else account]
+        #[arg(long)]
+        scope: Option<ScopeArg>,
+    },
+    /// Store packages from their JSON form
+    #[command(after_help = "Examples:\n  repertoire import tone-check.json\n  \
+                            curl -s localhost:9000/pkg.json | repertoire import -")]
+    Import {
+        /// Package files; `-` reads stdin
+        #[arg(required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        files: Vec<PathBuf>,
+        #[command(flatten)]
+        write: WriteArgs,
+    },
+    /// Print a skill in the JSON form
+    #[command(after_help = "Examples:\n  repertoire export tone-check -o tone-check.json")]
+    Export {
+        /// The skill
+        skill: Reference,
+        /// Write here instead of stdout
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// Turn a skill folder into its JSON form
+    Pack {
+        /// The folder
+        #[arg(value_hint = ValueHint::DirPath)]
+        folder: PathBuf,
+        /// Write here instead of stdout
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// Turn the JSON form into a skill folder
+    Unpack {
+        /// The package; `-` reads stdin
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// The folder to create [default: the skill's name]
+        #[arg(long, short, value_name = "DIR")]
+        output: Option<PathBuf>,
+    },
+    /// Let a workspace from elsewhere override and run
+    #[command(
+        after_help = "Examples:\n  repertoire list        # look first\n  repertoire trust\n  \
+                            repertoire trust --revoke"
+    )]
+    Trust {
+        /// The workspace [default: the one this folder is in]
+        path: Option<PathBuf>,
+        /// Take the trust back
+        #[arg(long)]
+        revoke: bool,
+    },
+    /// Check stores, sources and settings
+    Doctor,
+    /// Print changes as they happen
+    Watch {
+        /// Folders to watch instead of stores and settings
+        #[arg(value_name = "PATH", value_hint = ValueHint::DirPath)]
+        paths: Vec<PathBuf>,
+    },
+    /// Print a completion script for a shell
+    #[command(after_help = "Example:\n  repertoire completions zsh > ~/.zfunc/_repertoire")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct WriteArgs {
+    /// The store [default: workspace in a trusted workspace, else account]
+    #[arg(long)]
+    pub(crate) scope: Option<ScopeArg>,
+    /// Check everything and store nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}

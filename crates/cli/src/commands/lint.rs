@@ -1,0 +1,189 @@
+//! `lint`: advice on skills, wherever they are.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::Result;
+use repertoire_core::{
+    RelPath,
+    lint::{self, Finding, Severity, Subject},
+    text::terminal_safe,
+};
+use repertoire_registry::{Entry, Error, Reference, Registry, folder};
+use serde_json::json;
+
+use super::open;
+use crate::{
+    failure::PROBLEMS,
+    output::{BOLD, DIM, Output, count},
+    settings::Settings,
+};
+
+pub(crate) fn run(
+    targets: &[String],
+    strict: bool,
+    settings: &Settings,
+    output: &Output,
+) -> Result<ExitCode> {
+    let mut results: Vec<(String, Vec<Finding>)> = Vec::new();
+    let mut references = Vec::new();
+    for target in targets {
+        let path = Path::new(target);
+        if path.is_dir() {
+            for folder in skill_folders(path) {
+                let files = folder::read(&folder)?;
+                results.push((folder.display().to_string(), findings(&files)));
+            }
+        } else {
+            references.push(target.parse::<Reference>()?);
+        }
+    }
+    if targets.is_empty() || !references.is_empty() {
+        let registry = open(&[], settings, output)?;
+        output.working("reading skills", || {
+            lint_entries(&registry, &references, &mut results)
+        })?;
+    }
+    let worst = results
+        .iter()
+        .flat_map(|(_, found)| found.iter().map(|f| f.rule.severity))
+        .max();
+    print(&results, output)?;
+    let limit = if strict {
+        Severity::Warning
+    } else {
+        Severity::Error
+    };
+    Ok(match worst {
+        Some(worst) if worst >= limit => ExitCode::from(PROBLEMS),
+        _ => ExitCode::SUCCESS,
+    })
+}
+
+fn lint_entries(
+    registry: &Registry,
+    references: &[Reference],
+    results: &mut Vec<(String, Vec<Finding>)>,
+) -> Result<()> {
+    let snapshot = registry.snapshot();
+    let mut entries: Vec<&Entry> = Vec::new();
+    for reference in references {
+        entries.push(snapshot.skill(reference).ok_or(Error::NotFound {
+            what: "skill",
+            name: reference.to_string(),
+        })?);
+    }
+    if references.is_empty() {
+        entries.extend(snapshot.skills().map(|entry| &**entry));
+    }
+    for entry in entries {
+        let mut files = BTreeMap::new();
+        for file in &entry.head.files {
+            files.insert(file.path.clone(), registry.file(entry, &file.path)?);
+        }
+        results.push((entry.id.to_string(), findings(&files)));
+    }
+    Ok(())
+}
+
+/// What the linter says of a file set.
+pub(crate) fn findings<B: AsRef<[u8]>>(files: &BTreeMap<RelPath, B>) -> Vec<Finding> {
+    let mut subject = Subject::default();
+    for (path, bytes) in files {
+        subject.add(path, bytes.as_ref());
+    }
+    lint::lint(&subject)
+}
+
+/// The skill at a folder, or every skill beneath it.
+fn skill_folders(path: &Path) -> Vec<PathBuf> {
+    if path.join("SKILL.md").exists() {
+        return vec![path.to_owned()];
+    }
+    let mut found = Vec::new();
+    let mut open = vec![(path.to_owned(), 0)];
+    while let Some((folder, depth)) = open.pop() {
+        let Ok(entries) = std::fs::read_dir(&folder) else {
+            continue;
+        };
+        for entry in entries.flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) && depth < 32 {
+                let child = entry.path();
+                if child.join("SKILL.md").exists() {
+                    found.push(child);
+                } else {
+                    open.push((child, depth + 1));
+                }
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn print(results: &[(String, Vec<Finding>)], output: &Output) -> Result<()> {
+    if output.json {
+        let skills: Vec<_> = results
+            .iter()
+            .map(|(name, found)| {
+                let findings: Vec<_> = found
+                    .iter()
+                    .map(|f| {
+                        json!({
+                            "rule": f.rule.id, "severity": f.rule.severity, "path": f.path,
+                            "line": f.line, "reason": f.reason, "remedy": f.rule.remedy,
+                        })
+                    })
+                    .collect();
+                json!({"skill": name, "findings": findings})
+            })
+            .collect();
+        return output.print_json(&json!({"skills": skills}));
+    }
+    let mut text = String::new();
+    for (name, found) in results.iter().filter(|(_, found)| !found.is_empty()) {
+        text.push_str(&format!("{BOLD}{}{BOLD:#}\n", terminal_safe(name)));
+        for finding in found {
+            text.push_str(&format!(
+                "  {}:{}: {} {}: {}\n      {DIM}{}{DIM:#}\n",
+                terminal_safe(&finding.path),
+                finding.line,
+                finding.rule.severity.as_str(),
+                finding.rule.id,
+                terminal_safe(&finding.reason),
+                finding.rule.remedy,
+            ));
+        }
+    }
+    output.print(&text)?;
+    let total = results.iter().map(|(_, found)| found.len()).sum();
+    output.note(format!(
+        "{DIM}{} in {}{DIM:#}",
+        count(total, "finding"),
+        count(results.len(), "skill")
+    ));
+    Ok(())
+}
+
+/// The rules, for people and for tools.
+pub(crate) fn rules(output: &Output) -> Result<ExitCode> {
+    if output.json {
+        output.print_json(&json!({"rules": lint::rules()}))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut text = String::new();
+    for rule in lint::rules() {
+        text.push_str(&format!(
+            "{BOLD}{}{BOLD:#} ({})\n  finds: {}\n  do: {}\n",
+            rule.id,
+            rule.severity.as_str(),
+            rule.about,
+            rule.remedy
+        ));
+    }
+    output.print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}

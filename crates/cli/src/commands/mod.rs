@@ -1,0 +1,178 @@
+//! One file a command. A command takes settings, does its work through the registry and prints.
+
+mod add;
+mod cat;
+mod doctor;
+mod history;
+mod init;
+mod lint;
+mod list;
+mod package;
+mod remove;
+mod show;
+mod tour;
+mod trust;
+mod validate;
+mod watch;
+
+use std::{
+    io::{Read, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
+
+use anyhow::{Context, Result};
+use clap::CommandFactory;
+use repertoire_registry::{Error, Registry, Scope, Trusted};
+
+use crate::{
+    args::{Args, Command, ScopeArg},
+    output::Output,
+    settings::Settings,
+};
+
+/// Runs a command.
+pub(crate) fn run(command: Command, settings: &Settings, output: &Output) -> Result<ExitCode> {
+    match command {
+        Command::Tour { paths } => tour::run(&paths, settings, output),
+        Command::Init { path } => init::run(&path, settings, output),
+        Command::List {
+            paths,
+            all,
+            origin,
+            tree,
+            prompts,
+        } => {
+            let registry = open(&paths, settings, output)?;
+            match (prompts, all, tree) {
+                (true, _, _) => list::prompts(&registry, output),
+                (_, true, _) => list::all(&registry, origin.as_ref(), output),
+                (_, _, true) => list::tree(&registry, origin.as_ref(), output),
+                _ => list::flat(&registry, origin.as_ref(), output),
+            }
+        }
+        Command::Show { skill } => show::run(&skill, settings, output),
+        Command::Cat { uri, prompt } => cat::run(uri.as_deref(), prompt.as_ref(), settings, output),
+        Command::Validate {
+            paths,
+            strict,
+            recursive,
+        } => validate::run(&paths, strict, recursive, output),
+        Command::Lint {
+            targets,
+            strict,
+            rules,
+        } => {
+            if rules {
+                return lint::rules(output);
+            }
+            lint::run(&targets, strict, settings, output)
+        }
+        Command::Add { paths, id, write } => add::run(&paths, id, &write, settings, output),
+        Command::Remove {
+            skills,
+            purge,
+            scope,
+        } => remove::run(&skills, purge, scope, settings, output),
+        Command::History { skill, scope } => history::run(&skill, scope, settings, output),
+        Command::Rollback {
+            skill,
+            revision,
+            scope,
+        } => history::rollback(&skill, revision, scope, settings, output),
+        Command::Import { files, write } => package::import(&files, &write, settings, output),
+        Command::Export { skill, output: to } => {
+            package::export(&skill, to.as_deref(), settings, output)
+        }
+        Command::Pack { folder, output: to } => package::pack(&folder, to.as_deref(), output),
+        Command::Unpack { file, output: to } => package::unpack(&file, to, output),
+        Command::Trust { path, revoke } => trust::run(path, revoke, settings, output),
+        Command::Doctor => doctor::run(settings, output),
+        Command::Watch { paths } => watch::run(&paths, settings, output),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Args::command(), "repertoire", &mut script);
+            output.print_bytes(&script)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Opens the catalogue over these folders, or over everything the settings name.
+fn open(paths: &[PathBuf], settings: &Settings, output: &Output) -> Result<Arc<Registry>> {
+    let sources = settings.sources_of(paths)?;
+    let registry = output.working("reading skills", || Registry::open(sources))?;
+    if let Some((workspace, Trusted::No)) = registry.workspace() {
+        output.note(format!(
+            "workspace {} is not trusted: its skills are shown, they override nothing",
+            workspace.display()
+        ));
+    }
+    Ok(registry)
+}
+
+/// The store for a write: the one asked for, the one set, or the nearest one.
+fn scope(registry: &Registry, asked: Option<ScopeArg>, settings: &Settings) -> Result<Scope> {
+    let scope = match asked {
+        Some(ScopeArg::Workspace) => Some(Scope::Workspace),
+        Some(ScopeArg::Account) => Some(Scope::Account),
+        None => settings.scope,
+    };
+    let nearest = match registry.workspace() {
+        Some((_, Trusted::Yes)) => Scope::Workspace,
+        _ => Scope::Account,
+    };
+    let scope = scope.unwrap_or(nearest);
+    if scope == Scope::Workspace {
+        match registry.workspace() {
+            Some((_, Trusted::Yes)) => {}
+            Some((path, Trusted::No)) => return Err(Error::Untrusted(path.to_owned()).into()),
+            None => anyhow::bail!(crate::failure::Usage(
+                "this folder is in no workspace: run `repertoire init`, or use --scope account"
+                    .to_owned()
+            )),
+        }
+    }
+    Ok(scope)
+}
+
+/// Reads a file, or stdin for `-`, of at most `max` bytes.
+fn read_input(path: &Path, max: usize) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let limit = max as u64 + 1;
+    if path == Path::new("-") {
+        std::io::stdin()
+            .lock()
+            .take(limit)
+            .read_to_end(&mut bytes)?;
+    } else {
+        let file = std::fs::File::open(path).with_context(|| path.display().to_string())?;
+        anyhow::ensure!(
+            file.metadata().is_ok_and(|m| m.is_file()),
+            Error::NotRegular(path.to_owned())
+        );
+        file.take(limit)
+            .read_to_end(&mut bytes)
+            .with_context(|| path.display().to_string())?;
+    }
+    Ok(bytes)
+}
+
+/// Writes a file in one step: it is there whole, or as it was before.
+fn write_output(path: &Path, bytes: &[u8]) -> Result<()> {
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let context = || path.display().to_string();
+    crate::interrupt::protect(|_| {
+        let mut partial = tempfile::NamedTempFile::new_in(folder).with_context(context)?;
+        partial.write_all(bytes).with_context(context)?;
+        partial
+            .persist(path)
+            .map_err(|e| e.error)
+            .with_context(context)?;
+        Ok(())
+    })
+}

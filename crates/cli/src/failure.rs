@@ -1,0 +1,86 @@
+//! Errors at the edge: what is printed, and with which exit code the process ends.
+
+use std::process::ExitCode;
+
+use repertoire_core::text::terminal_safe;
+use serde_json::json;
+
+use crate::output::Output;
+
+/// The command line or the settings make no sense.
+#[derive(Debug)]
+pub(crate) struct Usage(pub(crate) String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// Something is wrong with a skill: the command worked, the answer is no.
+pub(crate) const PROBLEMS: u8 = 1;
+const USAGE: u8 = 2;
+const NOT_FOUND: u8 = 3;
+const REFUSED: u8 = 4;
+const STORE: u8 = 5;
+const UNTRUSTED: u8 = 6;
+const IO: u8 = 7;
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// The one table from codes to exit codes; what is not in it was refused.
+fn exit_code(code: &str) -> u8 {
+    match code {
+        "usage" | "invalid_pattern" => USAGE,
+        "not_found" => NOT_FOUND,
+        "store_corrupt" | "store_newer" | "store_busy" | "store_error" => STORE,
+        "untrusted" => UNTRUSTED,
+        "io_error" => IO,
+        "interrupted" => INTERRUPTED,
+        _ => REFUSED,
+    }
+}
+
+/// The stable code and the way out of an error, however deep it is wrapped.
+fn describe(error: &anyhow::Error) -> (&'static str, Option<&'static str>) {
+    for cause in error.chain() {
+        if let Some(error) = cause.downcast_ref::<repertoire_registry::Error>() {
+            return (error.code(), error.hint());
+        }
+        if let Some(error) = cause.downcast_ref::<repertoire_core::Error>() {
+            return (error.code(), error.hint());
+        }
+        if cause.is::<Usage>() {
+            return ("usage", None);
+        }
+        if cause.is::<std::io::Error>() {
+            return ("io_error", None);
+        }
+    }
+    ("error", None)
+}
+
+/// Prints an error for people, or as JSON, and gives the exit code.
+pub(crate) fn report(error: &anyhow::Error, output: &Output) -> ExitCode {
+    // A reader that had enough (`| head`) is no failure.
+    let closed = error.chain().any(|cause| {
+        let io = cause.downcast_ref::<std::io::Error>();
+        io.is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+    });
+    if closed {
+        return ExitCode::SUCCESS;
+    }
+    let (code, hint) = describe(error);
+    let message = format!("{error:#}");
+    if output.json {
+        let body = json!({"error": {"code": code, "message": message, "hint": hint}});
+        output.raw_err(&format!("{body}\n"));
+    } else {
+        output.error(&terminal_safe(&message));
+        if let Some(hint) = hint {
+            output.hint(hint);
+        }
+    }
+    ExitCode::from(exit_code(code))
+}

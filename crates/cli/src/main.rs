@@ -1,0 +1,44 @@
+//! The `repertoire` command: parse, resolve settings, run, exit.
+
+mod args;
+mod commands;
+mod failure;
+mod interrupt;
+mod output;
+mod settings;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::{args::Args, output::Output};
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let output = Output::new(&args.global);
+    interrupt::install();
+    init_log(&args.global);
+    let result = settings::resolve(&args.global)
+        .and_then(|settings| commands::run(args.command, &settings, &output));
+    match result {
+        Ok(code) => code,
+        Err(error) => failure::report(&error, &output),
+    }
+}
+
+/// Warnings of the libraries go to people; `-v` and `RUST_LOG` show more.
+fn init_log(global: &args::Global) {
+    let level = match global.verbose {
+        0 => "warn",
+        1 => "info",
+        _ => "debug",
+    };
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .without_time()
+        .init();
+}

@@ -1,0 +1,180 @@
+//! What applies: flags, then environment, then the workspace's file, then the account's.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use repertoire_registry::{AskedBy, Place, Scope, Settings as Sources, trust};
+use serde::Deserialize;
+
+use crate::{args::Global, failure::Usage};
+
+/// The file of settings in a workspace's or the account's folder.
+pub(crate) const CONFIG: &str = "config.toml";
+
+/// A settings file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Config {
+    /// Folders of skills.
+    #[serde(default)]
+    pub(crate) folders: Vec<String>,
+    /// Patterns of loose markdown skills.
+    #[serde(default)]
+    pub(crate) skills: Vec<String>,
+    /// Patterns of prompts.
+    #[serde(default)]
+    pub(crate) prompts: Vec<String>,
+    /// The store that `add`, `import` and `remove` use.
+    pub(crate) scope: Option<ConfigScope>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ConfigScope {
+    Workspace,
+    Account,
+}
+
+/// Everything a command needs to know.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    /// The account's folder.
+    pub(crate) account: PathBuf,
+    /// The workspace, if there is one.
+    pub(crate) workspace: Option<PathBuf>,
+    /// What the catalogue is made of.
+    pub(crate) sources: Sources,
+    /// The store for writes, where a setting names one.
+    pub(crate) scope: Option<Scope>,
+}
+
+impl Settings {
+    /// The same settings over these folders only, if any are given.
+    pub(crate) fn sources_of(&self, paths: &[PathBuf]) -> Result<Sources> {
+        if paths.is_empty() {
+            return Ok(self.sources.clone());
+        }
+        for path in paths {
+            if !path.is_dir() {
+                bail!(Usage(format!("{} is not a folder", path.display())));
+            }
+        }
+        Ok(Sources {
+            cache: self.sources.cache.clone(),
+            ..Sources::of_folders(paths.iter().cloned())
+        })
+    }
+}
+
+/// Resolves the global options.
+pub(crate) fn resolve(global: &Global) -> Result<Settings> {
+    let account = match &global.home {
+        Some(home) => home.clone(),
+        None => default_home()?,
+    };
+    let workspace = match &global.workspace {
+        Some(path) if !path.is_dir() => {
+            bail!(Usage(format!(
+                "workspace {} is not a folder",
+                path.display()
+            )))
+        }
+        Some(path) => Some(path.clone()),
+        None => find_workspace(&account)?,
+    };
+    let cache = Some(account.join("cache"));
+    if !global.from.is_empty() {
+        let bare = Settings {
+            account,
+            workspace: None,
+            sources: Sources {
+                cache,
+                ..Sources::default()
+            },
+            scope: None,
+        };
+        let sources = bare.sources_of(&global.from)?;
+        return Ok(Settings { sources, ..bare });
+    }
+    let mut sources = Sources {
+        account: Some(account.clone()),
+        workspace: workspace.clone(),
+        cache,
+        ..Sources::default()
+    };
+    let mut scope = None;
+    if let Some(workspace) = &workspace {
+        let own = workspace.join(trust::FOLDER);
+        let config = read_config(&own.join(CONFIG))?;
+        extend(&mut sources, workspace, &own, &config, AskedBy::Workspace);
+        scope = scope.or(config.scope);
+    }
+    let config = read_config(&account.join(CONFIG))?;
+    extend(&mut sources, &account, &account, &config, AskedBy::User);
+    scope = scope.or(config.scope);
+    Ok(Settings {
+        account,
+        workspace,
+        sources,
+        scope: scope.map(|scope| match scope {
+            ConfigScope::Workspace => Scope::Workspace,
+            ConfigScope::Account => Scope::Account,
+        }),
+    })
+}
+
+/// Adds what a settings file asks for; paths are relative to `base`.
+fn extend(sources: &mut Sources, base: &Path, own: &Path, config: &Config, asked_by: AskedBy) {
+    let folder = |path: PathBuf| Place {
+        path,
+        pattern: None,
+        asked_by,
+    };
+    let pattern = |pattern: &String| Place {
+        path: base.to_owned(),
+        pattern: Some(pattern.clone()),
+        asked_by,
+    };
+    let skills = own.join("skills");
+    if skills.is_dir() {
+        sources.folders.push(folder(skills));
+    }
+    let named = config.folders.iter().map(|f| folder(base.join(f)));
+    sources.folders.extend(named);
+    sources.skills.extend(config.skills.iter().map(pattern));
+    sources.prompts.extend(config.prompts.iter().map(pattern));
+}
+
+fn read_config(path: &Path) -> Result<Config> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Config::default()),
+        Err(error) => return Err(error).with_context(|| format!("settings {}", path.display())),
+    };
+    toml::from_str(&text).map_err(|error| {
+        let text = format!("settings {}: {error}", path.display());
+        Usage(text.trim_end().to_owned()).into()
+    })
+}
+
+fn default_home() -> Result<PathBuf> {
+    match std::env::home_dir().filter(|home| !home.as_os_str().is_empty()) {
+        Some(home) => Ok(home.join(trust::FOLDER)),
+        None => bail!(Usage(
+            "no home folder is known: set REPERTOIRE_HOME or use --home".to_owned()
+        )),
+    }
+}
+
+/// The nearest folder above with `.repertoire` in it that is not the account's.
+fn find_workspace(account: &Path) -> Result<Option<PathBuf>> {
+    let here = std::env::current_dir().context("the current folder")?;
+    let account = account
+        .canonicalize()
+        .unwrap_or_else(|_| account.to_owned());
+    let found = here.ancestors().find(|folder| {
+        let own = folder.join(trust::FOLDER);
+        own.is_dir() && own.canonicalize().is_ok_and(|own| own != account)
+    });
+    Ok(found.map(Path::to_owned))
+}

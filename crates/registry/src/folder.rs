@@ -1,0 +1,110 @@
+//! Skill folders read whole and written whole, for adding, packing and unpacking.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use bytes::Bytes;
+use repertoire_core::{DOCUMENT, MAX_BYTES, ManifestBuilder, RelPath};
+
+use crate::{
+    error::{Error, Result},
+    source::{EntryKind, Root, is_ignored, join},
+};
+
+/// Reads every file of a folder, within the limits of a skill and never outside of the folder.
+pub fn read(folder: &Path) -> Result<BTreeMap<RelPath, Bytes>> {
+    let root = Root::open(folder)?;
+    let mut limits = ManifestBuilder::default();
+    let mut files = BTreeMap::new();
+    let mut open = vec![String::new()];
+    let at = |path: &str, error| Error::InvalidAt {
+        path: root.join(path),
+        error,
+    };
+    while let Some(here) = open.pop() {
+        if here.matches('/').count() > 32 {
+            return Err(at(
+                &here,
+                repertoire_core::Error::Path {
+                    path: here.clone(),
+                    rule: "too deep: a skill has at most 32 levels of folders",
+                },
+            ));
+        }
+        for (name, kind) in root.list(&here)? {
+            if is_ignored(&name) {
+                continue;
+            }
+            let relative = join(&here, &name);
+            match kind? {
+                EntryKind::Folder => open.push(relative),
+                EntryKind::Other => return Err(Error::NotRegular(root.join(&relative))),
+                EntryKind::File => {
+                    let path: RelPath = relative.parse().map_err(|e| at(&relative, e))?;
+                    let size = root.stamp(&relative).map_or(0, |stamp| stamp.size);
+                    limits.reserve(&path, size).map_err(|e| at(&relative, e))?;
+                    files.insert(path, root.read(&relative, MAX_BYTES)?.0);
+                }
+            }
+        }
+    }
+    Ok(files)
+}
+
+/// The bytes of a single document, read as carefully as a whole folder.
+///
+/// Gives the name it has: `SKILL.md`, or `skill.md` where only that is there.
+pub fn document(folder: &Path) -> Result<Option<(&'static str, Bytes)>> {
+    let root = Root::open(folder)?;
+    let names = root.list("")?;
+    for wanted in [DOCUMENT, "skill.md"] {
+        if names.iter().any(|(name, _)| name == wanted) {
+            return Ok(Some((wanted, root.read(wanted, MAX_BYTES)?.0)));
+        }
+    }
+    Ok(None)
+}
+
+/// Writes a folder in one step: it is there whole or not at all. Refuses one that exists.
+pub fn write(
+    target: &Path,
+    files: &BTreeMap<RelPath, Bytes>,
+    stopped: &dyn Fn() -> bool,
+) -> Result<()> {
+    let io = |error| Error::io(target, error);
+    if target.symlink_metadata().is_ok() {
+        return Err(Error::Conflict(format!(
+            "{} already exists",
+            crate::error::show(target)
+        )));
+    }
+    let parent = match target.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    std::fs::create_dir_all(&parent).map_err(io)?;
+    let partial = Partial(parent.join(format!(".repertoire-{}.tmp", uuid::Uuid::new_v4())));
+    std::fs::create_dir(&partial.0).map_err(io)?;
+    for (path, bytes) in files {
+        if stopped() {
+            return Err(Error::Interrupted);
+        }
+        let file = partial.0.join(path.as_str());
+        if let Some(folder) = file.parent() {
+            std::fs::create_dir_all(folder).map_err(io)?;
+        }
+        std::fs::write(&file, bytes).map_err(|e| Error::io(&file, e))?;
+    }
+    std::fs::rename(&partial.0, target).map_err(io)
+}
+
+/// A folder in the making; gone unless it was renamed into place.
+struct Partial(PathBuf);
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

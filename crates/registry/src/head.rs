@@ -1,0 +1,226 @@
+//! What the catalogue knows of a skill without its bodies.
+//!
+//! A head is made once, when a skill enters or changes, from the bytes it describes. It is small:
+//! listing ten thousand skills reads ten thousand heads and no body.
+
+use bytes::Bytes;
+use repertoire_core::{
+    FileEntry, Frontmatter, Manifest, Package, RelPath, SkillId, frontmatter,
+    markdown::{Head as Summary, cut, one_line},
+    package::PACKAGE_FILE,
+    surface,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// The metadata of one skill.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Head {
+    /// The first heading of the document.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<Box<str>>,
+    /// The description of the frontmatter, or the first paragraph.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<Box<str>>,
+    /// The frontmatter as JSON text, in the author's order. None: served under `iii://` only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frontmatter: Option<Box<str>>,
+    /// Every file with size and digest.
+    pub files: Box<[FileEntry]>,
+    /// What a package adds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub package: Option<Box<PackageHead>>,
+}
+
+/// What a package adds to a head.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PackageHead {
+    /// The human name.
+    pub name: Box<str>,
+    /// The package's version.
+    pub version: Box<str>,
+    /// Its tags.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    /// How many artifacts it has.
+    pub artifacts: usize,
+}
+
+/// What is read from a document alone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DocumentHead {
+    pub(crate) name: Box<str>,
+    pub(crate) title: Option<Box<str>>,
+    pub(crate) description: Box<str>,
+    pub(crate) frontmatter: Box<str>,
+}
+
+impl DocumentHead {
+    /// Reads a `SKILL.md`; refuses one that no host could use.
+    pub(crate) fn of(bytes: &[u8]) -> repertoire_core::Result<Self> {
+        let text = utf8(repertoire_core::DOCUMENT, bytes)?;
+        let front = Frontmatter::parse(frontmatter::split(text)?.yaml, 2)?;
+        let field = |key: &str| {
+            front
+                .text(key)
+                .filter(|t| !t.trim().is_empty())
+                .ok_or_else(|| repertoire_core::Error::Field {
+                    field: key.to_owned(),
+                    rule: "must be there, as non-empty text".to_owned(),
+                })
+        };
+        Ok(Self {
+            name: field("name")?.into(),
+            title: Summary::of(text).title.map(Into::into),
+            description: one_line(field("description")?).into(),
+            frontmatter: serde_json::Value::Object(front.to_json())
+                .to_string()
+                .into(),
+        })
+    }
+}
+
+impl PackageHead {
+    pub(crate) fn of(package: &Package) -> Self {
+        Self {
+            name: package.name.as_str().into(),
+            version: package.version.as_str().into(),
+            tags: package.tags.clone(),
+            artifacts: package.artifacts.len(),
+        }
+    }
+}
+
+impl PackageHead {
+    /// Reads the metadata of a package file; `None` if the file is something else's.
+    pub(crate) fn of_json(bytes: &[u8]) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Wire {
+            name: String,
+            #[serde(default)]
+            version: Option<String>,
+            #[serde(default)]
+            tags: Vec<String>,
+            artifacts: Vec<serde::de::IgnoredAny>,
+        }
+        let wire: Wire = serde_json::from_slice(bytes).ok()?;
+        Some(Self {
+            name: wire.name.into(),
+            version: wire.version.as_deref().unwrap_or("1.0.0").into(),
+            tags: wire.tags,
+            artifacts: wire.artifacts.len(),
+        })
+    }
+}
+
+impl Head {
+    pub(crate) fn new(
+        document: DocumentHead,
+        files: &Manifest,
+        package: Option<PackageHead>,
+    ) -> Self {
+        Self {
+            title: document.title,
+            description: Some(document.description),
+            frontmatter: Some(document.frontmatter),
+            files: files.files().into(),
+            package: package.map(Box::new),
+        }
+    }
+
+    /// The head of a complete file set that belongs at this id.
+    pub(crate) fn of_files<'a>(
+        id: &SkillId,
+        files: impl Iterator<Item = (&'a RelPath, &'a Bytes)> + Clone,
+        package: Option<&Package>,
+    ) -> Result<Self> {
+        let manifest = Manifest::new(files.clone().map(|(p, b)| FileEntry::of(p.clone(), b)))?;
+        let document = files
+            .clone()
+            .find(|(path, _)| path.is_document())
+            .map(|(_, bytes)| DocumentHead::of(bytes))
+            .ok_or(repertoire_core::Error::NoDocument)??;
+        if *document.name != *id.name() {
+            return Err(Error::NameMismatch {
+                path: repertoire_core::DOCUMENT.into(),
+                name: document.name.into(),
+                folder: id.name().to_owned(),
+            });
+        }
+        Ok(Self::new(document, &manifest, package.map(PackageHead::of)))
+    }
+
+    /// The head of a body registered at run time, or of a loose markdown file.
+    pub(crate) fn of_body(id: &SkillId, body: &str) -> Self {
+        let document = surface::registered_document(id, body);
+        Self::of_loose(body, document.as_deref())
+    }
+
+    /// The head of a loose markdown file: a skill only if it is already a document of that id.
+    pub(crate) fn of_markdown(id: &SkillId, body: &str) -> Self {
+        let own = DocumentHead::of(body.as_bytes())
+            .ok()
+            .filter(|d| *d.name == *id.name() && id.skill_name().is_some());
+        Self::of_loose(body, own.map(|_| body))
+    }
+
+    fn of_loose(body: &str, document: Option<&str>) -> Self {
+        let summary = Summary::of(body);
+        let read = document.and_then(|d| Some((d, DocumentHead::of(d.as_bytes()).ok()?)));
+        let file = FileEntry::of(
+            RelPath::document(),
+            read.as_ref().map_or(body, |r| r.0).as_bytes(),
+        );
+        Self {
+            title: summary.title.map(Into::into),
+            description: match &read {
+                Some((_, head)) => Some(cut(&head.description, 1024).into()),
+                None => summary.summary.map(Into::into),
+            },
+            frontmatter: read.map(|(_, head)| head.frontmatter),
+            files: [file].into(),
+            package: None,
+        }
+    }
+
+    /// Whether hosts that know Agent Skills can be given this.
+    pub fn is_skill(&self) -> bool {
+        self.frontmatter.is_some()
+    }
+
+    /// One file by its path.
+    pub fn file(&self, path: &RelPath) -> Option<&FileEntry> {
+        let at = self.files.binary_search_by(|f| f.path.cmp(path)).ok()?;
+        self.files.get(at)
+    }
+
+    /// The bytes of all files together.
+    pub fn size(&self) -> u64 {
+        self.files.iter().map(|f| f.size).sum()
+    }
+
+    /// One digest over the whole file set: what an approval binds to.
+    pub fn digest(&self) -> repertoire_core::Digest {
+        repertoire_core::Manifest::digest_of(&self.files)
+    }
+}
+
+/// Whether a file set holds a package file of ours.
+pub(crate) fn package_of(
+    files: &std::collections::BTreeMap<RelPath, Bytes>,
+) -> Result<Option<Package>> {
+    let has = files.keys().any(|path| path.as_str() == PACKAGE_FILE);
+    if !has {
+        return Ok(None);
+    }
+    let package = Package::from_folder(files.clone())?;
+    Ok((!package.is_plain()).then_some(package))
+}
+
+pub(crate) fn utf8<'a>(path: &str, bytes: &'a [u8]) -> repertoire_core::Result<&'a str> {
+    std::str::from_utf8(bytes).map_err(|error| repertoire_core::Error::NotUtf8 {
+        path: path.to_owned(),
+        offset: error.valid_up_to(),
+    })
+}

@@ -1,0 +1,57 @@
+//! What a registry is opened with.
+
+use std::path::PathBuf;
+
+/// A folder or a pattern, and who asked for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The folder of a folder source; the base of a pattern.
+    pub path: PathBuf,
+    /// The pattern, relative to the base.
+    pub pattern: Option<String>,
+    /// Who asked for it.
+    pub asked_by: AskedBy,
+}
+
+/// Who asked for a place to be looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AskedBy {
+    /// The user: a flag, the environment, the account's settings.
+    User,
+    /// The workspace's settings; believed only as far as the workspace is trusted.
+    Workspace,
+}
+
+/// What a registry is opened with. The default is an empty registry that keeps nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// The account's folder, with its store. None: no stores at all.
+    pub account: Option<PathBuf>,
+    /// The workspace, the folder that holds `.repertoire`.
+    pub workspace: Option<PathBuf>,
+    /// Folders of skills, the first one winning.
+    pub folders: Vec<Place>,
+    /// Patterns of loose markdown skills.
+    pub skills: Vec<Place>,
+    /// Patterns of prompts.
+    pub prompts: Vec<Place>,
+    /// Where indexes of folders are kept between runs.
+    pub cache: Option<PathBuf>,
+}
+
+impl Settings {
+    /// A registry over these folders and nothing else.
+    pub fn of_folders(folders: impl IntoIterator<Item = PathBuf>) -> Self {
+        Self {
+            folders: folders
+                .into_iter()
+                .map(|path| Place {
+                    path,
+                    pattern: None,
+                    asked_by: AskedBy::User,
+                })
+                .collect(),
+            ..Self::default()
+        }
+    }
+}

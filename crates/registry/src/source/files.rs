@@ -1,0 +1,556 @@
+//! Skills and prompts found in files, by one of three plans.
+//!
+//! - [`Plan::Folders`]: every folder with a `SKILL.md`, at any depth, is a skill; its id is its
+//!   path beneath the root.
+//! - [`Plan::Skills`]: every markdown file a pattern matches is a body; a matched `SKILL.md` makes
+//!   its folder one skill, and what lies beneath belongs to it.
+//! - [`Plan::Prompts`]: every markdown file a pattern matches is a prompt.
+//!
+//! What cannot be served is skipped with a [`Notice`] that says why. Nothing here blocks on a
+//! file, and nothing is cached but heads: bodies are read when asked for.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use rayon::prelude::*;
+use repertoire_core::{DOCUMENT, FileEntry, Manifest, Prompt, RelPath, SkillId};
+
+use super::{
+    cache,
+    index::{Index, Note, Refusal},
+    pattern::Pattern,
+    root::{Root, Stamp, join, parent},
+};
+use crate::{
+    catalogue::{Again, Change, Entry, PromptEntry},
+    error::{Error, Result, show},
+    head::{Head, utf8},
+    origin::{Origin, Trusted},
+};
+
+/// The most bytes of a loose body or a prompt, as for registered ones.
+const MAX_BODY: u64 = 256 * 1024;
+
+/// Something that was found and not taken, and why.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Notice {
+    /// The file or folder.
+    pub path: PathBuf,
+    /// The stable code of the reason.
+    pub code: &'static str,
+    /// The reason.
+    pub message: String,
+}
+
+/// What a source looks for.
+#[derive(Debug)]
+pub(crate) enum Plan {
+    Folders,
+    Skills(Pattern),
+    Prompts(Pattern),
+}
+
+/// Where the bodies of an entry are.
+#[derive(Debug, Clone)]
+pub(crate) enum Location {
+    /// A folder beneath a root.
+    Folder(Arc<Root>, Box<str>),
+    /// A single file beneath a root.
+    Loose(Arc<Root>, Box<str>),
+    /// A package in the store of a scope.
+    Stored(crate::Scope),
+    /// A body registered at run time.
+    State,
+}
+
+/// What a source has at one place.
+#[derive(Debug, Clone)]
+pub(crate) enum Found {
+    Skill(SkillId, Arc<Head>, Location),
+    Prompt(Arc<Prompt>, Location),
+}
+
+impl Found {
+    /// What it is known by; a source has it once.
+    fn key(&self) -> String {
+        match self {
+            Self::Skill(id, ..) => id.to_string(),
+            Self::Prompt(prompt, _) => prompt.name.to_string(),
+        }
+    }
+}
+
+/// The state of one place: what was found, or why it was not taken.
+type Outcome = Result<Found, Notice>;
+
+/// A root with a plan, and what was found in it.
+#[derive(Debug)]
+pub(crate) struct FileSource {
+    pub(crate) origin: Origin,
+    pub(crate) trusted: Trusted,
+    root: Arc<Root>,
+    plan: Plan,
+    index: Index,
+    cache: Option<PathBuf>,
+    places: BTreeMap<String, Outcome>,
+    /// Which place has which key: the first one, in the order of paths.
+    owners: HashMap<String, String>,
+    /// What was found or lost since it was last asked for.
+    pending: Vec<Change>,
+    /// Stamps of loose files, so that only changed ones are read again.
+    loose: BTreeMap<String, Stamp>,
+}
+
+impl FileSource {
+    /// Opens a root and looks at all of it.
+    pub(crate) fn open(
+        folder: &Path,
+        plan: Plan,
+        origin: Origin,
+        trusted: Trusted,
+        cache: Option<PathBuf>,
+    ) -> Result<Self> {
+        let root = Arc::new(Root::open(folder)?);
+        let index = match &cache {
+            Some(cache) => cache::load(cache, root.path()),
+            None => Index::default(),
+        };
+        let mut source = Self {
+            origin,
+            trusted,
+            root,
+            plan,
+            index,
+            cache,
+            places: BTreeMap::new(),
+            owners: HashMap::new(),
+            pending: Vec::new(),
+            loose: BTreeMap::new(),
+        };
+        source.scan();
+        Ok(source)
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// What has to change in the catalogue since this was last asked.
+    pub(crate) fn take_changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.pending)
+    }
+
+    /// Everything skipped.
+    pub(crate) fn notices(&self) -> impl Iterator<Item = &Notice> {
+        self.places
+            .values()
+            .filter_map(|place| place.as_ref().err())
+    }
+
+    /// Looks at the whole root again.
+    pub(crate) fn scan(&mut self) {
+        self.index.scan(&self.root, "");
+        let gone: Vec<String> = self
+            .places
+            .keys()
+            .filter(|place| !self.still_there(place))
+            .cloned()
+            .collect();
+        for place in gone {
+            self.set_place(&place, None);
+        }
+        let folders = self.index.beneath("");
+        self.rebuild(&folders);
+        if let Some(cache) = &self.cache {
+            cache::save(cache, self.root.path(), &mut self.index);
+        }
+    }
+
+    /// Looks at what changed. The paths are absolute; those outside of the root are ignored.
+    pub(crate) fn reconcile<'a>(&mut self, paths: impl Iterator<Item = &'a Path>) {
+        let relative: BTreeSet<String> = paths
+            .filter_map(|path| path.strip_prefix(self.root.path()).ok())
+            .map(|path| path.to_string_lossy().replace('\\', "/"))
+            .filter(|path| !path.is_empty())
+            .collect();
+        if relative.is_empty() {
+            return;
+        }
+        let delta = self.index.reconcile(&self.root, &relative);
+        for gone in &delta.gone {
+            self.forget(gone);
+        }
+        let mut folders = delta.listed;
+        for scanned in delta.scanned {
+            folders.extend(self.index.beneath(&scanned));
+        }
+        let around: Vec<String> = folders
+            .iter()
+            .flat_map(|folder| self.index.enclosing(folder).map(str::to_owned))
+            .collect();
+        folders.extend(around);
+        let folders: Vec<String> = folders.into_iter().collect();
+        self.rebuild(&folders);
+    }
+
+    fn still_there(&self, place: &str) -> bool {
+        self.index.folders.contains_key(place)
+            || self
+                .index
+                .folders
+                .get(parent(place))
+                .is_some_and(|record| record.file(file_name(place)).is_some())
+    }
+
+    fn forget(&mut self, path: &str) {
+        self.set_place(path, None);
+        // Everything beneath sorts right behind the path with its slash.
+        let beneath = format!("{path}/");
+        let gone: Vec<String> = self
+            .places
+            .range(beneath.clone()..)
+            .map(|(place, _)| place.clone())
+            .take_while(|place| place.starts_with(&beneath))
+            .collect();
+        for place in gone {
+            self.set_place(&place, None);
+        }
+    }
+
+    /// Writes down what is at a place, and what that changes in the catalogue.
+    fn set_place(&mut self, place: &str, outcome: Option<Outcome>) {
+        if outcome.is_none() {
+            self.loose.remove(place);
+        }
+        let outcome = outcome.map(|found| self.claim(place, found));
+        let new = outcome
+            .as_ref()
+            .and_then(|o| o.as_ref().ok())
+            .map(Found::key);
+        let old = match &outcome {
+            Some(outcome) => self.places.insert(place.to_owned(), outcome.clone()),
+            None => self.places.remove(place),
+        };
+        if let Some(Ok(old)) = old
+            && new.as_ref() != Some(&old.key())
+        {
+            self.owners.remove(&old.key());
+            self.pending.push(match &old {
+                Found::Skill(id, ..) => Change::RemoveSkill(id.clone(), self.origin.clone()),
+                Found::Prompt(prompt, _) => {
+                    Change::RemovePrompt(prompt.name.clone(), self.origin.clone())
+                }
+            });
+            self.reconsider(&old.key());
+        }
+        if let Some(Ok(found)) = outcome {
+            self.pending.push(self.put(found));
+        }
+    }
+
+    fn put(&self, found: Found) -> Change {
+        let (origin, trusted) = (self.origin.clone(), self.trusted);
+        match found {
+            Found::Skill(id, head, location) => Change::PutSkill(
+                Entry {
+                    id,
+                    origin,
+                    trusted,
+                    head,
+                    location,
+                },
+                Again::Ignore,
+            ),
+            Found::Prompt(prompt, location) => Change::PutPrompt(
+                PromptEntry {
+                    prompt,
+                    origin,
+                    trusted,
+                    location,
+                },
+                Again::Ignore,
+            ),
+        }
+    }
+
+    /// Gives a key to a place, unless another place of this source has it.
+    fn claim(&mut self, place: &str, outcome: Outcome) -> Outcome {
+        let found = outcome?;
+        let key = found.key();
+        match self.owners.get(&key) {
+            Some(owner) if owner != place => Err(self.notice(
+                place,
+                Refusal {
+                    code: "duplicate",
+                    message: format!(
+                        "{key:?} is already found at {}",
+                        show(&self.root.join(owner))
+                    ),
+                },
+            )),
+            _ => {
+                self.owners.insert(key, place.to_owned());
+                Ok(found)
+            }
+        }
+    }
+
+    /// A key is free again: whoever was refused it gets another chance.
+    fn reconsider(&mut self, key: &str) {
+        let waiting = format!("{key:?} is already found at ");
+        let places: Vec<String> = self
+            .places
+            .iter()
+            .filter(|(_, outcome)| {
+                let notice = outcome.as_ref().err();
+                notice.is_some_and(|n| n.code == "duplicate" && n.message.starts_with(&waiting))
+            })
+            .map(|(place, _)| place.clone())
+            .collect();
+        for place in places {
+            self.loose.remove(&place);
+            let folder = parent(&place).to_owned();
+            self.rebuild(&[folder]);
+        }
+    }
+
+    /// Looks at one skill again, because a read found other bytes than expected.
+    pub(crate) fn refresh(&mut self, location: &Location) {
+        let path = match location {
+            Location::Folder(_, folder) => self.root.join(&join(folder, DOCUMENT)),
+            Location::Loose(_, file) => self.root.join(file),
+            Location::Stored(_) | Location::State => return,
+        };
+        self.reconcile(std::iter::once(path.as_path()));
+    }
+
+    /// Decides anew what is at each of these folders.
+    fn rebuild(&mut self, folders: &[String]) {
+        match &self.plan {
+            Plan::Folders => {
+                let outcomes: Vec<(String, Option<Outcome>)> = folders
+                    .par_iter()
+                    .map(|folder| (folder.clone(), self.skill_folder(folder)))
+                    .collect();
+                for (folder, outcome) in outcomes {
+                    self.set_place(&folder, outcome);
+                }
+            }
+            Plan::Skills(_) | Plan::Prompts(_) => {
+                for folder in folders {
+                    self.rebuild_loose(folder);
+                }
+            }
+        }
+    }
+
+    /// The skill at a folder, if the folder has a document.
+    fn skill_folder(&self, folder: &str) -> Option<Outcome> {
+        let record = self.index.folders.get(folder)?;
+        if !record.has_document() {
+            let refused = record.refused.iter().find(|(name, _)| &**name == DOCUMENT);
+            return refused.map(|(_, why)| Err(self.notice(&join(folder, DOCUMENT), why.clone())));
+        }
+        let outcome = self
+            .skill_id(folder)
+            .map_err(|error| Error::InvalidAt {
+                path: self.root.join(folder),
+                error,
+            })
+            .and_then(|id| {
+                let head = self.skill_head(folder, &id)?;
+                let location = Location::Folder(self.root.clone(), folder.into());
+                Ok(Found::Skill(id, Arc::new(head), location))
+            });
+        Some(outcome.map_err(|error| self.notice(folder, Refusal::from(&error))))
+    }
+
+    /// A folder's path is its id; the root itself is known by its own name.
+    fn skill_id(&self, folder: &str) -> repertoire_core::Result<SkillId> {
+        if folder.is_empty() {
+            let name = self.root.path().file_name().unwrap_or_default();
+            return name.to_string_lossy().parse();
+        }
+        folder.parse()
+    }
+
+    fn skill_head(&self, folder: &str, id: &SkillId) -> Result<Head> {
+        let at = |error| Error::InvalidAt {
+            path: self.root.join(folder),
+            error,
+        };
+        self.index.limits(folder).map_err(at)?;
+        let prefix = if folder.is_empty() {
+            0
+        } else {
+            folder.len() + 1
+        };
+        let mut files = Vec::new();
+        let mut open = vec![folder.to_owned()];
+        while let Some(here) = open.pop() {
+            let Some(record) = self.index.folders.get(here.as_str()) else {
+                continue;
+            };
+            if let Some((name, why)) = record.refused.first() {
+                return Err(self.refused(&join(&here, name), why));
+            }
+            for file in &record.files {
+                let path = join(&here, &file.name);
+                let (Some(stamp), Some(digest)) = (file.stamp, file.digest) else {
+                    return Err(match self.index.failed.get(&path) {
+                        Some(why) => self.refused(&path, why),
+                        None => {
+                            Error::io(self.root.join(&path), std::io::ErrorKind::NotFound.into())
+                        }
+                    });
+                };
+                files.push(FileEntry {
+                    path: path[prefix..].parse::<RelPath>().map_err(at)?,
+                    size: stamp.size,
+                    digest,
+                });
+            }
+            open.extend(record.folders.iter().map(|f| join(&here, f)));
+        }
+        let manifest = Manifest::new(files).map_err(at)?;
+        let record = self.index.folders.get(folder);
+        let note = |name| {
+            record
+                .and_then(|r| r.file(name))
+                .and_then(|f| f.note.as_ref())
+        };
+        let Some(Note::Document(document)) = note(DOCUMENT) else {
+            return Err(at(repertoire_core::Error::NoDocument));
+        };
+        if *document.name != *id.name() {
+            return Err(Error::NameMismatch {
+                path: self.root.join(&join(folder, DOCUMENT)),
+                name: document.name.to_string(),
+                folder: id.name().to_owned(),
+            });
+        }
+        let package = match note(repertoire_core::package::PACKAGE_FILE) {
+            Some(Note::Package(package)) => Some((**package).clone()),
+            _ => None,
+        };
+        Ok(Head::new((**document).clone(), &manifest, package))
+    }
+
+    /// An error that was found earlier, told again.
+    fn refused(&self, path: &str, why: &Refusal) -> Error {
+        let path = self.root.join(path);
+        match why.code {
+            "escapes_root" => Error::EscapesRoot(path),
+            "not_regular" => Error::NotRegular(path),
+            _ => Error::Skipped {
+                code: why.code,
+                message: why.message.clone(),
+            },
+        }
+    }
+
+    fn notice(&self, relative: &str, why: Refusal) -> Notice {
+        Notice {
+            path: self.root.join(relative),
+            code: why.code,
+            message: why.message,
+        }
+    }
+
+    /// Decides anew what is in one folder by a pattern.
+    fn rebuild_loose(&mut self, folder: &str) {
+        let Some(record) = self.index.folders.get(folder) else {
+            return;
+        };
+        let (pattern, prompts) = match &self.plan {
+            Plan::Skills(pattern) => (pattern, false),
+            Plan::Prompts(pattern) => (pattern, true),
+            Plan::Folders => return,
+        };
+        let is_skill = |f: &str| !prompts && pattern.matches(&join(f, DOCUMENT));
+        if is_skill(folder) && record.has_document() {
+            let outcome = self.skill_folder(folder);
+            self.set_place(folder, outcome);
+            return;
+        }
+        let belongs = self.index.enclosing(folder).any(is_skill);
+        let names: Vec<String> = record.files.iter().map(|f| join(folder, &f.name)).collect();
+        let matched: Vec<String> = names.into_iter().filter(|n| pattern.matches(n)).collect();
+        self.set_place(folder, None);
+        for path in matched {
+            if belongs {
+                self.set_place(&path, None);
+                continue;
+            }
+            let stamp = self.root.stamp(&path);
+            if stamp.is_some() && stamp == self.loose.get(&path).copied() {
+                continue;
+            }
+            let outcome = self.loose_file(&path, prompts);
+            let settled = stamp.filter(|s| !s.is_fresh(super::root::now_nanos()));
+            let outcome = outcome.map_err(|error| self.notice(&path, Refusal::from(&error)));
+            self.set_place(&path, Some(outcome));
+            match settled {
+                Some(stamp) => self.loose.insert(path, stamp),
+                None => self.loose.remove(&path),
+            };
+        }
+    }
+
+    fn loose_file(&self, path: &str, prompts: bool) -> Result<Found> {
+        let at = |error| Error::InvalidAt {
+            path: self.root.join(path),
+            error,
+        };
+        let stem = path.strip_suffix(".md").unwrap_or(path);
+        let bytes = self.root.read(path, MAX_BODY)?.0;
+        let text = utf8(&show(&self.root.join(path)), &bytes)?;
+        let location = Location::Loose(self.root.clone(), path.into());
+        if prompts {
+            let (prompt, _) = Prompt::from_markdown(file_name(stem), text).map_err(at)?;
+            return Ok(Found::Prompt(Arc::new(prompt), location));
+        }
+        let id: SkillId = stem.parse().map_err(at)?;
+        if text.trim().is_empty() {
+            return Err(at(repertoire_core::Error::Field {
+                field: "body".to_owned(),
+                rule: "must be non-empty".to_owned(),
+            }));
+        }
+        let head = Head::of_markdown(&id, text);
+        Ok(Found::Skill(id, Arc::new(head), location))
+    }
+}
+
+impl Location {
+    /// Whether two locations are the same place.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Folder(a, x), Self::Folder(b, y)) | (Self::Loose(a, x), Self::Loose(b, y)) => {
+                x == y && a.path() == b.path()
+            }
+            (Self::Stored(a), Self::Stored(b)) => a == b,
+            (Self::State, Self::State) => true,
+            _ => false,
+        }
+    }
+
+    /// Reads one file of a skill from disk; `None` for places that are not on disk.
+    pub(crate) fn read(&self, path: &RelPath) -> Option<Result<Bytes>> {
+        Some(match self {
+            Self::Folder(root, folder) => root
+                .read(&join(folder, path.as_str()), repertoire_core::MAX_BYTES)
+                .map(|(bytes, _)| bytes),
+            Self::Loose(root, file) => root.read(file, MAX_BODY).map(|(bytes, _)| bytes),
+            Self::Stored(_) | Self::State => return None,
+        })
+    }
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}

@@ -1,0 +1,440 @@
+//! What a root holds: every folder, and in skills every file with its digest.
+//!
+//! The index is kept between scans (in memory, and in a cache file between runs). A scan stats
+//! what it knows and reads only what changed; a reconcile after a change looks at the folders the
+//! change touched and no others. Files outside of skills are known by name only.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use rayon::prelude::*;
+use repertoire_core::{DOCUMENT, Digest, MAX_BYTES, MAX_FILES, package::PACKAGE_FILE};
+use serde::{Deserialize, Serialize};
+
+use super::root::{Kind, Root, Stamp, join, now_nanos, parent};
+use crate::{
+    error::{Error, Result},
+    head::{DocumentHead, PackageHead},
+};
+
+/// Folders deeper than this are not walked into.
+const MAX_DEPTH: usize = 32;
+/// The most folders of one root.
+const MAX_FOLDERS: usize = 400_000;
+
+/// What is known of a file in a skill.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct FileRecord {
+    pub(crate) name: Box<str>,
+    pub(crate) stamp: Option<Stamp>,
+    pub(crate) digest: Option<Digest>,
+    pub(crate) note: Option<Note>,
+}
+
+/// What a file says, where it says something about its skill.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Note {
+    Document(Box<DocumentHead>),
+    Package(Box<PackageHead>),
+}
+
+/// What is known of a folder.
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
+pub(crate) struct FolderRecord {
+    stamp: Option<Stamp>,
+    pub(crate) files: Vec<FileRecord>,
+    pub(crate) folders: Vec<Box<str>>,
+    /// Names that cannot be part of a skill; listed again at every scan.
+    #[serde(skip)]
+    pub(crate) refused: Vec<(Box<str>, Refusal)>,
+    /// Whether the files were looked at, because the folder is in a skill.
+    in_skill: bool,
+}
+
+/// Why something cannot be part of a skill.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) code: &'static str,
+    pub(crate) message: String,
+}
+
+impl From<&Error> for Refusal {
+    fn from(error: &Error) -> Self {
+        Self {
+            code: error.code(),
+            message: error.to_string(),
+        }
+    }
+}
+
+impl FolderRecord {
+    pub(crate) fn has_document(&self) -> bool {
+        self.file(DOCUMENT).is_some()
+    }
+
+    pub(crate) fn file(&self, name: &str) -> Option<&FileRecord> {
+        let at = self.files.binary_search_by(|f| (*f.name).cmp(name)).ok()?;
+        self.files.get(at)
+    }
+}
+
+/// What a reconcile touched.
+#[derive(Debug, Default)]
+pub(crate) struct Delta {
+    /// Folders that were listed again.
+    pub(crate) listed: BTreeSet<String>,
+    /// Folders that were looked at with everything beneath.
+    pub(crate) scanned: BTreeSet<String>,
+    /// Files and folders that are no longer there.
+    pub(crate) gone: BTreeSet<String>,
+}
+
+/// Everything known of a root.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    pub(crate) folders: HashMap<Box<str>, FolderRecord>,
+    /// Why a file of a skill could not be read.
+    pub(crate) failed: BTreeMap<String, Refusal>,
+    /// How many files the last scan had to read.
+    pub(crate) read: usize,
+}
+
+impl Index {
+    /// Looks at the whole tree beneath a folder, reusing whatever did not change.
+    pub(crate) fn scan(&mut self, root: &Root, start: &str) {
+        let old: HashMap<Box<str>, FolderRecord> = self
+            .beneath(start)
+            .iter()
+            .filter_map(|folder| self.folders.remove_entry(folder.as_str()))
+            .collect();
+        let in_skill = self.enclosing(start).next().is_some();
+        let mut level = vec![(start.to_owned(), in_skill)];
+        for _ in 0..MAX_DEPTH {
+            let found: Vec<(String, FolderRecord)> = level
+                .into_par_iter()
+                .filter_map(|(folder, in_skill)| {
+                    let record = look(root, &folder, in_skill, old.get(folder.as_str()))?;
+                    Some((folder, record))
+                })
+                .collect();
+            level = Vec::new();
+            for (folder, record) in found {
+                let inside = record.in_skill;
+                level.extend(record.folders.iter().map(|f| (join(&folder, f), inside)));
+                self.folders.insert(folder.into(), record);
+            }
+            if level.is_empty() || self.folders.len() + level.len() > MAX_FOLDERS {
+                break;
+            }
+        }
+        self.read_changed(root, start);
+    }
+
+    /// Brings the index up to date after changes at these paths, and says what that touched.
+    pub(crate) fn reconcile(&mut self, root: &Root, paths: &BTreeSet<String>) -> Delta {
+        let mut delta = Delta::default();
+        for path in paths {
+            // A folder that is gone is noticed from the nearest one that is still there.
+            let mut folder = parent(path);
+            while !folder.is_empty() && root.stamp(folder).is_none() {
+                folder = parent(folder);
+            }
+            if !delta.listed.contains(folder) {
+                delta.listed.insert(folder.to_owned());
+                self.refresh(root, folder, &mut delta);
+            }
+            let is_folder = self
+                .folders
+                .get(folder)
+                .is_some_and(|record| record.folders.iter().any(|f| join(folder, f) == *path));
+            if is_folder && delta.scanned.insert(path.clone()) {
+                self.scan(root, path);
+            }
+        }
+        delta
+    }
+
+    /// Looks at one folder again, and at the folders that are new in it.
+    fn refresh(&mut self, root: &Root, folder: &str, delta: &mut Delta) {
+        let before = self.folders.remove(folder).unwrap_or_default();
+        let in_skill = self.enclosing(folder).next().is_some();
+        // Listing again is the point here, so the folder's own stamp is not believed.
+        let old = FolderRecord {
+            stamp: None,
+            ..before.clone()
+        };
+        let Some(record) = look(root, folder, in_skill, Some(&old)) else {
+            self.folders.insert(folder.into(), before);
+            self.forget(folder);
+            delta.gone.insert(folder.to_owned());
+            return;
+        };
+        let became = before.in_skill != record.in_skill;
+        for gone in before
+            .folders
+            .iter()
+            .filter(|f| !record.folders.contains(f))
+        {
+            let gone = join(folder, gone);
+            self.forget(&gone);
+            delta.gone.insert(gone);
+        }
+        for gone in before
+            .files
+            .iter()
+            .filter(|f| record.file(&f.name).is_none())
+        {
+            delta.gone.insert(join(folder, &gone.name));
+        }
+        let new: Vec<String> = record
+            .folders
+            .iter()
+            .filter(|f| became || !before.folders.contains(f))
+            .map(|f| join(folder, f))
+            .collect();
+        self.folders.insert(folder.into(), record);
+        for new in new {
+            self.scan(root, &new);
+            delta.scanned.insert(new);
+        }
+        self.read_changed_in(root, &[folder.to_owned()]);
+    }
+
+    fn forget(&mut self, folder: &str) {
+        for gone in self.beneath(folder) {
+            self.folders.remove(gone.as_str());
+        }
+    }
+
+    /// The skills a folder lies in, innermost first, itself not included.
+    pub(crate) fn enclosing<'a>(&'a self, folder: &'a str) -> impl Iterator<Item = &'a str> {
+        let mut at = Some(folder);
+        std::iter::from_fn(move || {
+            let here = at.filter(|f| !f.is_empty())?;
+            let above = parent(here);
+            at = Some(above);
+            Some(above)
+        })
+        .filter(|f| self.folders.get(*f).is_some_and(FolderRecord::has_document))
+    }
+
+    /// Every folder at or beneath this one, in order.
+    pub(crate) fn beneath(&self, folder: &str) -> Vec<String> {
+        let mut out = vec![folder.to_owned()];
+        let mut at = 0;
+        while let Some(here) = out.get(at).cloned() {
+            at += 1;
+            if let Some(record) = self.folders.get(here.as_str()) {
+                out.extend(record.folders.iter().map(|f| join(&here, f)));
+            }
+        }
+        out
+    }
+
+    fn read_changed(&mut self, root: &Root, start: &str) {
+        let folders = self.beneath(start);
+        self.read_changed_in(root, &folders);
+    }
+
+    /// Reads every file of a skill whose digest is not known, unless its skill is too large.
+    fn read_changed_in(&mut self, root: &Root, folders: &[String]) {
+        let wanted: Vec<&String> = folders
+            .iter()
+            .filter(|folder| {
+                let record = self.folders.get(folder.as_str());
+                record.is_some_and(|r| r.in_skill && r.files.iter().any(|f| f.digest.is_none()))
+            })
+            .collect();
+        let wanted: Vec<&String> = wanted
+            .into_iter()
+            .filter(|folder| self.is_readable(folder))
+            .collect();
+        let now = now_nanos();
+        let read: Vec<(String, Vec<(usize, Result<FileRecord>)>)> = wanted
+            .into_par_iter()
+            .map(|folder| {
+                let files = self
+                    .folders
+                    .get(folder.as_str())
+                    .map(|r| r.files.as_slice());
+                let read = files
+                    .unwrap_or_default()
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, file)| file.digest.is_none())
+                    .map(|(at, file)| (at, read_file(root, folder, &file.name, now)))
+                    .collect();
+                (folder.clone(), read)
+            })
+            .collect();
+        let looked_at: HashSet<&str> = folders.iter().map(String::as_str).collect();
+        self.failed
+            .retain(|path, _| !looked_at.contains(parent(path)));
+        for (folder, files) in read {
+            self.read += files.len();
+            for (at, file) in files {
+                let Some(place) = self
+                    .folders
+                    .get_mut(folder.as_str())
+                    .and_then(|record| record.files.get_mut(at))
+                else {
+                    continue;
+                };
+                match file {
+                    Ok(file) => *place = file,
+                    Err(error) => {
+                        let path = join(&folder, &place.name);
+                        self.failed.insert(path, Refusal::from(&error));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether at least one skill around a folder is within the limits.
+    fn is_readable(&self, folder: &str) -> bool {
+        let own = self
+            .folders
+            .get(folder)
+            .is_some_and(FolderRecord::has_document);
+        own.then_some(folder)
+            .into_iter()
+            .chain(self.enclosing(folder))
+            .any(|skill| self.limits(skill).is_ok())
+    }
+
+    /// Checks a skill's file count and size without reading it.
+    pub(crate) fn limits(&self, skill: &str) -> Result<(), repertoire_core::Error> {
+        let mut count = 0;
+        let mut size = 0u64;
+        let mut open = vec![skill.to_owned()];
+        while let Some(folder) = open.pop() {
+            let Some(record) = self.folders.get(folder.as_str()) else {
+                continue;
+            };
+            count += record.files.len();
+            let sizes = record.files.iter().filter_map(|f| f.stamp);
+            size = sizes.fold(size, |sum, stamp| sum.saturating_add(stamp.size));
+            if count > MAX_FILES {
+                return Err(repertoire_core::Error::TooManyFiles {
+                    count,
+                    max: MAX_FILES,
+                });
+            }
+            if size > MAX_BYTES {
+                return Err(repertoire_core::Error::TooLarge {
+                    what: "the skill".to_owned(),
+                    size,
+                    max: MAX_BYTES,
+                });
+            }
+            open.extend(record.folders.iter().map(|f| join(&folder, f)));
+        }
+        Ok(())
+    }
+}
+
+/// Looks at one folder: its names, and in a skill the stamps of its files.
+fn look(
+    root: &Root,
+    folder: &str,
+    in_skill: bool,
+    old: Option<&FolderRecord>,
+) -> Option<FolderRecord> {
+    let stamp = root.stamp(folder)?;
+    let mut record = match old {
+        Some(old) if old.stamp == Some(stamp) && old.refused.is_empty() => old.clone(),
+        _ => list(root, folder, stamp, old)?,
+    };
+    record.in_skill = in_skill || record.has_document();
+    if record.in_skill {
+        for file in &mut record.files {
+            let now = root.stamp(&join(folder, &file.name));
+            if now.is_none() || now != file.stamp {
+                file.stamp = now;
+                file.digest = None;
+                file.note = None;
+            }
+        }
+    }
+    Some(record)
+}
+
+fn list(
+    root: &Root,
+    folder: &str,
+    stamp: Stamp,
+    old: Option<&FolderRecord>,
+) -> Option<FolderRecord> {
+    let mut record = FolderRecord {
+        // Something could still be added within the same tick of the clock.
+        stamp: (!stamp.is_fresh(now_nanos())).then_some(stamp),
+        ..FolderRecord::default()
+    };
+    for (name, kind) in root.list(folder).ok()? {
+        if is_ignored(&name) {
+            continue;
+        }
+        let name = name.into_boxed_str();
+        match kind {
+            Ok(Kind::Folder) => record.folders.push(name),
+            Ok(Kind::File) => {
+                let known = old.and_then(|old| old.file(&name)).cloned();
+                record.files.push(known.unwrap_or(FileRecord {
+                    name,
+                    stamp: None,
+                    digest: None,
+                    note: None,
+                }));
+            }
+            Ok(Kind::Other) => {
+                let error = Error::NotRegular(root.join(&join(folder, &name)));
+                record.refused.push((name, Refusal::from(&error)));
+            }
+            Err(error) => record.refused.push((name, Refusal::from(&error))),
+        }
+    }
+    Some(record)
+}
+
+/// What tools and editors leave behind is no part of a skill.
+pub(crate) fn is_ignored(name: &str) -> bool {
+    matches!(
+        name,
+        ".git" | ".hg" | ".svn" | ".DS_Store" | "__pycache__" | "node_modules" | "Thumbs.db"
+    ) || name.ends_with('~')
+        || (name.starts_with('.') && name.ends_with(".swp"))
+}
+
+fn read_file(root: &Root, folder: &str, name: &str, now: i64) -> Result<FileRecord> {
+    let relative = join(folder, name);
+    let (bytes, stamp) = root.read(&relative, MAX_BYTES)?;
+    let note = match name {
+        DOCUMENT => {
+            let head = DocumentHead::of(&bytes).map_err(|error| Error::InvalidAt {
+                path: root.join(&relative),
+                error,
+            })?;
+            Some(Note::Document(Box::new(head)))
+        }
+        PACKAGE_FILE => PackageHead::of_json(&bytes).map(|head| Note::Package(Box::new(head))),
+        _ => None,
+    };
+    Ok(FileRecord {
+        name: name.into(),
+        // A stamp within the clock's tick proves nothing, so the next scan reads again.
+        stamp: (!stamp.is_fresh(now)).then_some(stamp),
+        digest: Some(Digest::of(&bytes)),
+        note,
+    }
+    .sized(stamp))
+}
+
+impl FileRecord {
+    /// Keeps the size, which the manifest needs, also where the stamp is not to be believed.
+    fn sized(mut self, stamp: Stamp) -> Self {
+        if self.stamp.is_none() {
+            self.stamp = Some(stamp.unproven());
+        }
+        self
+    }
+}

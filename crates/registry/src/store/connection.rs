@@ -1,0 +1,237 @@
+//! How a store's file is opened: as something that may be hostile.
+//!
+//! Before the first query runs, the connection is made defensive (no trusted schema, no triggers,
+//! no views, cell checks on), the header and the schema are compared with what the version says,
+//! and the pages are checked. Whatever does not fit is refused with a reason, never repaired.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use rusqlite::{Connection, ErrorCode, OpenFlags, config::DbConfig, limits::Limit};
+
+use super::schema;
+use crate::error::{Error, Result};
+
+/// How long a write waits for another process.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Files up to this size are checked page by page at every open; larger ones by `doctor`.
+const QUICK_CHECK_BYTES: u64 = 32 * 1024 * 1024;
+
+/// Who may have written the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trust {
+    /// This user.
+    Own,
+    /// Anybody: it came with a folder from elsewhere.
+    Foreign,
+}
+
+/// Opens, checks and if needed creates or migrates a store's file.
+pub(super) fn prepare(path: &Path, trust: Trust) -> Result<Connection> {
+    let fresh = !path.exists();
+    let connection = connect(path, trust)?;
+    let at = |error| describe(path, error);
+    if fresh && trust == Trust::Own {
+        private(path);
+    }
+    let version = check_header(&connection, path)?;
+    if version > 0 {
+        check_schema(&connection, path, version)?;
+        let size = path.metadata().map_or(0, |m| m.len());
+        if trust == Trust::Foreign || size <= QUICK_CHECK_BYTES {
+            check_pages(&connection, path)?;
+        }
+    }
+    let mut connection = connection;
+    if trust == Trust::Own {
+        set_journal(&connection).map_err(at)?;
+        if version < schema::VERSION {
+            schema::migrate(&mut connection, version).map_err(|error| match error {
+                Error::Sqlite(error) => at(error),
+                other => other,
+            })?;
+        }
+    }
+    Ok(connection)
+}
+
+/// A connection for one more reader of a file that was prepared.
+pub(super) fn connect(path: &Path, trust: Trust) -> Result<Connection> {
+    let access = match trust {
+        Trust::Own => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
+        Trust::Foreign => OpenFlags::SQLITE_OPEN_READ_ONLY,
+    };
+    let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    // NOFOLLOW is about the file itself; the folder above it may well be behind a link.
+    let real = real_path(path);
+    let mut connection =
+        Connection::open_with_flags(&real, flags).map_err(|e| describe(path, e))?;
+    configure(&mut connection, trust).map_err(|e| describe(path, e))?;
+    Ok(connection)
+}
+
+fn real_path(path: &Path) -> std::path::PathBuf {
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => parent
+            .canonicalize()
+            .map_or_else(|_| path.to_owned(), |parent| parent.join(name)),
+        _ => path.to_owned(),
+    }
+}
+
+fn configure(connection: &mut Connection, trust: Trust) -> rusqlite::Result<()> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false)?;
+    connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, 96 * 1024 * 1024)?;
+    connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
+    connection.busy_handler(Some(wait_for_turn))?;
+    connection.pragma_update(None, "cell_size_check", true)?;
+    connection.pragma_update(None, "mmap_size", 0)?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "secure_delete", "FAST")?;
+    if trust == Trust::Foreign {
+        connection.pragma_update(None, "query_only", true)?;
+    }
+    connection.set_prepared_statement_cache_capacity(64);
+    Ok(())
+}
+
+fn set_journal(connection: &Connection) -> rusqlite::Result<()> {
+    let started = Instant::now();
+    loop {
+        // Switching to WAL needs the file alone, and the busy handler is not asked.
+        match connection
+            .pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get::<_, String>(0))
+        {
+            Ok(_) => return Ok(()),
+            Err(error) if is_busy(&error) && started.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Waits in short, uneven steps, so that two busy writers take turns instead of starving one.
+fn wait_for_turn(attempt: i32) -> bool {
+    let attempt = u64::try_from(attempt).unwrap_or(0);
+    if attempt > u64::try_from(PATIENCE.as_millis()).unwrap_or(u64::MAX) / 2 {
+        return false;
+    }
+    let jitter = attempt.wrapping_mul(2_654_435_761) % 1500;
+    std::thread::sleep(Duration::from_micros(
+        500 + jitter + u64::from(std::process::id()) % 700,
+    ));
+    true
+}
+
+fn check_header(connection: &Connection, path: &Path) -> Result<i64> {
+    let pragma = |name: &str| -> Result<i64> {
+        connection
+            .pragma_query_value(None, name, |row| row.get(0))
+            .map_err(|e| describe(path, e))
+    };
+    let version = pragma("user_version")?;
+    let application = pragma("application_id")?;
+    let corrupt = |reason: &str| Error::Corrupt {
+        path: path.to_owned(),
+        reason: reason.to_owned(),
+    };
+    if application == schema::APPLICATION_ID {
+        if version > schema::VERSION {
+            return Err(Error::Newer {
+                path: path.to_owned(),
+                found: version,
+                known: schema::VERSION,
+            });
+        }
+        if version < 1 {
+            return Err(corrupt("its version number makes no sense"));
+        }
+        return Ok(version);
+    }
+    let empty = schema::objects(connection).map_err(|e| match e {
+        Error::Sqlite(e) => describe(path, e),
+        other => other,
+    })?;
+    if application == 0 && version == 0 && empty.is_empty() {
+        return Ok(0);
+    }
+    Err(corrupt("this SQLite file is not a Repertoire store"))
+}
+
+fn check_schema(connection: &Connection, path: &Path, version: i64) -> Result<()> {
+    let found = schema::objects(connection)?;
+    if found == schema::expected(version)? {
+        return Ok(());
+    }
+    let expected = schema::expected(version)?;
+    let odd = found
+        .iter()
+        .find(|object| !expected.contains(object))
+        .or_else(|| expected.iter().find(|object| !found.contains(object)));
+    let reason = match odd {
+        Some((kind, name, _)) => format!("its schema was changed ({kind} {name:?})"),
+        None => "its schema was changed".to_owned(),
+    };
+    Err(Error::Corrupt {
+        path: path.to_owned(),
+        reason,
+    })
+}
+
+/// Checks the pages of the whole file.
+pub(super) fn check_pages(connection: &Connection, path: &Path) -> Result<()> {
+    let answer: String = connection
+        .pragma_query_value(None, "quick_check", |row| row.get(0))
+        .map_err(|e| describe(path, e))?;
+    if answer == "ok" {
+        return Ok(());
+    }
+    Err(Error::Corrupt {
+        path: path.to_owned(),
+        reason: format!("damaged: {}", answer.lines().next().unwrap_or_default()),
+    })
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+    )
+}
+
+/// Says which file an SQLite error is about, and what it means.
+pub(super) fn describe(path: &Path, error: rusqlite::Error) -> Error {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Error::Busy(path.to_owned()),
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Error::Corrupt {
+            path: path.to_owned(),
+            reason: "damaged, or not an SQLite file".to_owned(),
+        },
+        Some(ErrorCode::CannotOpen) => Error::io(
+            path,
+            std::io::Error::other("cannot be opened (missing, a link, or no permission)"),
+        ),
+        Some(ErrorCode::DiskFull) => Error::io(path, std::io::ErrorKind::StorageFull.into()),
+        Some(ErrorCode::ReadOnly) => Error::io(path, std::io::ErrorKind::ReadOnlyFilesystem.into()),
+        _ => Error::Sqlite(error),
+    }
+}
+
+/// Nobody else needs to read a user's skills and traces.
+fn private(path: &Path) {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        // Failing to tighten a mode is no reason to refuse the store.
+        let _ = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600));
+    }
+    #[cfg(not(unix))]
+    let _ = path;
+}

@@ -1,0 +1,196 @@
+//! The tables, version by version.
+//!
+//! Invariant: each migration runs in one transaction, and a file whose schema is not exactly what
+//! its version says is refused, so that a planted view or trigger is never run.
+
+use rusqlite::Connection;
+
+use crate::error::Result;
+
+/// The newest schema this version knows.
+pub(super) const VERSION: i64 = 1;
+/// `RPTR`: marks a file as ours.
+pub(super) const APPLICATION_ID: i64 = 0x5250_5452;
+
+/// What turns version `n` into `n + 1`.
+const MIGRATIONS: [&str; 1] = [V1];
+
+const V1: &str = r"
+CREATE TABLE meta (
+    key   TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE skills (
+    id              TEXT PRIMARY KEY,
+    name            TEXT NOT NULL UNIQUE,
+    description     TEXT NOT NULL,
+    version         TEXT NOT NULL DEFAULT '1.0.0',
+    tags            TEXT,
+    source          TEXT NOT NULL DEFAULT 'user',
+    author          TEXT,
+    created_at      TEXT NOT NULL DEFAULT (datetime('now')),
+    updated_at      TEXT NOT NULL DEFAULT (datetime('now')),
+    intent_patterns TEXT,
+    trigger_phrases TEXT,
+    marketplace_id  TEXT,
+    sync_etag       TEXT,
+    path            TEXT NOT NULL UNIQUE,
+    head            TEXT NOT NULL
+);
+CREATE INDEX idx_skills_source ON skills(source);
+CREATE INDEX idx_skills_name ON skills(name);
+
+CREATE TABLE skill_artifacts (
+    id            TEXT PRIMARY KEY,
+    skill_id      TEXT NOT NULL REFERENCES skills(id) ON DELETE CASCADE,
+    kind          TEXT NOT NULL,
+    name          TEXT NOT NULL,
+    ordinal       INTEGER NOT NULL DEFAULT 0,
+    content       TEXT NOT NULL,
+    model_variant TEXT,
+    metadata      TEXT,
+    state_blob    BLOB,
+    created_at    TEXT NOT NULL DEFAULT (datetime('now')),
+    updated_at    TEXT NOT NULL DEFAULT (datetime('now'))
+);
+CREATE INDEX idx_skill_artifacts_skill_id ON skill_artifacts(skill_id);
+CREATE INDEX idx_skill_artifacts_kind ON skill_artifacts(kind);
+-- NULLs are distinct to UNIQUE, and two default variants must not be.
+CREATE UNIQUE INDEX idx_skill_artifacts_place
+    ON skill_artifacts(skill_id, name, coalesce(model_variant, ''));
+
+CREATE TABLE skill_execution_traces (
+    id                TEXT PRIMARY KEY,
+    session_id        TEXT NOT NULL,
+    skill_id          TEXT NOT NULL,
+    artifact_id       TEXT NOT NULL,
+    artifact_kind     TEXT NOT NULL,
+    rendered_input    TEXT,
+    raw_output        TEXT,
+    error             TEXT,
+    started_at        TEXT NOT NULL,
+    completed_at      TEXT,
+    duration_ms       INTEGER,
+    input_tokens      INTEGER,
+    output_tokens     INTEGER,
+    model_id          TEXT,
+    estimated_cost    REAL,
+    assertions_run    INTEGER DEFAULT 0,
+    assertions_passed INTEGER DEFAULT 0,
+    created_at        TEXT NOT NULL DEFAULT (datetime('now'))
+);
+CREATE INDEX idx_traces_session_id ON skill_execution_traces(session_id);
+CREATE INDEX idx_traces_skill_id ON skill_execution_traces(skill_id);
+CREATE INDEX idx_traces_artifact_id ON skill_execution_traces(artifact_id);
+
+CREATE TABLE blobs (
+    digest  BLOB PRIMARY KEY,
+    content BLOB NOT NULL
+);
+
+CREATE TABLE skill_files (
+    skill_id TEXT NOT NULL REFERENCES skills(id) ON DELETE CASCADE,
+    path     TEXT NOT NULL,
+    size     INTEGER NOT NULL,
+    digest   BLOB NOT NULL REFERENCES blobs(digest),
+    PRIMARY KEY (skill_id, path)
+) WITHOUT ROWID;
+CREATE INDEX idx_skill_files_digest ON skill_files(digest);
+
+CREATE TABLE revisions (
+    path     TEXT NOT NULL,
+    revision INTEGER NOT NULL,
+    op       TEXT NOT NULL,
+    at       TEXT NOT NULL,
+    version  TEXT,
+    files    TEXT NOT NULL,
+    PRIMARY KEY (path, revision)
+) WITHOUT ROWID;
+
+CREATE TABLE revision_blobs (
+    digest   BLOB NOT NULL REFERENCES blobs(digest),
+    path     TEXT NOT NULL,
+    revision INTEGER NOT NULL,
+    PRIMARY KEY (digest, path, revision)
+) WITHOUT ROWID;
+
+CREATE TABLE prompts (
+    name          TEXT PRIMARY KEY,
+    definition    TEXT NOT NULL,
+    body          TEXT,
+    registered_at TEXT NOT NULL
+);
+
+-- `head` stands before `value`, so that reading it never walks a large value's pages.
+CREATE TABLE state (
+    scope      TEXT NOT NULL,
+    key        TEXT NOT NULL,
+    updated_at TEXT NOT NULL,
+    head       TEXT,
+    value      TEXT NOT NULL,
+    PRIMARY KEY (scope, key)
+);
+
+CREATE TABLE events (
+    seq  INTEGER PRIMARY KEY AUTOINCREMENT,
+    op   TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    id   TEXT NOT NULL,
+    at   TEXT NOT NULL
+);
+
+CREATE TABLE approvals (
+    kind       TEXT NOT NULL,
+    subject    TEXT NOT NULL,
+    binding    TEXT NOT NULL,
+    granted_at TEXT NOT NULL,
+    PRIMARY KEY (kind, subject)
+) WITHOUT ROWID;
+";
+
+/// Brings a file from its version to the newest, one transaction a step.
+pub(super) fn migrate(connection: &mut Connection, from: i64) -> Result<()> {
+    for (step, sql) in (0..).zip(MIGRATIONS) {
+        if step < from {
+            continue;
+        }
+        let transaction =
+            connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        // Two processes may open a new store at once; the second finds the work done.
+        let now: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
+        if now == step {
+            transaction.execute_batch(sql)?;
+            transaction.execute(
+                "INSERT OR IGNORE INTO meta VALUES ('store_id', ?1)",
+                [uuid::Uuid::new_v4().to_string()],
+            )?;
+            transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+            transaction.pragma_update(None, "user_version", step + 1)?;
+        }
+        transaction.commit()?;
+    }
+    Ok(())
+}
+
+/// Every object a file of this version may hold, as SQLite itself writes them down.
+pub(super) fn expected(version: i64) -> Result<Vec<(String, String, String)>> {
+    let model = Connection::open_in_memory()?;
+    for sql in MIGRATIONS
+        .iter()
+        .take(usize::try_from(version).unwrap_or(0))
+    {
+        model.execute_batch(sql)?;
+    }
+    objects(&model)
+}
+
+/// The objects of a file: type, name, definition.
+pub(super) fn objects(connection: &Connection) -> Result<Vec<(String, String, String)>> {
+    let mut statement = connection.prepare(
+        "SELECT type, name, coalesce(sql, '') FROM sqlite_schema
+         WHERE name NOT LIKE 'sqlite_stat%' ORDER BY type, name",
+    )?;
+    let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}

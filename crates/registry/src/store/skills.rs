@@ -1,0 +1,325 @@
+//! Skills and packages in the store: the tables of packages, and the files by digest.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use repertoire_core::{Digest, FileEntry, Package, RelPath, SkillId};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::{Store, events, history, now};
+use crate::{
+    error::{Error, Result},
+    head::{Head, package_of},
+};
+
+/// A skill that passed every check and can be stored.
+#[derive(Debug, Clone)]
+pub struct NewSkill {
+    pub(super) id: SkillId,
+    pub(super) files: BTreeMap<RelPath, Bytes>,
+    pub(super) package: Option<Package>,
+    pub(super) head: Head,
+}
+
+impl NewSkill {
+    /// A skill from its complete file set; a package if it holds a package file.
+    pub fn from_files(id: SkillId, files: BTreeMap<RelPath, Bytes>) -> Result<Self> {
+        let package = package_of(&files)?;
+        let head = Head::of_files(&id, files.iter(), package.as_ref())?;
+        Ok(Self {
+            id,
+            files,
+            package,
+            head,
+        })
+    }
+
+    /// A skill from the JSON form of a package.
+    pub fn from_package(package: &Package) -> Result<Self> {
+        Self::from_files(package.skill_id()?, package.to_folder()?)
+    }
+
+    /// The id it will be stored under.
+    pub fn id(&self) -> &SkillId {
+        &self.id
+    }
+
+    /// Its metadata.
+    pub fn head(&self) -> &Head {
+        &self.head
+    }
+}
+
+/// Whether a write that changes nothing leaves a revision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Op {
+    Add,
+    Rollback,
+}
+
+impl Store {
+    /// Stores skills, all or none, each as a new revision. Says which of them changed anything.
+    pub fn put_skills(&self, skills: Vec<NewSkill>) -> Result<Vec<Option<i64>>> {
+        self.write(move |c| skills.iter().map(|s| put(c, s, Op::Add)).collect())
+    }
+
+    /// Removes a skill; its history stays.
+    pub fn remove_skill(&self, id: &SkillId) -> Result<bool> {
+        let id = id.clone();
+        self.write(move |c| {
+            let removed = c.execute("DELETE FROM skills WHERE path = ?1", [id.as_str()])? > 0;
+            if removed {
+                history::record(c, &id, "remove", None, &[])?;
+                events::record(c, "remove", "skill", id.as_str())?;
+            }
+            Ok(removed)
+        })
+    }
+
+    /// Removes a skill with its history, and every file nothing else needs.
+    pub fn purge_skill(&self, id: &SkillId) -> Result<bool> {
+        let id = id.clone();
+        self.write(move |c| {
+            let removed = c.execute("DELETE FROM skills WHERE path = ?1", [id.as_str()])?;
+            let known = c.execute("DELETE FROM revisions WHERE path = ?1", [id.as_str()])?;
+            c.execute("DELETE FROM revision_blobs WHERE path = ?1", [id.as_str()])?;
+            c.execute(
+                "DELETE FROM blobs WHERE NOT EXISTS
+                     (SELECT 1 FROM skill_files f WHERE f.digest = blobs.digest)
+                 AND NOT EXISTS
+                     (SELECT 1 FROM revision_blobs r WHERE r.digest = blobs.digest)",
+                [],
+            )?;
+            if removed > 0 {
+                events::record(c, "remove", "skill", id.as_str())?;
+            }
+            Ok(removed + known > 0)
+        })
+    }
+
+    /// The metadata of every skill, sorted by id.
+    pub fn heads(&self) -> Result<Vec<(SkillId, Head)>> {
+        self.read(|c| {
+            let mut statement = c.prepare_cached("SELECT path, head FROM skills ORDER BY path")?;
+            let rows = statement.query_map([], |row| {
+                Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?))
+            })?;
+            rows.map(|row| {
+                let (path, head) = row?;
+                Ok((path.parse()?, self.parse_head(&head)?))
+            })
+            .collect()
+        })
+    }
+
+    /// The metadata of one skill.
+    pub fn head(&self, id: &SkillId) -> Result<Option<Head>> {
+        self.read(|c| {
+            let head: Option<String> = c
+                .prepare_cached("SELECT head FROM skills WHERE path = ?1")?
+                .query_row([id.as_str()], |row| row.get(0))
+                .optional()?;
+            head.map(|head| self.parse_head(&head)).transpose()
+        })
+    }
+
+    pub(super) fn parse_head(&self, head: &str) -> Result<Head> {
+        serde_json::from_str(head).map_err(|error| Error::Corrupt {
+            path: self.path.clone(),
+            reason: format!("unreadable metadata: {error}"),
+        })
+    }
+
+    /// The bytes of one file of a skill, checked against their digest.
+    pub fn file(&self, id: &SkillId, path: &RelPath) -> Result<Bytes> {
+        self.read(|c| {
+            let row: Option<(Vec<u8>, Vec<u8>)> = c
+                .prepare_cached(
+                    "SELECT b.digest, b.content FROM skills s
+                     JOIN skill_files f ON f.skill_id = s.id
+                     JOIN blobs b ON b.digest = f.digest
+                     WHERE s.path = ?1 AND f.path = ?2",
+                )?
+                .query_row([id.as_str(), path.as_str()], |row| {
+                    Ok((row.get(0)?, row.get(1)?))
+                })
+                .optional()?;
+            let (digest, content) = row.ok_or_else(|| Error::NotFound {
+                what: "file",
+                name: format!("{id}/{path}"),
+            })?;
+            self.verified(&digest, content)
+        })
+    }
+
+    /// Every file of a skill.
+    pub fn files(&self, id: &SkillId) -> Result<BTreeMap<RelPath, Bytes>> {
+        let head = self.head(id)?.ok_or_else(|| Error::no_skill(id))?;
+        head.files
+            .iter()
+            .map(|f| Ok((f.path.clone(), self.file(id, &f.path)?)))
+            .collect()
+    }
+
+    pub(super) fn verified(&self, digest: &[u8], content: Vec<u8>) -> Result<Bytes> {
+        if Digest::of(&content).as_bytes() != digest {
+            return Err(Error::Corrupt {
+                path: self.path.clone(),
+                reason: "a stored file differs from its digest".to_owned(),
+            });
+        }
+        Ok(content.into())
+    }
+}
+
+/// Stores one skill and leaves a revision and an event, unless nothing changed.
+pub(super) fn put(c: &Connection, skill: &NewSkill, op: Op) -> Result<Option<i64>> {
+    let id = skill.id.as_str();
+    let head = serde_json::to_string(&skill.head).unwrap_or_default();
+    let current: Option<(String, String)> = c
+        .prepare_cached("SELECT id, head FROM skills WHERE path = ?1")?
+        .query_row([id], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    if current.as_ref().is_some_and(|(_, known)| *known == head) && op == Op::Add {
+        return Ok(None);
+    }
+    for (entry, bytes) in skill.head.files.iter().zip(skill.files.values()) {
+        c.prepare_cached("INSERT OR IGNORE INTO blobs (digest, content) VALUES (?1, ?2)")?
+            .execute(params![entry.digest.as_bytes(), &bytes[..]])?;
+    }
+    let uuid = upsert_row(c, skill, current.map(|(uuid, _)| uuid), &head)?;
+    put_files(c, &uuid, &skill.head.files)?;
+    put_artifacts(c, &uuid, skill.package.as_ref())?;
+    let word = match op {
+        Op::Add => "put",
+        Op::Rollback => "rollback",
+    };
+    let version = skill.head.package.as_ref().map(|p| &*p.version);
+    let revision = history::record(c, &skill.id, word, version, &skill.head.files)?;
+    events::record(c, "put", "skill", id)?;
+    Ok(Some(revision))
+}
+
+/// Writes the row of a skill and gives back its UUID.
+fn upsert_row(
+    c: &Connection,
+    skill: &NewSkill,
+    current: Option<String>,
+    head: &str,
+) -> Result<String> {
+    let id = skill.id.as_str();
+    // An ordinary skill is named by its id, which is unique where names are not.
+    let plain = Package::named(
+        id.to_owned(),
+        skill
+            .head
+            .description
+            .as_deref()
+            .unwrap_or_default()
+            .to_owned(),
+        None,
+    );
+    let package = skill.package.as_ref().unwrap_or(&plain);
+    let uuid = current
+        .clone()
+        .unwrap_or_else(|| package.uuid().to_string());
+    let clash: Option<String> = c
+        .query_row(
+            "SELECT path FROM skills WHERE (id = ?1 OR name = ?2) AND path <> ?3",
+            params![uuid, package.name, id],
+            |row| row.get(0),
+        )
+        .optional()?;
+    if let Some(other) = clash {
+        return Err(Error::Conflict(format!(
+            "skill {other:?} already has the UUID or the name of {:?}",
+            package.name
+        )));
+    }
+    let list = |items: &[String]| (!items.is_empty()).then(|| serde_json::json!(items).to_string());
+    let now = now();
+    let created = package.created_at.as_ref().unwrap_or(&now);
+    let updated = package.updated_at.as_ref().unwrap_or(&now);
+    let sql = if current.is_some() {
+        "UPDATE skills SET name = ?2, description = ?3, version = ?4, tags = ?5, source = ?6,
+             author = ?7, updated_at = ?9, intent_patterns = ?10, trigger_phrases = ?11,
+             marketplace_id = ?12, sync_etag = ?13, path = ?14, head = ?15,
+             created_at = coalesce(created_at, ?8)
+         WHERE id = ?1"
+    } else {
+        "INSERT INTO skills (id, name, description, version, tags, source, author, created_at,
+             updated_at, intent_patterns, trigger_phrases, marketplace_id, sync_etag, path, head)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)"
+    };
+    c.prepare_cached(sql)?.execute(params![
+        uuid,
+        package.name,
+        package.description,
+        package.version,
+        list(&package.tags),
+        package.source.as_str(),
+        package.author,
+        created,
+        updated,
+        list(&package.intent_patterns),
+        list(&package.trigger_phrases),
+        package.marketplace_id,
+        package.sync_etag,
+        id,
+        head,
+    ])?;
+    Ok(uuid)
+}
+
+fn put_files(c: &Connection, uuid: &str, files: &[FileEntry]) -> Result<()> {
+    c.prepare_cached("DELETE FROM skill_files WHERE skill_id = ?1")?
+        .execute([uuid])?;
+    for file in files {
+        c.prepare_cached("INSERT INTO skill_files VALUES (?1, ?2, ?3, ?4)")?
+            .execute(params![
+                uuid,
+                file.path.as_str(),
+                file.size.cast_signed(),
+                file.digest.as_bytes()
+            ])?;
+    }
+    Ok(())
+}
+
+fn put_artifacts(c: &Connection, uuid: &str, package: Option<&Package>) -> Result<()> {
+    c.prepare_cached("DELETE FROM skill_artifacts WHERE skill_id = ?1")?
+        .execute([uuid])?;
+    let Some(package) = package else {
+        return Ok(());
+    };
+    for artifact in &package.artifacts {
+        let metadata = artifact
+            .metadata
+            .as_ref()
+            .map(|m| serde_json::json!(m).to_string());
+        let inserted = c
+            .prepare_cached(
+                "INSERT OR IGNORE INTO skill_artifacts (id, skill_id, kind, name, ordinal, content,
+                     model_variant, metadata, state_blob)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+            )?
+            .execute(params![
+                package.artifact_uuid(artifact).to_string(),
+                uuid,
+                artifact.kind.as_str(),
+                artifact.name,
+                artifact.ordinal,
+                artifact.content,
+                artifact.model_variant,
+                metadata,
+                artifact.state_blob,
+            ])?;
+        if inserted == 0 {
+            return Err(Error::Conflict(format!(
+                "artifact {:?}: another skill already has its UUID",
+                artifact.name
+            )));
+        }
+    }
+    Ok(())
+}
