@@ -33,6 +33,7 @@ pub(crate) struct Output {
     quiet: bool,
 }
 
+#[allow(clippy::unused_self, reason = "one handle for all output")]
 impl Output {
     pub(crate) fn new(global: &Global) -> Self {
         match global.color {

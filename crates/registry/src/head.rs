@@ -136,8 +136,8 @@ impl Head {
         package: Option<&Package>,
     ) -> Result<Self> {
         let manifest = Manifest::new(files.clone().map(|(p, b)| FileEntry::of(p.clone(), b)))?;
+        let mut files = files;
         let document = files
-            .clone()
             .find(|(path, _)| path.is_document())
             .map(|(_, bytes)| DocumentHead::of(bytes))
             .ok_or(repertoire_core::Error::NoDocument)??;

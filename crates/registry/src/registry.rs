@@ -71,6 +71,10 @@ pub struct Registry {
 
 impl Registry {
     /// Opens every source. One that cannot be opened leaves a notice; a damaged store refuses.
+    #[allow(
+        clippy::needless_pass_by_value,
+        reason = "settings are made to open a registry with"
+    )]
     pub fn open(settings: Settings) -> Result<Arc<Self>> {
         let mut registry = Self {
             catalogue: Catalogue::new(),
@@ -216,7 +220,7 @@ impl Registry {
     pub fn notices(&self) -> Vec<Notice> {
         let mut all = self.notices.clone();
         for source in self.lock_files().iter() {
-            all.extend(source.notices().cloned());
+            all.extend(source.notices());
         }
         all
     }
@@ -310,20 +314,13 @@ impl Registry {
 
     /// The text of a static prompt; `None` if a function renders it.
     pub fn prompt_body(&self, entry: &PromptEntry) -> Result<Option<String>> {
-        match &entry.location {
-            Location::Loose(..) => {
-                let Some(bytes) = entry.location.read(&RelPath::document()) else {
-                    return Ok(None);
-                };
-                let bytes = bytes?;
-                let text = utf8(entry.prompt.name.as_str(), &bytes)?;
-                Ok(Some(repertoire_core::frontmatter::body(text).to_owned()))
-            }
-            _ => {
-                let stored = self.primary()?.store.prompt(entry.prompt.name.as_str())?;
-                Ok(stored.and_then(|prompt| prompt.body))
-            }
-        }
+        let Some(bytes) = entry.location.read(&RelPath::document()) else {
+            let stored = self.primary()?.store.prompt(entry.prompt.name.as_str())?;
+            return Ok(stored.and_then(|prompt| prompt.body));
+        };
+        let bytes = bytes?;
+        let text = utf8(entry.prompt.name.as_str(), &bytes)?;
+        Ok(Some(repertoire_core::frontmatter::body(text).to_owned()))
     }
 
     fn registered_body(&self, id: &SkillId) -> Result<String> {
@@ -531,17 +528,14 @@ impl Registry {
                 }
                 "state:skills" if self.is_primary(attached) => {
                     let row = attached.store.state_row(SKILLS, &event.id)?;
-                    match row {
-                        Some(row) => {
-                            changes.extend(put_registered(&row.key, row.head, Again::Tell))
-                        }
-                        None => changes.extend(
-                            event
-                                .id
-                                .parse()
-                                .map(|id| Change::RemoveSkill(id, Origin::State)),
-                        ),
-                    }
+                    changes.extend(match row {
+                        Some(row) => put_registered(&row.key, row.head, Again::Tell),
+                        None => event
+                            .id
+                            .parse()
+                            .ok()
+                            .map(|id| Change::RemoveSkill(id, Origin::State)),
+                    });
                 }
                 "prompt" if self.is_primary(attached) => {
                     let name: PromptName = event.id.parse()?;

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt::Write as _,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -143,19 +144,21 @@ fn print(results: &[(String, Vec<Finding>)], output: &Output) -> Result<()> {
             .collect();
         return output.print_json(&json!({"skills": skills}));
     }
+    // Writing to a string cannot fail.
     let mut text = String::new();
     for (name, found) in results.iter().filter(|(_, found)| !found.is_empty()) {
-        text.push_str(&format!("{BOLD}{}{BOLD:#}\n", terminal_safe(name)));
+        let _ = writeln!(text, "{BOLD}{}{BOLD:#}", terminal_safe(name));
         for finding in found {
-            text.push_str(&format!(
-                "  {}:{}: {} {}: {}\n      {DIM}{}{DIM:#}\n",
+            let _ = writeln!(
+                text,
+                "  {}:{}: {} {}: {}\n      {DIM}{}{DIM:#}",
                 terminal_safe(&finding.path),
                 finding.line,
                 finding.rule.severity.as_str(),
                 finding.rule.id,
                 terminal_safe(&finding.reason),
                 finding.rule.remedy,
-            ));
+            );
         }
     }
     output.print(&text)?;
@@ -176,13 +179,14 @@ pub(crate) fn rules(output: &Output) -> Result<ExitCode> {
     }
     let mut text = String::new();
     for rule in lint::rules() {
-        text.push_str(&format!(
-            "{BOLD}{}{BOLD:#} ({})\n  finds: {}\n  do: {}\n",
+        let _ = writeln!(
+            text,
+            "{BOLD}{}{BOLD:#} ({})\n  finds: {}\n  do: {}",
             rule.id,
             rule.severity.as_str(),
             rule.about,
             rule.remedy
-        ));
+        );
     }
     output.print(&text)?;
     Ok(ExitCode::SUCCESS)

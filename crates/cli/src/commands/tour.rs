@@ -31,10 +31,11 @@ pub(crate) fn run(paths: &[PathBuf], settings: &Settings, output: &Output) -> Re
         list::draw(&entries),
         show::render(&registry, example)?.trim_end(),
     ))?;
-    let from: String = paths
-        .iter()
-        .map(|path| format!(" --from {}", path.display()))
-        .collect();
+    let mut from = String::new();
+    for path in paths {
+        from.push_str(" --from ");
+        from.push_str(&path.display().to_string());
+    }
     output.note(format!(
         "\nNext:\n  repertoire{from} show {id}\n  repertoire{from} cat skill://{id}/SKILL.md\n  \
          repertoire{from} lint\n  repertoire add FOLDER      keep skills in your own store",

@@ -25,7 +25,7 @@ pub(crate) fn run(paths: &[PathBuf], settings: &Settings, output: &Output) -> Re
         count(registry.snapshot().len(), "skill")
     ));
     loop {
-        let Ok(events) = registry.wait_events(seen, Duration::from_secs(60)) else {
+        let Ok(events) = registry.wait_events(seen, Duration::from_mins(1)) else {
             output.warn("too many changes at once; some were not shown");
             seen = registry.snapshot().seq();
             continue;

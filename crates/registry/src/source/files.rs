@@ -75,6 +75,10 @@ pub(crate) enum Found {
 }
 
 impl Found {
+    fn is_loose(&self) -> bool {
+        matches!(self, Self::Skill(_, _, Location::Loose(..)))
+    }
+
     /// What it is known by; a source has it once.
     fn key(&self) -> String {
         match self {
@@ -145,10 +149,17 @@ impl FileSource {
     }
 
     /// Everything skipped.
-    pub(crate) fn notices(&self) -> impl Iterator<Item = &Notice> {
-        self.places
-            .values()
-            .filter_map(|place| place.as_ref().err())
+    pub(crate) fn notices(&self) -> impl Iterator<Item = Notice> {
+        let cut = self.index.cut.iter().map(|folder| Notice {
+            path: self.root.join(folder),
+            code: "too_deep",
+            message: format!(
+                "{}: not looked into, the tree is too deep or too large",
+                show(&self.root.join(folder))
+            ),
+        });
+        let refused = self.places.values().filter_map(|p| p.as_ref().err());
+        cut.chain(refused.cloned())
     }
 
     /// Looks at the whole root again.
@@ -281,22 +292,26 @@ impl FileSource {
     fn claim(&mut self, place: &str, outcome: Outcome) -> Outcome {
         let found = outcome?;
         let key = found.key();
-        match self.owners.get(&key) {
-            Some(owner) if owner != place => Err(self.notice(
-                place,
-                Refusal {
-                    code: "duplicate",
-                    message: format!(
-                        "{key:?} is already found at {}",
-                        show(&self.root.join(owner))
-                    ),
-                },
-            )),
-            _ => {
-                self.owners.insert(key, place.to_owned());
-                Ok(found)
+        let owner = self
+            .owners
+            .get(&key)
+            .filter(|owner| *owner != place)
+            .cloned();
+        if let Some(owner) = owner {
+            let taken = |at: &str| Refusal {
+                code: "duplicate",
+                message: format!("{key:?} is already found at {}", show(&self.root.join(at))),
+            };
+            // A whole folder is more of a skill than a loose file of the same name.
+            let loose = matches!(&self.places.get(&owner), Some(Ok(found)) if found.is_loose());
+            if found.is_loose() || !loose {
+                return Err(self.notice(place, taken(&owner)));
             }
+            let notice = self.notice(&owner, taken(place));
+            self.places.insert(owner, Err(notice));
         }
+        self.owners.insert(key, place.to_owned());
+        Ok(found)
     }
 
     /// A key is free again: whoever was refused it gets another chance.

@@ -94,6 +94,8 @@ pub(crate) struct Index {
     pub(crate) folders: HashMap<Box<str>, FolderRecord>,
     /// Why a file of a skill could not be read.
     pub(crate) failed: BTreeMap<String, Refusal>,
+    /// The first folder that was not looked into, because of the limits.
+    pub(crate) cut: Option<String>,
     /// How many files the last scan had to read.
     pub(crate) read: usize,
 }
@@ -126,6 +128,7 @@ impl Index {
                 break;
             }
         }
+        self.cut = level.into_iter().next().map(|(folder, _)| folder);
         self.read_changed(root, start);
     }
 
@@ -249,7 +252,8 @@ impl Index {
             .filter(|folder| self.is_readable(folder))
             .collect();
         let now = now_nanos();
-        let read: Vec<(String, Vec<(usize, Result<FileRecord>)>)> = wanted
+        type Read = (String, Vec<(usize, Result<FileRecord>)>);
+        let read: Vec<Read> = wanted
             .into_par_iter()
             .map(|folder| {
                 let files = self
@@ -402,7 +406,7 @@ pub(crate) fn is_ignored(name: &str) -> bool {
         name,
         ".git" | ".hg" | ".svn" | ".DS_Store" | "__pycache__" | "node_modules" | "Thumbs.db"
     ) || name.ends_with('~')
-        || (name.starts_with('.') && name.ends_with(".swp"))
+        || (name.starts_with('.') && name.strip_suffix(".swp").is_some())
 }
 
 fn read_file(root: &Root, folder: &str, name: &str, now: i64) -> Result<FileRecord> {

@@ -146,7 +146,9 @@ impl Root {
         let nanos = |seconds: i64, nanos: i64| seconds.saturating_mul(1_000_000_000) + nanos;
         #[allow(
             clippy::unnecessary_cast,
-            reason = "the types differ between platforms"
+            clippy::cast_possible_wrap,
+            clippy::cast_sign_loss,
+            reason = "the types differ between platforms, the values are small"
         )]
         Some(Stamp {
             size: stat.st_size as u64,

@@ -101,6 +101,16 @@ impl Store {
         self.read(|c| connection::check_pages(c, &path))
     }
 
+    /// Lets the file grow to so many pages and no further, as a full disk would.
+    #[doc(hidden)]
+    pub fn limit_pages_for_test(&self, pages: i64) -> Result<()> {
+        let writer = self
+            .writer
+            .as_ref()
+            .ok_or_else(|| Error::Untrusted(self.path.clone()))?;
+        writer.write(move |c| Ok(c.pragma_update(None, "max_page_count", pages)?))
+    }
+
     /// Runs a read on a pooled connection.
     fn read<T>(&self, work: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
         let pooled = self.lock_pool().pop();

@@ -187,7 +187,12 @@ pub(super) fn put(c: &Connection, skill: &NewSkill, op: Op) -> Result<Option<i64
         c.prepare_cached("INSERT OR IGNORE INTO blobs (digest, content) VALUES (?1, ?2)")?
             .execute(params![entry.digest.as_bytes(), &bytes[..]])?;
     }
-    let uuid = upsert_row(c, skill, current.map(|(uuid, _)| uuid), &head)?;
+    let uuid = upsert_row(
+        c,
+        skill,
+        current.as_ref().map(|(uuid, _)| uuid.as_str()),
+        &head,
+    )?;
     put_files(c, &uuid, &skill.head.files)?;
     put_artifacts(c, &uuid, skill.package.as_ref())?;
     let word = match op {
@@ -204,7 +209,7 @@ pub(super) fn put(c: &Connection, skill: &NewSkill, op: Op) -> Result<Option<i64
 fn upsert_row(
     c: &Connection,
     skill: &NewSkill,
-    current: Option<String>,
+    current: Option<&str>,
     head: &str,
 ) -> Result<String> {
     let id = skill.id.as_str();
@@ -220,9 +225,7 @@ fn upsert_row(
         None,
     );
     let package = skill.package.as_ref().unwrap_or(&plain);
-    let uuid = current
-        .clone()
-        .unwrap_or_else(|| package.uuid().to_string());
+    let uuid = current.map_or_else(|| package.uuid().to_string(), str::to_owned);
     let clash: Option<String> = c
         .query_row(
             "SELECT path FROM skills WHERE (id = ?1 OR name = ?2) AND path <> ?3",

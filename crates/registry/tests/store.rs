@@ -1,0 +1,400 @@
+//! The store: what goes in comes out, history goes back, hostile files are refused.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
+
+use bytes::Bytes;
+use common::document;
+use repertoire_core::{Package, Prompt, PromptBody, RelPath, SkillId};
+use repertoire_registry::{
+    Error, History, Origin, Reference, Registry, Scope, Settings,
+    store::{NewSkill, Store, Trust},
+};
+use serde_json::json;
+
+fn id(text: &str) -> SkillId {
+    text.parse().unwrap()
+}
+
+fn new(name: &str, body: &str) -> NewSkill {
+    let files: BTreeMap<RelPath, Bytes> = [(
+        RelPath::document(),
+        document(name.rsplit('/').next().unwrap(), body).into(),
+    )]
+    .into();
+    NewSkill::from_files(id(name), files).unwrap()
+}
+
+fn open(folder: &Path) -> Arc<Registry> {
+    Registry::open(Settings {
+        account: Some(folder.to_owned()),
+        ..Settings::default()
+    })
+    .unwrap()
+}
+
+#[test]
+fn skills_survive_and_history_goes_back() {
+    let home = tempfile::tempdir().unwrap();
+    let registry = open(home.path());
+    let add = |body: &str| {
+        registry
+            .add(Scope::Account, vec![new("acme/refunds", body)])
+            .unwrap()
+    };
+    assert_eq!(add("one"), [Some(1)]);
+    assert_eq!(add("one"), [None]);
+    assert_eq!(add("two"), [Some(2)]);
+    assert!(
+        registry
+            .remove(Scope::Account, &id("acme/refunds"), History::Keep)
+            .unwrap()
+    );
+    assert!(registry.snapshot().is_empty());
+    assert_eq!(
+        registry
+            .rollback(Scope::Account, &id("acme/refunds"), 1)
+            .unwrap(),
+        4
+    );
+    drop(registry);
+
+    let registry = open(home.path());
+    let content = registry
+        .read(&"skill://acme/refunds/SKILL.md".parse().unwrap())
+        .unwrap();
+    assert_eq!(content.bytes, document("refunds", "one"));
+    let ops: Vec<_> = registry
+        .history(Scope::Account, &id("acme/refunds"))
+        .unwrap()
+        .into_iter()
+        .map(|r| (r.revision, r.op))
+        .collect();
+    let want = [(4, "rollback"), (3, "remove"), (2, "put"), (1, "put")];
+    assert_eq!(ops, want.map(|(n, op)| (n, op.to_owned())));
+    let error = registry
+        .rollback(Scope::Account, &id("acme/refunds"), 3)
+        .unwrap_err();
+    assert_eq!(error.code(), "not_found");
+
+    assert!(
+        registry
+            .remove(Scope::Account, &id("acme/refunds"), History::Purge)
+            .unwrap()
+    );
+    assert!(
+        registry
+            .history(Scope::Account, &id("acme/refunds"))
+            .unwrap()
+            .is_empty()
+    );
+    let file = rusqlite::Connection::open(home.path().join("agents.db")).unwrap();
+    let blobs: i64 = file
+        .query_row("SELECT count(*) FROM blobs", [], |r| r.get(0))
+        .unwrap();
+    assert_eq!(blobs, 0);
+}
+
+#[test]
+fn t37_packages_are_written_whole_or_not_at_all() {
+    let home = tempfile::tempdir().unwrap();
+    let registry = open(home.path());
+    let package = |name: &str, uuid: &str, artifact: &str| {
+        let json = json!({
+            "id": uuid, "name": name, "description": "d",
+            "artifacts": [{"id": artifact, "kind": "description", "name": "A", "content": "x"}],
+        });
+        NewSkill::from_package(&Package::from_json(json.to_string().as_bytes()).unwrap()).unwrap()
+    };
+    let (a, b, c) = (
+        "11111111-1111-4111-8111-111111111111",
+        "22222222-2222-4222-8222-222222222222",
+        "33333333-3333-4333-8333-333333333333",
+    );
+    registry
+        .add(Scope::Account, vec![package("One", a, b)])
+        .unwrap();
+    // The second of each batch breaks a rule; the first must not stay behind.
+    for (code, batch) in [
+        ("conflict", vec![new("fine", ""), package("Other", a, c)]),
+        ("conflict", vec![new("fine", ""), package("Other", c, b)]),
+        (
+            "conflict",
+            vec![new("fine", ""), package("Two", b, c), package("two", c, a)],
+        ),
+    ] {
+        let error = registry.add(Scope::Account, batch).unwrap_err();
+        assert_eq!(error.code(), code, "{error}");
+        let ids: Vec<_> = registry
+            .snapshot()
+            .skills()
+            .map(|e| e.id.to_string())
+            .collect();
+        assert_eq!(ids, ["one"]);
+    }
+    assert!(
+        registry
+            .history(Scope::Account, &id("fine"))
+            .unwrap()
+            .is_empty()
+    );
+}
+
+#[test]
+fn variants_without_a_model_are_unique() {
+    let home = tempfile::tempdir().unwrap();
+    drop(open(home.path()));
+    let file = rusqlite::Connection::open(home.path().join("agents.db")).unwrap();
+    file.execute_batch(
+        "INSERT INTO skills (id, name, description, path, head) VALUES ('s', 'n', 'd', 'p', '{}');
+         INSERT INTO skill_artifacts (id, skill_id, kind, name, content)
+             VALUES ('1', 's', 'description', 'A', 'x');",
+    )
+    .unwrap();
+    let twice = "INSERT INTO skill_artifacts (id, skill_id, kind, name, content)
+                 VALUES ('2', 's', 'description', 'A', 'y')";
+    assert!(file.execute(twice, []).is_err());
+}
+
+#[test]
+fn t16_the_same_id_from_two_origins_is_shown_and_both_are_readable() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    common::skill(folder.path(), "pdf", "from a file");
+    let registry = Registry::open(Settings {
+        account: Some(home.path().to_owned()),
+        ..Settings::of_folders([folder.path().to_owned()])
+    })
+    .unwrap();
+    registry
+        .add(Scope::Account, vec![new("pdf", "from the account")])
+        .unwrap();
+    registry.register(&id("pdf"), "# registered\n").unwrap();
+    let snapshot = registry.snapshot();
+    let all: Vec<_> = snapshot
+        .all_skills()
+        .map(|(e, by)| (e.origin.clone(), by.map(|by| by.origin.clone())))
+        .collect();
+    assert_eq!(
+        all,
+        [
+            (Origin::State, None),
+            (Origin::Files(1), Some(Origin::State)),
+            (Origin::Account, Some(Origin::State)),
+        ]
+    );
+    for (reference, text) in [
+        ("pdf", "# registered\n".to_owned()),
+        ("files:pdf", document("pdf", "from a file")),
+        ("account:pdf", document("pdf", "from the account")),
+    ] {
+        let entry = snapshot
+            .skill(&reference.parse::<Reference>().unwrap())
+            .unwrap();
+        assert_eq!(registry.body(entry).unwrap(), text, "{reference}");
+    }
+    // The loser comes back when the winner goes.
+    assert!(registry.unregister(&id("pdf")).unwrap());
+    assert!(!registry.unregister(&id("pdf")).unwrap());
+    assert_eq!(
+        registry.snapshot().get(&id("pdf")).unwrap().origin,
+        Origin::Files(1)
+    );
+}
+
+#[test]
+fn registered_bodies_follow_their_rules() {
+    let home = tempfile::tempdir().unwrap();
+    let registry = open(home.path());
+    let refuse = |body: &str| registry.register(&id("a"), body).unwrap_err().to_string();
+    assert!(refuse(" \n").contains("must be non-empty"));
+    assert!(refuse(&"x".repeat(256 * 1024 + 1)).contains("too large"));
+    registry
+        .register(&id("a"), &"x".repeat(256 * 1024))
+        .unwrap();
+    registry.register(&id("my_worker"), "# W\n").unwrap();
+    registry
+        .register(&id("worker/guide"), "# Guide\n\nHow it goes.\n")
+        .unwrap();
+    let guide = registry
+        .read(&"skill://worker/guide/SKILL.md".parse().unwrap())
+        .unwrap();
+    assert_eq!(
+        guide.bytes,
+        "---\nname: guide\ndescription: \"How it goes.\"\n---\n# Guide\n\nHow it goes.\n"
+    );
+    let only_iii = registry.read(&"skill://my_worker/SKILL.md".parse().unwrap());
+    assert_eq!(only_iii.unwrap_err().code(), "not_found");
+    assert_eq!(
+        registry
+            .read(&"iii://my_worker".parse().unwrap())
+            .unwrap()
+            .bytes,
+        "# W\n"
+    );
+}
+
+#[test]
+fn prompts_and_state_are_durable() {
+    let home = tempfile::tempdir().unwrap();
+    let registry = open(home.path());
+    let prompt = Prompt {
+        name: "greet".parse().unwrap(),
+        description: "Greets.".into(),
+        arguments: vec![],
+        body: PromptBody::Function("demo::greet".into()),
+    };
+    registry.put_prompt(&prompt, None).unwrap();
+    let store = registry.store(Scope::Account).unwrap();
+    assert_eq!(
+        store.state_set("s", "k", &json!({"a": 1}), None).unwrap(),
+        None
+    );
+    let old = store.state_set("s", "k", &json!(2), None).unwrap();
+    assert_eq!(old, Some(json!({"a": 1})));
+    drop(registry);
+    let registry = open(home.path());
+    assert_eq!(
+        *registry.snapshot().prompts().next().unwrap().prompt,
+        prompt
+    );
+    let store = registry.store(Scope::Account).unwrap();
+    assert_eq!(store.state_get("s", "k").unwrap(), Some(json!(2)));
+    assert_eq!(store.state_delete("s", "k").unwrap(), Some(json!(2)));
+    assert_eq!(store.state_delete("s", "k").unwrap(), None);
+    assert!(registry.remove_prompt(&prompt.name).unwrap());
+    assert_eq!(registry.snapshot().prompts().count(), 0);
+}
+
+#[test]
+fn two_registries_on_one_file_see_each_other() {
+    let home = tempfile::tempdir().unwrap();
+    let (one, two) = (open(home.path()), open(home.path()));
+    one.add(Scope::Account, vec![new("a", "1")]).unwrap();
+    two.register(&id("b"), "# B\n").unwrap();
+    one.sync().unwrap();
+    two.sync().unwrap();
+    for registry in [&one, &two] {
+        let ids: Vec<_> = registry
+            .snapshot()
+            .skills()
+            .map(|e| e.id.to_string())
+            .collect();
+        assert_eq!(ids, ["a", "b"]);
+    }
+    one.remove(Scope::Account, &id("a"), History::Keep).unwrap();
+    two.sync().unwrap();
+    assert!(two.snapshot().get(&id("a")).is_none());
+}
+
+/// Opens a file that was tampered with; it must be refused and left as it is.
+fn refused(path: &Path, trust: Trust) -> Error {
+    let before = fs::read(path).unwrap();
+    let error = Store::open(path, trust).unwrap_err();
+    assert_eq!(fs::read(path).unwrap(), before, "the file was changed");
+    error
+}
+
+#[test]
+fn t18_hostile_files_are_refused() {
+    for trust in [Trust::Own, Trust::Foreign] {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("agents.db");
+        let fresh = || {
+            for end in ["", "-wal", "-shm"] {
+                let _ = fs::remove_file(home.path().join(format!("agents.db{end}")));
+            }
+            let registry = open(home.path());
+            registry
+                .add(Scope::Account, vec![new("a", &"x".repeat(40_000))])
+                .unwrap();
+            drop(registry);
+            let file = rusqlite::Connection::open(&path).unwrap();
+            file.pragma_update(None, "journal_mode", "DELETE").unwrap();
+            file
+        };
+        for sql in [
+            "CREATE VIEW v AS SELECT * FROM skills",
+            "CREATE TRIGGER t AFTER INSERT ON skills BEGIN DELETE FROM skills; END",
+            "CREATE TABLE extra (x)",
+            "DROP TABLE approvals",
+            "ALTER TABLE skills ADD COLUMN more TEXT",
+        ] {
+            fresh().execute_batch(sql).unwrap();
+            let error = refused(&path, trust);
+            assert_eq!(error.code(), "store_corrupt", "{sql}");
+            assert!(error.to_string().contains("schema"), "{error}");
+        }
+        fresh().pragma_update(None, "user_version", 99).unwrap();
+        assert_eq!(refused(&path, trust).code(), "store_newer");
+        fresh().pragma_update(None, "application_id", 7).unwrap();
+        assert_eq!(refused(&path, trust).code(), "store_corrupt");
+
+        drop(fresh());
+        let mut bytes = fs::read(&path).unwrap();
+        for page in bytes.chunks_mut(4096).skip(2) {
+            page[..64].fill(0xff);
+        }
+        fs::write(&path, &bytes).unwrap();
+        assert_eq!(refused(&path, trust).code(), "store_corrupt");
+        bytes.truncate(5000);
+        fs::write(&path, &bytes).unwrap();
+        assert_eq!(refused(&path, trust).code(), "store_corrupt");
+        fs::write(
+            &path,
+            b"not a database at all, but long enough to look like one".repeat(100),
+        )
+        .unwrap();
+        assert_eq!(refused(&path, trust).code(), "store_corrupt");
+    }
+}
+
+#[test]
+fn t18_a_stored_file_that_differs_from_its_digest_is_not_served() {
+    let home = tempfile::tempdir().unwrap();
+    let registry = open(home.path());
+    registry.add(Scope::Account, vec![new("a", "1")]).unwrap();
+    drop(registry);
+    let file = rusqlite::Connection::open(home.path().join("agents.db")).unwrap();
+    file.execute("UPDATE blobs SET content = 'forged'", [])
+        .unwrap();
+    drop(file);
+    let error = open(home.path())
+        .read(&"iii://a".parse().unwrap())
+        .unwrap_err();
+    assert_eq!(error.code(), "store_corrupt");
+}
+
+#[test]
+fn t35_a_full_disk_loses_nothing_that_was_acknowledged() {
+    let home = tempfile::tempdir().unwrap();
+    let registry = open(home.path());
+    registry
+        .add(Scope::Account, vec![new("kept", "1")])
+        .unwrap();
+    let pages: i64 = {
+        let file = rusqlite::Connection::open(home.path().join("agents.db")).unwrap();
+        file.pragma_query_value(None, "page_count", |r| r.get(0))
+            .unwrap()
+    };
+    let store = registry.store(Scope::Account).unwrap();
+    store.limit_pages_for_test(pages + 4).unwrap();
+    let big = new("big", &"x".repeat(1 << 20));
+    let error = registry
+        .add(Scope::Account, vec![new("small", "1"), big])
+        .unwrap_err();
+    assert_eq!(error.code(), "io_error", "{error}");
+    store.limit_pages_for_test(1 << 20).unwrap();
+    registry
+        .add(Scope::Account, vec![new("later", "1")])
+        .unwrap();
+    drop(registry);
+    let ids: Vec<_> = open(home.path())
+        .snapshot()
+        .skills()
+        .map(|e| e.id.to_string())
+        .collect();
+    assert_eq!(ids, ["kept", "later"]);
+}
