@@ -109,6 +109,8 @@ pub struct Field {
     pub value: Value,
     /// The text of a scalar exactly as written, before any typing.
     pub text: Option<String>,
+    /// Lines of the keys of a mapping, in order.
+    pub child_lines: Vec<usize>,
 }
 
 /// The fields of a frontmatter block, in the author's order.
@@ -140,6 +142,13 @@ impl Frontmatter {
             return Err(Error::FrontmatterBudget {
                 line: first_line,
                 rule: format!("{} bytes, at most {MAX_BYTES}", yaml.len()),
+            });
+        }
+        // The parser passes over these markers; one document is all there can be.
+        if let Some(at) = yaml.lines().position(|line| line.trim_end() == "...") {
+            return Err(Error::Frontmatter {
+                line: first_line + at,
+                rule: "must be a single YAML document, without `...`".to_owned(),
             });
         }
         Composer::new(yaml, first_line).compose()
@@ -181,6 +190,7 @@ struct Node {
     line: usize,
     column: usize,
     is_mapping: bool,
+    child_lines: Vec<usize>,
     /// Nodes beneath and including this one, for the alias budget.
     weight: usize,
 }
@@ -226,6 +236,12 @@ impl<'a> Composer<'a> {
             Some(Ok((event, span))) => Ok((event, span.start)),
             Some(Err(error)) => {
                 let mark = *error.marker();
+                if error.info().contains("recursion limit") {
+                    return Err(Error::FrontmatterBudget {
+                        line: self.line(mark),
+                        rule: format!("nested deeper than {MAX_DEPTH} levels"),
+                    });
+                }
                 self.refuse(mark, format!("not valid YAML: {}", error.info()))
             }
             None => Err(Error::Frontmatter {
@@ -296,6 +312,7 @@ impl<'a> Composer<'a> {
                 line: key.line,
                 value: value.value,
                 text: value.text,
+                child_lines: value.child_lines,
             });
         }
     }
@@ -315,6 +332,7 @@ impl<'a> Composer<'a> {
             line,
             column: mark.col(),
             is_mapping,
+            child_lines: Vec::new(),
             weight,
         };
         match event {
@@ -352,11 +370,15 @@ impl<'a> Composer<'a> {
                 self.check(anchor, tag.is_some(), mark)?;
                 self.note_flow(mark);
                 let (fields, weight) = self.mapping(depth + 1)?;
+                let child_lines = fields.iter().map(|f| f.line).collect();
                 let value = Value::Object(fields.into_iter().map(|f| (f.key, f.value)).collect());
                 if anchor != 0 {
                     self.anchors.insert(anchor, (value.clone(), None, weight));
                 }
-                Ok(node(value, None, true, weight))
+                Ok(Node {
+                    child_lines,
+                    ..node(value, None, true, weight)
+                })
             }
             Event::Alias(anchor) => {
                 self.oddities.push((line, Oddity::Anchor));

@@ -253,10 +253,13 @@ impl Report {
         if let Some(field) = front.get("metadata") {
             match &field.value {
                 Value::Object(map) => {
-                    for (key, _) in map.iter().filter(|(_, v)| !v.is_string()) {
-                        let message =
-                            format!("`metadata.{key}` must be a string: put it in quotes");
-                        self.add("field-type", Some(field.line), message);
+                    for (at, (key, value)) in map.iter().enumerate() {
+                        if !value.is_string() {
+                            let line = field.child_lines.get(at).copied();
+                            let message =
+                                format!("`metadata.{key}` must be a string: put it in quotes");
+                            self.add("field-type", line.or(Some(field.line)), message);
+                        }
                     }
                 }
                 _ => self.add(

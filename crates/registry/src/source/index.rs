@@ -77,6 +77,9 @@ impl FolderRecord {
     }
 }
 
+/// The files of a folder that were read, by their place in its record.
+type Read = (String, Vec<(usize, Result<FileRecord>)>);
+
 /// What a reconcile touched.
 #[derive(Debug, Default)]
 pub(crate) struct Delta {
@@ -252,7 +255,6 @@ impl Index {
             .filter(|folder| self.is_readable(folder))
             .collect();
         let now = now_nanos();
-        type Read = (String, Vec<(usize, Result<FileRecord>)>);
         let read: Vec<Read> = wanted
             .into_par_iter()
             .map(|folder| {
