@@ -90,7 +90,7 @@ fn cat_gives_exact_bytes() {
         "references/policies.md",
         "references/schema.graphql",
     ] {
-        want += &format!("\n--- {file} ---\n{}", read(file));
+        want.push_str(&["\n--- ", file, " ---\n", &read(file)].concat());
     }
     assert_eq!(text, want);
     assert!(
@@ -281,12 +281,8 @@ fn wrong_input_gets_an_answer() {
         &["frobnicate"],
     ] {
         let run = place.run(args);
-        text += &format!(
-            "$ repertoire {}\n{}exit {}\n\n",
-            args.join(" "),
-            run.err(),
-            run.code()
-        );
+        let answer = [run.err(), format!("exit {}\n\n", run.code())].concat();
+        text.push_str(&["$ repertoire ", &args.join(" "), "\n", &answer].concat());
     }
     assert_snapshot!(text);
 }

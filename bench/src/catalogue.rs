@@ -1,0 +1,276 @@
+//! The catalogue: loading folders, memory, registering, pages and reads.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use repertoire_core::{SkillId, Uri};
+use repertoire_registry::{Registry, Settings};
+
+use crate::measure::{compare, median, memory, time};
+
+const SKILLS: usize = 10_000;
+const ROUNDS: usize = 7;
+
+pub(crate) fn run() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    println!("| what | ours | peer | theirs | ratio | goal |\n|---|---|---|---|---|---|");
+    loading(folder.path())?;
+    registering(folder.path())?;
+    Ok(())
+}
+
+/// About 6 KiB in two files, different in every skill.
+fn write_skills(root: &Path) -> Result<()> {
+    for n in 0..SKILLS {
+        let name = format!("skill-{n:05}");
+        let skill = root.join(format!("team-{:02}", n % 40)).join(&name);
+        fs::create_dir_all(skill.join("references"))?;
+        let paragraph = format!("Step {n}: look at the thing, decide, write down why. ").repeat(8);
+        let mut body = format!(
+            "---\nname: {name}\ndescription: Handles case {n}. Use when case {n} comes up.\n\
+             license: Apache-2.0\nmetadata:\n  owner: team-{}\n---\n# Case {n}\n\n",
+            n % 40
+        );
+        for part in 0..9 {
+            body.push_str(&format_args!("## Part {part}\n\n{paragraph}\n\n").to_string());
+        }
+        fs::write(skill.join("SKILL.md"), body)?;
+        fs::write(skill.join("references/notes.md"), paragraph.repeat(5))?;
+    }
+    Ok(())
+}
+
+fn loading(folder: &Path) -> Result<()> {
+    let root = folder.join("skills");
+    let cache = folder.join("cache");
+    let empty = folder.join("empty");
+    fs::create_dir_all(&empty)?;
+    write_skills(&root)?;
+    // Stamps younger than the clock's tick are not cached; let the tick pass.
+    let written = Instant::now();
+    while written.elapsed() < Duration::from_millis(200) {
+        std::thread::yield_now();
+    }
+    let (mut sums, mut cold, mut warm) = (Vec::new(), Vec::new(), Vec::new());
+    let mut used = 0;
+    for round in 0..=ROUNDS {
+        let _ = fs::remove_dir_all(&cache);
+        let (sum, _) = time(|| sha256sum(&root));
+        let (first, _) = time(|| load_in_child(&root, &cache));
+        let (second, answer) = time(|| load_in_child(&root, &cache));
+        let (_, nothing) = time(|| load_in_child(&empty, &cache));
+        // The first round brings the files into the system's cache.
+        if round > 0 {
+            sums.push(sum);
+            cold.push(first);
+            warm.push(second);
+        }
+        let (count, memory) = answer?;
+        ensure!(count == SKILLS, "{count} skills were loaded");
+        used = memory.saturating_sub(nothing?.1);
+    }
+    let (sums, cold, warm) = (median(sums), median(cold), median(warm));
+    compare(
+        "cold load of 10 000 skill folders",
+        cold,
+        "sha256sum over the same files",
+        sums,
+        Some(1.5),
+    );
+    compare("warm start", warm, "cold load", cold, Some(0.2));
+    let goal = if used <= 40 * 1024 { "met" } else { "MISSED" };
+    println!(
+        "| memory of 10 000 skills | {:.1} MiB | an empty process | | | goal ≤ 40 MB {goal} |",
+        used as f64 / 1024.0
+    );
+    Ok(())
+}
+
+fn sha256sum(root: &Path) -> Result<()> {
+    let status = Command::new("sh")
+        .args([
+            "-c",
+            "find . -type f -print0 | xargs -0 sha256sum > /dev/null",
+        ])
+        .current_dir(root)
+        .status()?;
+    ensure!(status.success(), "sha256sum failed");
+    Ok(())
+}
+
+/// Loads in a process of its own; gives the number of skills and the memory in KiB.
+fn load_in_child(root: &Path, cache: &Path) -> Result<(usize, u64)> {
+    let output = Command::new(std::env::current_exe()?)
+        .arg("load")
+        .args([root, cache])
+        .stderr(Stdio::inherit())
+        .output()?;
+    let text = String::from_utf8(output.stdout)?;
+    let (count, memory) = text
+        .trim()
+        .split_once(' ')
+        .context("the child said nothing")?;
+    Ok((count.parse()?, memory.parse()?))
+}
+
+/// The child: loads, says how many and how much.
+pub(crate) fn load(args: &[&str]) -> Result<()> {
+    let [root, cache] = args else {
+        anyhow::bail!("load ROOT CACHE");
+    };
+    let settings = Settings {
+        cache: Some(PathBuf::from(cache)),
+        ..Settings::of_folders([PathBuf::from(root)])
+    };
+    let registry = Registry::open(settings)?;
+    println!("{} {}", registry.snapshot().len(), memory("VmRSS"));
+    Ok(())
+}
+
+fn body(n: usize) -> String {
+    let text = format!("Line {n} of a body that someone registered. ").repeat(90);
+    format!("# Registered {n}\n\nWhat number {n} is for.\n\n{text}\n")
+}
+
+fn id(n: usize) -> Result<SkillId> {
+    Ok(format!("worker/skill-{n:06}").parse()?)
+}
+
+/// A store with so many registered skills, filled by several threads so that commits are shared.
+fn filled(home: PathBuf, count: usize) -> Result<Arc<Registry>> {
+    let registry = Registry::open(Settings {
+        account: Some(home),
+        ..Settings::default()
+    })?;
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..16)
+            .map(|worker| {
+                let registry = &registry;
+                scope.spawn(move || -> Result<()> {
+                    for n in (worker..count).step_by(16) {
+                        registry.register(&id(n)?, &body(n))?;
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        workers
+            .into_iter()
+            .try_for_each(|worker| match worker.join() {
+                Ok(result) => result,
+                Err(_) => anyhow::bail!("a worker panicked"),
+            })
+    })?;
+    Ok(registry)
+}
+
+fn registering(folder: &Path) -> Result<()> {
+    let small = filled(folder.join("small"), 1_000)?;
+    let (took, large) = time(|| filled(folder.join("large"), 100_000));
+    let large = large?;
+    eprintln!("filled 100 000 in {took:.1?}");
+    let bare = bare_store(&folder.join("bare.db"), 100_000)?;
+    let (mut in_small, mut in_large, mut plain) = (Vec::new(), Vec::new(), Vec::new());
+    for n in 0..400 {
+        let text = body(n);
+        let new = id(900_000 + n)?;
+        in_small.push(time(|| small.register(&new, &text)).0);
+        in_large.push(time(|| large.register(&new, &text)).0);
+        plain.push(
+            time(|| {
+                bare.execute(
+                    "INSERT INTO t VALUES (?1, ?2)",
+                    [new.as_str(), text.as_str()],
+                )
+            })
+            .0,
+        );
+    }
+    let (in_small, in_large) = (median(in_small), median(in_large));
+    compare(
+        "register into 100 000",
+        in_large,
+        "register into 1 000",
+        in_small,
+        Some(1.5),
+    );
+    compare(
+        "register into 100 000",
+        in_large,
+        "bare durable INSERT",
+        median(plain),
+        None,
+    );
+
+    let (mut reads, mut bare_reads, mut pages, mut bare_pages) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for n in 0..2_000 {
+        let at = (n * 7919) % 100_000;
+        let key = id(at)?;
+        let uri = Uri::Body(key.clone());
+        reads.push(time(|| large.read(&uri)).0);
+        bare_reads.push(
+            time(|| -> rusqlite::Result<String> {
+                bare.prepare_cached("SELECT value FROM t WHERE key = ?1")?
+                    .query_row([key.as_str()], |row| row.get(0))
+            })
+            .0,
+        );
+        let page = || {
+            let snapshot = large.snapshot();
+            snapshot
+                .skills_after(Some(&key))
+                .take(100)
+                .map(|e| e.id.as_str().len())
+                .sum::<usize>()
+        };
+        pages.push(time(page).0);
+        bare_pages.push(
+            time(|| -> rusqlite::Result<usize> {
+                let mut statement =
+                    bare.prepare_cached("SELECT key FROM t WHERE key > ?1 ORDER BY key LIMIT 100")?;
+                let rows = statement.query_map([key.as_str()], |row| row.get::<_, String>(0))?;
+                rows.map(|key| key.map(|key| key.len())).sum()
+            })
+            .0,
+        );
+    }
+    compare(
+        "read one of 100 000 bodies",
+        median(reads),
+        "bare SQLite read",
+        median(bare_reads),
+        None,
+    );
+    compare(
+        "list a page of 100",
+        median(pages),
+        "bare SQLite page",
+        median(bare_pages),
+        None,
+    );
+    Ok(())
+}
+
+/// What SQLite does by itself: one table, the same settings, the same bodies.
+fn bare_store(path: &Path, count: usize) -> Result<rusqlite::Connection> {
+    let mut connection = rusqlite::Connection::open(path)?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.execute(
+        "CREATE TABLE t (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
+        [],
+    )?;
+    let transaction = connection.transaction()?;
+    for n in 0..count {
+        transaction.execute("INSERT INTO t VALUES (?1, ?2)", [id(n)?.as_str(), &body(n)])?;
+    }
+    transaction.commit()?;
+    Ok(connection)
+}

@@ -1,0 +1,32 @@
+//! Benchmarks: ours and a peer, interleaved in one run, reported as ratios.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a tool for the terminal"
+)]
+
+mod catalogue;
+mod measure;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let result = match args.as_slice() {
+        ["catalogue"] => catalogue::run(),
+        // The benchmark starts itself for what needs a process of its own.
+        ["load", rest @ ..] => catalogue::load(rest),
+        _ => {
+            eprintln!("usage: cargo xtask bench catalogue");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Automation of the project: `cargo xtask test | bench | fuzz`.
+//!
+//! `test` is the whole test command: everything it needs beyond cargo it installs itself, pinned
+//! and cached beneath `target`, and it says what it does.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a tool for the terminal"
+)]
+
+mod fuzz;
+mod reference;
+mod run;
+mod test;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+
+  test                  format, lints, unit, integration and doc tests, the reference
+                        validator, the fuzz targets
+  bench catalogue       measure the catalogue against sha256sum and bare SQLite
+  fuzz TARGET SECONDS   fuzz one target (frontmatter, markdown, package, uri)";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let result = match args.as_slice() {
+        ["test"] => test::run(),
+        ["bench", rest @ ..] if !rest.is_empty() => bench(rest),
+        ["fuzz", target, seconds] => fuzz::run(target, seconds),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn bench(args: &[&str]) -> anyhow::Result<()> {
+    let mut command = run::cargo(&[
+        "run",
+        "--release",
+        "--quiet",
+        "--package",
+        "repertoire-bench",
+        "--",
+    ]);
+    command.args(args);
+    run::checked(&mut command)
+}

@@ -1,0 +1,104 @@
+//! The corpus of skill folders against the reference validator itself.
+
+use std::{collections::BTreeMap, fs, path::PathBuf, process::Command};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::run::{Count, checked, project};
+
+const REQUIREMENTS: &str = "xtask/requirements-validate.txt";
+
+/// Runs the validator's own command on each folder given, in one process.
+const SCRIPT: &str = "\
+import sys
+from click.testing import CliRunner
+from skills_ref.cli import main
+for path in sys.stdin.read().splitlines():
+    code = CliRunner().invoke(main, ['validate', path]).exit_code
+    print('valid' if code == 0 else 'invalid', path, sep='\\t')
+";
+
+pub(crate) fn run() -> Result<Count> {
+    let python = install()?;
+    let corpus = project().join("corpus/validate");
+    let mut folders = BTreeMap::new();
+    for entry in fs::read_dir(&corpus)? {
+        let entry = entry?;
+        if entry.path().is_dir() {
+            let skill = fs::read_dir(entry.path())?
+                .next()
+                .context("an empty case")??
+                .path();
+            folders.insert(entry.file_name().to_string_lossy().into_owned(), skill);
+        }
+    }
+    let list: Vec<_> = folders.values().map(|f| f.to_string_lossy()).collect();
+    let input = project().join("target/xtask/validate-input.txt");
+    fs::write(&input, list.join("\n"))?;
+    let output = Command::new(python)
+        .args(["-c", SCRIPT])
+        .stdin(fs::File::open(&input)?)
+        .output()?;
+    ensure!(
+        output.status.success(),
+        "the reference validator failed: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let verdicts: BTreeMap<String, String> = String::from_utf8(output.stdout)?
+        .lines()
+        .filter_map(|line| line.split_once('\t'))
+        .map(|(verdict, path)| (path.to_owned(), verdict.to_owned()))
+        .collect();
+    let table = fs::read_to_string(corpus.join("verdicts.tsv"))?;
+    let mut count = Count::default();
+    for row in table.lines().skip(1) {
+        let mut columns = row.split('\t');
+        let (case, recorded) = columns.next().zip(columns.next()).context("a short row")?;
+        let folder = folders
+            .get(case)
+            .with_context(|| format!("no folder for {case}"))?;
+        let verdict = verdicts.get(&*folder.to_string_lossy());
+        if verdict.is_some_and(|v| v == recorded) {
+            count.passed += 1;
+        } else {
+            eprintln!("{case}: recorded {recorded}, the reference says {verdict:?}");
+            count.failed += 1;
+        }
+    }
+    Ok(count)
+}
+
+/// The Python of an environment with the pinned validator, made once.
+fn install() -> Result<PathBuf> {
+    let wanted = fs::read_to_string(project().join(REQUIREMENTS))?;
+    let environment = project().join("target/xtask/skills-ref");
+    let python = environment.join("bin/python");
+    let stamp = environment.join("installed.txt");
+    if fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) {
+        println!("using {REQUIREMENTS} installed earlier");
+        return Ok(python);
+    }
+    println!("installing {REQUIREMENTS} into target/xtask/skills-ref");
+    let _ = fs::remove_dir_all(&environment);
+    fs::create_dir_all(project().join("target/xtask"))?;
+    checked(
+        Command::new("python3")
+            .args(["-m", "venv"])
+            .arg(&environment),
+    )?;
+    checked(
+        Command::new(&python)
+            .args([
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--no-deps",
+            ])
+            .args(["--requirement", REQUIREMENTS])
+            .current_dir(project()),
+    )?;
+    fs::write(stamp, wanted)?;
+    Ok(python)
+}

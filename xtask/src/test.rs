@@ -1,0 +1,66 @@
+//! The test command: every step runs, also after a failure, and the counts close it.
+
+use std::{process::Command, time::Instant};
+
+use anyhow::{Result, bail};
+
+use crate::{
+    fuzz, reference,
+    run::{Count, cargo, checked, counted},
+};
+
+pub(crate) fn run() -> Result<()> {
+    let started = Instant::now();
+    let mut total = Count::default();
+    let mut step = |name: &str, work: &mut dyn FnMut() -> Result<Count>| {
+        println!("\n== {name}");
+        let begun = Instant::now();
+        let count = work().unwrap_or_else(|error| Count::of(name, Err(error)));
+        println!(
+            "== {name}: {} passed, {} failed in {:.0?}",
+            count.passed,
+            count.failed,
+            begun.elapsed()
+        );
+        total.add(count);
+    };
+    step("format", &mut || {
+        let result = checked(&mut cargo(&["fmt", "--all", "--check"]));
+        Ok(Count::of("format", result))
+    });
+    step("lints", &mut || {
+        let mut command = cargo(&[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ]);
+        Ok(Count::of("lints", checked(&mut command)))
+    });
+    step("documentation", &mut || {
+        let mut command = cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
+        command.env("RUSTDOCFLAGS", "-D warnings");
+        Ok(Count::of("documentation", checked(&mut command)))
+    });
+    step("unit, integration and doc tests", &mut || {
+        counted(&mut cargo(&["test", "--workspace", "--no-fail-fast"]))
+    });
+    step("reference validator", &mut reference::run);
+    step("fuzz targets", &mut fuzz::smoke);
+    step("licences and advisories", &mut || {
+        let installed = Command::new("cargo-deny").arg("--version").output();
+        if !installed.is_ok_and(|out| out.status.success()) {
+            println!("cargo-deny is not installed: skipped");
+            return Ok(Count::default());
+        }
+        Ok(Count::of("deny", checked(&mut cargo(&["deny", "check"]))))
+    });
+    println!("\nfinished in {:.0?}", started.elapsed());
+    println!("{} passed, {} failed", total.passed, total.failed);
+    if total.failed > 0 {
+        bail!("{} checks failed", total.failed);
+    }
+    Ok(())
+}
