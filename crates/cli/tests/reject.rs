@@ -90,7 +90,7 @@ impl Step {
                 assert!(made.unwrap().success());
             }
             Self::Fill { path, size } => {
-                fs::File::create(at(path)).unwrap().set_len(*size).unwrap()
+                fs::File::create(at(path)).unwrap().set_len(*size).unwrap();
             }
             Self::Many { path, count } => {
                 for n in 0..*count {

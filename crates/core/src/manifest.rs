@@ -79,6 +79,11 @@ impl Manifest {
         &self.files
     }
 
+    /// The files, sorted by path, without a copy.
+    pub fn into_files(self) -> Box<[FileEntry]> {
+        self.files
+    }
+
     /// One file by its path.
     pub fn get(&self, path: &RelPath) -> Option<&FileEntry> {
         let at = self.files.binary_search_by(|f| f.path.cmp(path)).ok()?;

@@ -3,6 +3,8 @@
 //! A head is made once, when a skill enters or changes, from the bytes it describes. It is small:
 //! listing ten thousand skills reads ten thousand heads and no body.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use repertoire_core::{
     FileEntry, Frontmatter, Manifest, Package, RelPath, SkillId, frontmatter,
@@ -19,27 +21,27 @@ use crate::error::{Error, Result};
 pub struct Head {
     /// The first heading of the document.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub title: Option<Box<str>>,
+    pub title: Option<Arc<str>>,
     /// The description of the frontmatter, or the first paragraph.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub description: Option<Box<str>>,
+    pub description: Option<Arc<str>>,
     /// The frontmatter as JSON text, in the author's order. None: served under `iii://` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub frontmatter: Option<Box<str>>,
+    pub frontmatter: Option<Arc<str>>,
     /// Every file with size and digest.
     pub files: Box<[FileEntry]>,
     /// What a package adds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub package: Option<Box<PackageHead>>,
+    pub package: Option<Arc<PackageHead>>,
 }
 
 /// What a package adds to a head.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackageHead {
     /// The human name.
-    pub name: Box<str>,
+    pub name: Arc<str>,
     /// The package's version.
-    pub version: Box<str>,
+    pub version: Arc<str>,
     /// Its tags.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
@@ -50,10 +52,10 @@ pub struct PackageHead {
 /// What is read from a document alone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DocumentHead {
-    pub(crate) name: Box<str>,
-    pub(crate) title: Option<Box<str>>,
-    pub(crate) description: Box<str>,
-    pub(crate) frontmatter: Box<str>,
+    pub(crate) name: Arc<str>,
+    pub(crate) title: Option<Arc<str>>,
+    pub(crate) description: Arc<str>,
+    pub(crate) frontmatter: Arc<str>,
 }
 
 impl DocumentHead {
@@ -116,16 +118,16 @@ impl PackageHead {
 
 impl Head {
     pub(crate) fn new(
-        document: DocumentHead,
-        files: &Manifest,
-        package: Option<PackageHead>,
+        document: &DocumentHead,
+        files: Manifest,
+        package: Option<Arc<PackageHead>>,
     ) -> Self {
         Self {
-            title: document.title,
-            description: Some(document.description),
-            frontmatter: Some(document.frontmatter),
-            files: files.files().into(),
-            package: package.map(Box::new),
+            title: document.title.clone(),
+            description: Some(document.description.clone()),
+            frontmatter: Some(document.frontmatter.clone()),
+            files: files.into_files(),
+            package,
         }
     }
 
@@ -144,11 +146,12 @@ impl Head {
         if *document.name != *id.name() {
             return Err(Error::NameMismatch {
                 path: repertoire_core::DOCUMENT.into(),
-                name: document.name.into(),
+                name: document.name.to_string(),
                 folder: id.name().to_owned(),
             });
         }
-        Ok(Self::new(document, &manifest, package.map(PackageHead::of)))
+        let package = package.map(PackageHead::of).map(Arc::new);
+        Ok(Self::new(&document, manifest, package))
     }
 
     /// The head of a body registered at run time, or of a loose markdown file.

@@ -324,9 +324,14 @@ impl Registry {
     }
 
     fn registered_body(&self, id: &SkillId) -> Result<String> {
-        let row = self.primary()?.store.state_get(SKILLS, id.as_str())?;
-        row.as_ref()
-            .and_then(|row| row.get("skill")?.as_str().map(str::to_owned))
+        /// The part of a row that is the body; the rest is not even copied.
+        #[derive(serde::Deserialize)]
+        struct Row {
+            skill: String,
+        }
+        let row = self.primary()?.store.state_text(SKILLS, id.as_str())?;
+        row.and_then(|text| serde_json::from_str::<Row>(&text).ok())
+            .map(|row| row.skill)
             .ok_or_else(|| Error::no_skill(id))
     }
 

@@ -4,28 +4,30 @@
 //! user's private cache folder, never beneath a root, and holds stamps, digests and heads; a file
 //! whose stamp differs is read again.
 
-use std::{
-    collections::HashMap,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
+use rayon::prelude::*;
 use repertoire_core::Digest;
 use serde::{Deserialize, Serialize};
 
-use super::index::{FolderRecord, Index};
+use super::index::{FolderRecord, Index, Map};
 use crate::store::create_private_dir;
 
 /// Changes whenever the meaning of a record does.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// Smaller roots are read faster than a cache is written.
 const WORTH_IT: usize = 64;
+
+/// Parts that are read side by side.
+const PARTS: usize = 16;
 
 #[derive(Serialize, Deserialize)]
 struct Saved<'a> {
     format: u32,
     version: &'a str,
     root: &'a str,
-    folders: HashMap<Box<str>, FolderRecord>,
+    #[serde(borrow)]
+    parts: Vec<&'a [u8]>,
 }
 
 fn file(folder: &Path, root: &Path) -> PathBuf {
@@ -45,7 +47,16 @@ pub(crate) fn load(folder: &Path, root: &Path) -> Index {
         let same = saved.format == FORMAT
             && saved.version == env!("CARGO_PKG_VERSION")
             && saved.root == root.to_string_lossy();
-        same.then_some(saved.folders)
+        if !same {
+            return None;
+        }
+        let parts: Vec<Vec<(Box<str>, FolderRecord)>> = saved
+            .parts
+            .par_iter()
+            .map(|part| postcard::from_bytes(part).ok())
+            .collect::<Option<_>>()?;
+        let folders: Map<Box<str>, FolderRecord> = parts.into_iter().flatten().collect();
+        Some(folders)
     };
     Index {
         folders: read().unwrap_or_default(),
@@ -59,14 +70,19 @@ pub(crate) fn save(folder: &Path, root: &Path, index: &mut Index) {
         return;
     }
     index.read = 0;
+    let records: Vec<_> = index.folders.iter().collect();
+    let parts: Option<Vec<Vec<u8>>> = records
+        .par_chunks(records.len().div_ceil(PARTS).max(1))
+        .map(|part| postcard::to_stdvec(part).ok())
+        .collect();
+    let Some(parts) = parts else { return };
     let saved = Saved {
         format: FORMAT,
         version: env!("CARGO_PKG_VERSION"),
         root: &root.to_string_lossy(),
-        folders: std::mem::take(&mut index.folders),
+        parts: parts.iter().map(Vec::as_slice).collect(),
     };
     let body = postcard::to_stdvec(&saved);
-    index.folders = saved.folders;
     let write = || -> Option<()> {
         let body = body.ok()?;
         create_private_dir(folder).ok()?;

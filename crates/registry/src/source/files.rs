@@ -10,7 +10,7 @@
 //! file, and nothing is cached but heads: bodies are read when asked for.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -21,7 +21,7 @@ use repertoire_core::{DOCUMENT, FileEntry, Manifest, Prompt, RelPath, SkillId};
 
 use super::{
     cache,
-    index::{Index, Note, Refusal},
+    index::{Index, Map, Note, Refusal},
     pattern::Pattern,
     root::{Root, Stamp, join, parent},
 };
@@ -102,7 +102,7 @@ pub(crate) struct FileSource {
     cache: Option<PathBuf>,
     places: BTreeMap<String, Outcome>,
     /// Which place has which key: the first one, in the order of paths.
-    owners: HashMap<String, String>,
+    owners: Map<String, String>,
     /// What was found or lost since it was last asked for.
     pending: Vec<Change>,
     /// Stamps of loose files, so that only changed ones are read again.
@@ -131,7 +131,7 @@ impl FileSource {
             index,
             cache,
             places: BTreeMap::new(),
-            owners: HashMap::new(),
+            owners: Map::default(),
             pending: Vec::new(),
             loose: BTreeMap::new(),
         };
@@ -164,7 +164,7 @@ impl FileSource {
 
     /// Looks at the whole root again.
     pub(crate) fn scan(&mut self) {
-        self.index.scan(&self.root, "");
+        self.index.update(&self.root);
         let gone: Vec<String> = self
             .places
             .keys()
@@ -352,7 +352,9 @@ impl FileSource {
                     .map(|folder| (folder.clone(), self.skill_folder(folder)))
                     .collect();
                 for (folder, outcome) in outcomes {
-                    self.set_place(&folder, outcome);
+                    if outcome.is_some() || self.places.contains_key(&folder) {
+                        self.set_place(&folder, outcome);
+                    }
                 }
             }
             Plan::Skills(_) | Plan::Prompts(_) => {
@@ -398,7 +400,6 @@ impl FileSource {
             path: self.root.join(folder),
             error,
         };
-        self.index.limits(folder).map_err(at)?;
         let prefix = if folder.is_empty() {
             0
         } else {
@@ -416,6 +417,8 @@ impl FileSource {
             for file in &record.files {
                 let path = join(&here, &file.name);
                 let (Some(stamp), Some(digest)) = (file.stamp, file.digest) else {
+                    // Files are left unread where the skill is past its limits.
+                    self.index.limits(folder).map_err(at)?;
                     return Err(match self.index.failed.get(&path) {
                         Some(why) => self.refused(&path, why),
                         None => {
@@ -449,10 +452,10 @@ impl FileSource {
             });
         }
         let package = match note(repertoire_core::package::PACKAGE_FILE) {
-            Some(Note::Package(package)) => Some((**package).clone()),
+            Some(Note::Package(package)) => Some(package.clone()),
             _ => None,
         };
-        Ok(Head::new((**document).clone(), &manifest, package))
+        Ok(Head::new(document, manifest, package))
     }
 
     /// An error that was found earlier, told again.

@@ -4,7 +4,10 @@
 //! what it knows and reads only what changed; a reconcile after a change looks at the folders the
 //! change touched and no others. Files outside of skills are known by name only.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    sync::Arc,
+};
 
 use rayon::prelude::*;
 use repertoire_core::{DOCUMENT, Digest, MAX_BYTES, MAX_FILES, package::PACKAGE_FILE};
@@ -21,6 +24,9 @@ const MAX_DEPTH: usize = 32;
 /// The most folders of one root.
 const MAX_FOLDERS: usize = 400_000;
 
+/// Paths come from disks of strangers, so the hash is seeded; it is quick all the same.
+pub(crate) type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
+
 /// What is known of a file in a skill.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct FileRecord {
@@ -34,7 +40,7 @@ pub(crate) struct FileRecord {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Note {
     Document(Box<DocumentHead>),
-    Package(Box<PackageHead>),
+    Package(Arc<PackageHead>),
 }
 
 /// What is known of a folder.
@@ -67,6 +73,17 @@ impl From<&Error> for Refusal {
 }
 
 impl FolderRecord {
+    /// Whether nothing changed in the folder itself, as far as stamps tell.
+    fn is_current(&self, root: &Root, folder: &str) -> bool {
+        let same = |file: &FileRecord| {
+            file.digest.is_some() && file.stamp == root.stamp(&join(folder, &file.name))
+        };
+        self.refused.is_empty()
+            && self.stamp.is_some()
+            && self.stamp == root.stamp(folder)
+            && (!self.in_skill || self.files.iter().all(same))
+    }
+
     pub(crate) fn has_document(&self) -> bool {
         self.file(DOCUMENT).is_some()
     }
@@ -94,7 +111,7 @@ pub(crate) struct Delta {
 /// Everything known of a root.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    pub(crate) folders: HashMap<Box<str>, FolderRecord>,
+    pub(crate) folders: Map<Box<str>, FolderRecord>,
     /// Why a file of a skill could not be read.
     pub(crate) failed: BTreeMap<String, Refusal>,
     /// The first folder that was not looked into, because of the limits.
@@ -104,9 +121,31 @@ pub(crate) struct Index {
 }
 
 impl Index {
+    /// Brings the whole index up to date; what is known is compared where it stands.
+    pub(crate) fn update(&mut self, root: &Root) {
+        let changed: BTreeSet<String> = self
+            .folders
+            .par_iter()
+            .filter(|(folder, record)| !record.is_current(root, folder))
+            .map(|(folder, _)| folder.to_string())
+            .collect();
+        // Past some point walking the tree is less work than comparing piece by piece.
+        if self.folders.is_empty() || changed.len() > self.folders.len() / 4 {
+            self.scan(root, "");
+            return;
+        }
+        let mut delta = Delta::default();
+        for folder in changed {
+            // Going with the folder above it, it is gone from the index already.
+            if self.folders.contains_key(folder.as_str()) {
+                self.refresh(root, &folder, &mut delta);
+            }
+        }
+    }
+
     /// Looks at the whole tree beneath a folder, reusing whatever did not change.
     pub(crate) fn scan(&mut self, root: &Root, start: &str) {
-        let old: HashMap<Box<str>, FolderRecord> = self
+        let mut old: Map<Box<str>, FolderRecord> = self
             .beneath(start)
             .iter()
             .filter_map(|folder| self.folders.remove_entry(folder.as_str()))
@@ -114,14 +153,22 @@ impl Index {
         let in_skill = self.enclosing(start).next().is_some();
         let mut level = vec![(start.to_owned(), in_skill)];
         for _ in 0..MAX_DEPTH {
-            let found: Vec<(String, FolderRecord)> = level
+            let known: Vec<_> = level
+                .into_iter()
+                .map(|(folder, in_skill)| {
+                    let record = old.remove(folder.as_str());
+                    (folder, in_skill, record)
+                })
+                .collect();
+            let found: Vec<(String, FolderRecord)> = known
                 .into_par_iter()
-                .filter_map(|(folder, in_skill)| {
-                    let record = look(root, &folder, in_skill, old.get(folder.as_str()))?;
+                .filter_map(|(folder, in_skill, old)| {
+                    let record = look(root, &folder, in_skill, old)?;
                     Some((folder, record))
                 })
                 .collect();
             level = Vec::new();
+            self.folders.reserve(found.len());
             for (folder, record) in found {
                 let inside = record.in_skill;
                 level.extend(record.folders.iter().map(|f| (join(&folder, f), inside)));
@@ -168,7 +215,7 @@ impl Index {
             stamp: None,
             ..before.clone()
         };
-        let Some(record) = look(root, folder, in_skill, Some(&old)) else {
+        let Some(record) = look(root, folder, in_skill, Some(old)) else {
             self.folders.insert(folder.into(), before);
             self.forget(folder);
             delta.gone.insert(folder.to_owned());
@@ -344,12 +391,12 @@ fn look(
     root: &Root,
     folder: &str,
     in_skill: bool,
-    old: Option<&FolderRecord>,
+    old: Option<FolderRecord>,
 ) -> Option<FolderRecord> {
     let stamp = root.stamp(folder)?;
     let mut record = match old {
-        Some(old) if old.stamp == Some(stamp) && old.refused.is_empty() => old.clone(),
-        _ => list(root, folder, stamp, old)?,
+        Some(old) if old.stamp == Some(stamp) && old.refused.is_empty() => old,
+        old => list(root, folder, stamp, old.as_ref())?,
     };
     record.in_skill = in_skill || record.has_document();
     if record.in_skill {
@@ -422,7 +469,7 @@ fn read_file(root: &Root, folder: &str, name: &str, now: i64) -> Result<FileReco
             })?;
             Some(Note::Document(Box::new(head)))
         }
-        PACKAGE_FILE => PackageHead::of_json(&bytes).map(|head| Note::Package(Box::new(head))),
+        PACKAGE_FILE => PackageHead::of_json(&bytes).map(|head| Note::Package(Arc::new(head))),
         _ => None,
     };
     Ok(FileRecord {

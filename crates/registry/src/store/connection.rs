@@ -208,6 +208,12 @@ fn is_busy(error: &rusqlite::Error) -> bool {
 
 /// Says which file an SQLite error is about, and what it means.
 pub(super) fn describe(path: &Path, error: rusqlite::Error) -> Error {
+    if let rusqlite::Error::InvalidColumnType(_, column, _) = &error {
+        return Error::Corrupt {
+            path: path.to_owned(),
+            reason: format!("a value of the wrong type in column {column:?}"),
+        };
+    }
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Error::Busy(path.to_owned()),
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Error::Corrupt {

@@ -60,6 +60,13 @@ pub(super) enum Op {
 impl Store {
     /// Stores skills, all or none, each as a new revision. Says which of them changed anything.
     pub fn put_skills(&self, skills: Vec<NewSkill>) -> Result<Vec<Option<i64>>> {
+        let mut ids = std::collections::HashSet::new();
+        if let Some(twice) = skills.iter().find(|skill| !ids.insert(&skill.id)) {
+            return Err(Error::Conflict(format!(
+                "skill {} is there twice in one step",
+                twice.id
+            )));
+        }
         self.write(move |c| skills.iter().map(|s| put(c, s, Op::Add)).collect())
     }
 

@@ -63,6 +63,11 @@ impl Store {
 
     /// One value.
     pub fn state_get(&self, scope: &str, key: &str) -> Result<Option<Value>> {
+        self.state_text(scope, key).map(parse)
+    }
+
+    /// One value as the JSON text it is kept as.
+    pub fn state_text(&self, scope: &str, key: &str) -> Result<Option<String>> {
         self.read(|c| {
             Ok(
                 c.prepare_cached("SELECT value FROM state WHERE scope = ?1 AND key = ?2")?
@@ -70,7 +75,6 @@ impl Store {
                     .optional()?,
             )
         })
-        .map(parse)
     }
 
     /// The metadata of every row of a scope, sorted by key; no value is read.

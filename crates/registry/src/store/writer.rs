@@ -5,7 +5,8 @@
 //! that was acknowledged is durable, and many writers share one `fsync`.
 
 use std::{
-    path::PathBuf,
+    collections::VecDeque,
+    path::{Path, PathBuf},
     sync::mpsc::{self, Receiver, SyncSender},
     thread::JoinHandle,
 };
@@ -22,8 +23,10 @@ struct Answer {
     /// Whether the savepoint is kept.
     keep: bool,
     /// Tells the waiting caller; `Some` is why the commit failed.
-    tell: Box<dyn FnOnce(Option<Error>) + Send>,
+    tell: Tell,
 }
+
+type Tell = Box<dyn FnOnce(Option<Error>) + Send>;
 
 /// The most writes in one commit: bounds the memory and the wait of the first one.
 const GROUP: usize = 128;
@@ -90,48 +93,58 @@ impl Drop for Writer {
     }
 }
 
-fn run(connection: &Connection, jobs: &Receiver<Job>, path: &std::path::Path) {
+fn run(connection: &Connection, jobs: &Receiver<Job>, path: &Path) {
     while let Ok(first) = jobs.recv() {
-        let group = std::iter::once(first).chain(jobs.try_iter().take(GROUP - 1));
-        if let Err(error) = connection.execute_batch("BEGIN IMMEDIATE") {
-            // Nobody was let in; each caller learns the same reason.
-            let error = describe(path, error);
-            let text = error.to_string();
-            let mut error = Some(error);
-            for job in group {
-                let reason = error
-                    .take()
-                    .unwrap_or_else(|| Error::Conflict(text.clone()));
-                (job(Err(reason)).tell)(None);
+        let mut group: VecDeque<Job> = std::iter::once(first)
+            .chain(jobs.try_iter().take(GROUP - 1))
+            .collect();
+        // More than one transaction only where SQLite itself gave one up in the middle.
+        while !group.is_empty() {
+            transact(connection, &mut group, path);
+        }
+    }
+}
+
+/// Runs waiting jobs in one transaction and answers each of them.
+fn transact(connection: &Connection, group: &mut VecDeque<Job>, path: &Path) {
+    if let Err(error) = connection.execute_batch("BEGIN IMMEDIATE") {
+        // Nobody was let in; each caller learns the same reason.
+        let mut reason = Reason::new(describe(path, error));
+        for job in group.drain(..) {
+            (job(Err(reason.next())).tell)(None);
+        }
+        return;
+    }
+    let mut answers: Vec<Tell> = Vec::new();
+    while let Some(job) = group.pop_front() {
+        let answer = in_savepoint(connection, job);
+        if connection.is_autocommit() {
+            // A full disk or a failing one: SQLite rolled everything back by itself.
+            (answer.tell)(None);
+            let lost = Error::Conflict("not saved: the store could not be written".to_owned());
+            let mut reason = Reason::new(lost);
+            for tell in answers {
+                tell(Some(reason.next()));
             }
-            continue;
+            return;
         }
-        let mut answers = Vec::new();
-        for job in group {
-            answers.push(in_savepoint(connection, job));
-        }
-        match connection.execute_batch("COMMIT") {
-            Ok(()) => answers.into_iter().for_each(|tell| tell(None)),
-            Err(error) => {
-                let error = describe(path, error);
-                let text = format!("not saved: {error}");
-                let _ = connection.execute_batch("ROLLBACK");
-                let mut error = Some(error);
-                for tell in answers {
-                    tell(Some(
-                        error
-                            .take()
-                            .unwrap_or_else(|| Error::Conflict(text.clone())),
-                    ));
-                }
+        answers.push(answer.tell);
+    }
+    match connection.execute_batch("COMMIT") {
+        Ok(()) => answers.into_iter().for_each(|tell| tell(None)),
+        Err(error) => {
+            let _ = connection.execute_batch("ROLLBACK");
+            let mut reason = Reason::new(describe(path, error));
+            for tell in answers {
+                tell(Some(reason.next()));
             }
         }
     }
 }
 
-fn in_savepoint(connection: &Connection, job: Job) -> Box<dyn FnOnce(Option<Error>) + Send> {
+fn in_savepoint(connection: &Connection, job: Job) -> Answer {
     if let Err(error) = connection.execute_batch("SAVEPOINT job") {
-        return job(Err(Error::Sqlite(error))).tell;
+        return job(Err(Error::Sqlite(error)));
     }
     let answer = job(Ok(connection));
     let end = if answer.keep {
@@ -140,7 +153,32 @@ fn in_savepoint(connection: &Connection, job: Job) -> Box<dyn FnOnce(Option<Erro
         "ROLLBACK TO job; RELEASE job"
     };
     match connection.execute_batch(end) {
-        Ok(()) => answer.tell,
-        Err(error) => Box::new(move |_| (answer.tell)(Some(Error::Sqlite(error)))),
+        Err(error) if answer.keep => Answer {
+            keep: false,
+            tell: Box::new(move |_| (answer.tell)(Some(Error::Sqlite(error)))),
+        },
+        // A job that failed tells why itself, whatever became of its savepoint.
+        _ => answer,
+    }
+}
+
+/// One error for several callers: the first gets it, the others its words.
+struct Reason {
+    error: Option<Error>,
+    text: String,
+}
+
+impl Reason {
+    fn new(error: Error) -> Self {
+        Self {
+            text: error.to_string(),
+            error: Some(error),
+        }
+    }
+
+    fn next(&mut self) -> Error {
+        self.error
+            .take()
+            .unwrap_or_else(|| Error::Conflict(self.text.clone()))
     }
 }
