@@ -4,7 +4,7 @@
 //! could take for one, at most [`MAX_FILES`] files and [`MAX_BYTES`] bytes. It is sorted by path,
 //! so equal sets are equal values with equal digests.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 use unicode_normalization::UnicodeNormalization;
@@ -112,11 +112,10 @@ impl Manifest {
     }
 }
 
-/// Collects a file set and refuses the file that breaks it, before its bytes are read.
+/// Collects a file set; what is too much is refused before its bytes are read.
 #[derive(Debug, Default)]
 pub struct ManifestBuilder {
     files: Vec<FileEntry>,
-    folded: HashMap<String, RelPath>,
     count: usize,
     bytes: u64,
 }
@@ -124,16 +123,6 @@ pub struct ManifestBuilder {
 impl ManifestBuilder {
     /// Claims a place for a file of this size; call before reading it.
     pub fn reserve(&mut self, path: &RelPath, size: u64) -> Result<()> {
-        if let Some(first) = self.folded.get(&fold(path.as_str())) {
-            return Err(if first == path {
-                Error::DuplicatePath(path.to_string())
-            } else {
-                Error::CollidingPaths {
-                    first: first.to_string(),
-                    second: path.to_string(),
-                }
-            });
-        }
         self.count += 1;
         if self.count > MAX_FILES {
             return Err(Error::TooManyFiles {
@@ -149,7 +138,6 @@ impl ManifestBuilder {
                 max: MAX_BYTES,
             });
         }
-        self.folded.insert(fold(path.as_str()), path.clone());
         Ok(())
     }
 
@@ -158,9 +146,10 @@ impl ManifestBuilder {
         self.files.push(file);
     }
 
-    /// The manifest, if the set is complete.
+    /// The manifest, if the set is complete and every name is its own.
     pub fn finish(mut self) -> Result<Manifest> {
         self.files.sort_by(|a, b| a.path.cmp(&b.path));
+        self.check_names()?;
         let manifest = Manifest {
             files: self.files.into_boxed_slice(),
         };
@@ -169,15 +158,43 @@ impl ManifestBuilder {
             None => Err(Error::NoDocument),
         }
     }
+
+    fn check_names(&self) -> Result<()> {
+        let mut names: Vec<(Cow<'_, str>, &RelPath)> = self
+            .files
+            .iter()
+            .map(|file| (fold(file.path.as_str()), &file.path))
+            .collect();
+        names.sort();
+        for pair in names.windows(2) {
+            let [(one, first), (two, second)] = pair else {
+                continue;
+            };
+            if one == two {
+                return Err(if first == second {
+                    Error::DuplicatePath(first.to_string())
+                } else {
+                    Error::CollidingPaths {
+                        first: first.to_string(),
+                        second: second.to_string(),
+                    }
+                });
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The name under which a normalising, case-insensitive file system would keep a path.
-fn fold(path: &str) -> String {
+fn fold(path: &str) -> Cow<'_, str> {
     if path.is_ascii() {
-        return path.to_ascii_lowercase();
+        if path.bytes().any(|b| b.is_ascii_uppercase()) {
+            return path.to_ascii_lowercase().into();
+        }
+        return path.into();
     }
     let folded: String = caseless::default_case_fold_str(&path.nfc().collect::<String>());
-    folded.nfc().collect()
+    folded.nfc().collect::<String>().into()
 }
 
 #[cfg(test)]

@@ -4,7 +4,11 @@
 //! same file there. Traversal, absolute and drive paths, streams, device names and percent-encoded
 //! text are refused here, once, for every surface.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{
+    fmt,
+    str::FromStr,
+    sync::{Arc, LazyLock},
+};
 
 use crate::{
     error::{Error, Result, excerpt},
@@ -31,7 +35,9 @@ name_type!(RelPath);
 impl RelPath {
     /// The path of the document, `SKILL.md`.
     pub fn document() -> Self {
-        Self(DOCUMENT.into())
+        // Every skill has one, so they all share it.
+        static PATH: LazyLock<RelPath> = LazyLock::new(|| RelPath(DOCUMENT.into()));
+        PATH.clone()
     }
 
     /// Whether this is the document at the root.
@@ -66,6 +72,9 @@ impl FromStr for RelPath {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
+        if text == DOCUMENT {
+            return Ok(Self::document());
+        }
         match rule(text) {
             None => Ok(Self(text.into())),
             Some(rule) => Err(Error::Path {

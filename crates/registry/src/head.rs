@@ -16,18 +16,67 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
+/// A text that is shared, never copied, once it has been read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Text(Arc<str>);
+
+impl std::ops::Deref for Text {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<T: Into<Arc<str>>> From<T> for Text {
+    fn from(text: T) -> Self {
+        Self(text.into())
+    }
+}
+
+impl std::fmt::Display for Text {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self)
+    }
+}
+
+impl Serialize for Text {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = Text;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a text")
+            }
+
+            // Straight into its shared place, without a string in between.
+            fn visit_str<E>(self, text: &str) -> Result<Text, E> {
+                Ok(text.into())
+            }
+        }
+        deserializer.deserialize_str(Visitor)
+    }
+}
+
 /// The metadata of one skill.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
     /// The first heading of the document.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub title: Option<Arc<str>>,
+    pub title: Option<Text>,
     /// The description of the frontmatter, or the first paragraph.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub description: Option<Arc<str>>,
+    pub description: Option<Text>,
     /// The frontmatter as JSON text, in the author's order. None: served under `iii://` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub frontmatter: Option<Arc<str>>,
+    pub frontmatter: Option<Text>,
     /// Every file with size and digest.
     pub files: Box<[FileEntry]>,
     /// What a package adds.
@@ -39,9 +88,9 @@ pub struct Head {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackageHead {
     /// The human name.
-    pub name: Arc<str>,
+    pub name: Text,
     /// The package's version.
-    pub version: Arc<str>,
+    pub version: Text,
     /// Its tags.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
@@ -52,10 +101,10 @@ pub struct PackageHead {
 /// What is read from a document alone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DocumentHead {
-    pub(crate) name: Arc<str>,
-    pub(crate) title: Option<Arc<str>>,
-    pub(crate) description: Arc<str>,
-    pub(crate) frontmatter: Arc<str>,
+    pub(crate) name: Text,
+    pub(crate) title: Option<Text>,
+    pub(crate) description: Text,
+    pub(crate) frontmatter: Text,
 }
 
 impl DocumentHead {

@@ -34,7 +34,7 @@ mod watch;
 
 pub use catalogue::{Entry, Event, Kind, Lagged, Op, PromptEntry, Snapshot};
 pub use error::{Error, Result};
-pub use head::{Head, PackageHead};
+pub use head::{Head, PackageHead, Text};
 pub use origin::{Origin, Reference, Scope, Trusted};
 pub use registry::{Content, History, Registry};
 pub use settings::{AskedBy, Place, Settings};

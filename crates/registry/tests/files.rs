@@ -92,6 +92,11 @@ fn a_single_skill_folder_is_its_own_root() {
     let root = tempfile::tempdir().unwrap();
     skill(root.path(), "alone", "# Alone\n");
     assert_eq!(ids(&open(&root.path().join("alone"))), ["alone"]);
+    // A folder of the same name within it would have the same id, and is not taken silently.
+    skill(root.path(), "alone/alone", "# Inner\n");
+    let registry = open(&root.path().join("alone"));
+    assert_eq!(ids(&registry), ["alone"]);
+    assert_eq!(codes(&registry), ["duplicate"]);
 }
 
 #[test]

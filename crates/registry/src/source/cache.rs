@@ -4,30 +4,33 @@
 //! user's private cache folder, never beneath a root, and holds stamps, digests and heads; a file
 //! whose stamp differs is read again.
 
-use std::path::{Path, PathBuf};
+use std::{
+    num::NonZero,
+    path::{Path, PathBuf},
+    sync::{Mutex, mpsc},
+};
 
-use rayon::prelude::*;
 use repertoire_core::Digest;
 use serde::{Deserialize, Serialize};
 
-use super::index::{FolderRecord, Index, Map};
+use super::{
+    index::{FolderRecord, Index},
+    root::Root,
+};
 use crate::store::create_private_dir;
 
 /// Changes whenever the meaning of a record does.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 /// Smaller roots are read faster than a cache is written.
 const WORTH_IT: usize = 64;
-
-/// Parts that are read side by side.
-const PARTS: usize = 16;
 
 #[derive(Serialize, Deserialize)]
 struct Saved<'a> {
     format: u32,
     version: &'a str,
     root: &'a str,
-    #[serde(borrow)]
-    parts: Vec<&'a [u8]>,
+    count: usize,
+    records: &'a [u8],
 }
 
 fn file(folder: &Path, root: &Path) -> PathBuf {
@@ -35,33 +38,86 @@ fn file(folder: &Path, root: &Path) -> PathBuf {
     folder.join(format!("index-{}.bin", &name[..24]))
 }
 
-/// What was known of a root at the last run.
-pub(crate) fn load(folder: &Path, root: &Path) -> Index {
-    let read = || {
-        let bytes = std::fs::read(file(folder, root)).ok()?;
-        let (digest, body) = bytes.split_at_checked(32)?;
-        if Digest::of(body).as_bytes() != digest {
-            return None;
-        }
-        let saved: Saved<'_> = postcard::from_bytes(body).ok()?;
-        let same = saved.format == FORMAT
-            && saved.version == env!("CARGO_PKG_VERSION")
-            && saved.root == root.to_string_lossy();
-        if !same {
-            return None;
-        }
-        let parts: Vec<Vec<(Box<str>, FolderRecord)>> = saved
-            .parts
-            .par_iter()
-            .map(|part| postcard::from_bytes(part).ok())
-            .collect::<Option<_>>()?;
-        let folders: Map<Box<str>, FolderRecord> = parts.into_iter().flatten().collect();
-        Some(folders)
-    };
-    Index {
-        folders: read().unwrap_or_default(),
-        ..Index::default()
+/// Records that travel together from the reader to whoever compares them with the disk.
+const BATCH: usize = 256;
+
+type Batch = Vec<(Box<str>, FolderRecord)>;
+
+/// What was known of a root at the last run, compared with the disk as it is now.
+///
+/// Reading the records and comparing their stamps are two halves of a warm start; they run side
+/// by side.
+pub(crate) fn load(folder: &Path, root: &Root) -> Index {
+    std::fs::read(file(folder, root.path()))
+        .ok()
+        .and_then(|bytes| read(&bytes, root))
+        .unwrap_or_default()
+}
+
+fn read(bytes: &[u8], root: &Root) -> Option<Index> {
+    let (digest, body) = bytes.split_at_checked(32)?;
+    if Digest::of(body).as_bytes() != digest {
+        return None;
     }
+    let saved: Saved<'_> = postcard::from_bytes(body).ok()?;
+    let same = saved.format == FORMAT
+        && saved.version == env!("CARGO_PKG_VERSION")
+        && saved.root == root.path().to_string_lossy();
+    if !same {
+        return None;
+    }
+    let (send, receive) = mpsc::channel::<Batch>();
+    let receive = Mutex::new(receive);
+    let compare = || {
+        let mut done = Vec::new();
+        loop {
+            let next = receive.lock().ok().and_then(|queue| queue.recv().ok());
+            let Some(batch) = next else { return done };
+            let changed: Vec<usize> = (0..batch.len())
+                .filter(|&at| !batch[at].1.is_current(root, &batch[at].0))
+                .collect();
+            done.push((batch, changed));
+        }
+    };
+    let helpers = std::thread::available_parallelism().map_or(1, NonZero::get);
+    std::thread::scope(|scope| {
+        let compare = &compare;
+        let helpers: Vec<_> = (1..helpers.max(2)).map(|_| scope.spawn(compare)).collect();
+        let whole = decode(&saved, &send);
+        drop(send);
+        let mut compared = compare();
+        for helper in helpers {
+            compared.extend(helper.join().ok()?);
+        }
+        whole?;
+        let mut index = Index::default();
+        index.folders.reserve(saved.count);
+        for (batch, changed) in compared {
+            index
+                .changed
+                .extend(changed.iter().map(|&at| batch[at].0.to_string()));
+            index.folders.extend(batch);
+        }
+        Some(index)
+    })
+}
+
+/// Reads all records, batch by batch.
+fn decode(saved: &Saved<'_>, send: &mpsc::Sender<Batch>) -> Option<()> {
+    let mut rest = saved.records;
+    let mut left = saved.count;
+    while left > 0 {
+        let size = left.min(BATCH);
+        let mut batch = Vec::with_capacity(size);
+        for _ in 0..size {
+            let (record, more) = postcard::take_from_bytes(rest).ok()?;
+            batch.push(record);
+            rest = more;
+        }
+        send.send(batch).ok()?;
+        left -= size;
+    }
+    Some(())
 }
 
 /// Keeps what is known of a root, if reading it again would cost more.
@@ -70,17 +126,19 @@ pub(crate) fn save(folder: &Path, root: &Path, index: &mut Index) {
         return;
     }
     index.read = 0;
-    let records: Vec<_> = index.folders.iter().collect();
-    let parts: Option<Vec<Vec<u8>>> = records
-        .par_chunks(records.len().div_ceil(PARTS).max(1))
-        .map(|part| postcard::to_stdvec(part).ok())
-        .collect();
-    let Some(parts) = parts else { return };
+    let mut records = Vec::new();
+    for record in &index.folders {
+        match postcard::to_extend(&record, records) {
+            Ok(more) => records = more,
+            Err(_) => return,
+        }
+    }
     let saved = Saved {
         format: FORMAT,
         version: env!("CARGO_PKG_VERSION"),
         root: &root.to_string_lossy(),
-        parts: parts.iter().map(Vec::as_slice).collect(),
+        count: index.folders.len(),
+        records: &records,
     };
     let body = postcard::to_stdvec(&saved);
     let write = || -> Option<()> {

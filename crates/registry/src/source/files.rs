@@ -58,9 +58,9 @@ pub(crate) enum Plan {
 #[derive(Debug, Clone)]
 pub(crate) enum Location {
     /// A folder beneath a root.
-    Folder(Arc<Root>, Box<str>),
+    Folder(Arc<Root>, Arc<str>),
     /// A single file beneath a root.
-    Loose(Arc<Root>, Box<str>),
+    Loose(Arc<Root>, Arc<str>),
     /// A package in the store of a scope.
     Stored(crate::Scope),
     /// A body registered at run time.
@@ -120,7 +120,7 @@ impl FileSource {
     ) -> Result<Self> {
         let root = Arc::new(Root::open(folder)?);
         let index = match &cache {
-            Some(cache) => cache::load(cache, root.path()),
+            Some(cache) => cache::load(cache, &root),
             None => Index::default(),
         };
         let mut source = Self {
@@ -135,7 +135,7 @@ impl FileSource {
             pending: Vec::new(),
             loose: BTreeMap::new(),
         };
-        source.scan();
+        source.take_stock();
         Ok(source)
     }
 
@@ -164,6 +164,12 @@ impl FileSource {
 
     /// Looks at the whole root again.
     pub(crate) fn scan(&mut self) {
+        self.index.compare(&self.root);
+        self.take_stock();
+    }
+
+    /// Decides anew what is where, once the index was compared with the disk.
+    fn take_stock(&mut self) {
         self.index.update(&self.root);
         let gone: Vec<String> = self
             .places
@@ -174,7 +180,11 @@ impl FileSource {
         for place in gone {
             self.set_place(&place, None);
         }
-        let folders = self.index.beneath("");
+        let folders = match self.plan {
+            // Folders that are no skills have no say in this plan.
+            Plan::Folders => self.index.with_document(),
+            Plan::Skills(_) | Plan::Prompts(_) => self.index.beneath(""),
+        };
         self.rebuild(&folders);
         if let Some(cache) = &self.cache {
             cache::save(cache, self.root.path(), &mut self.index);
@@ -291,6 +301,16 @@ impl FileSource {
     /// Gives a key to a place, unless another place of this source has it.
     fn claim(&mut self, place: &str, outcome: Outcome) -> Outcome {
         let found = outcome?;
+        // Folders are their own keys; only a root and a folder of its name beneath it can meet.
+        let named_as_root = || {
+            self.root
+                .path()
+                .file_name()
+                .is_some_and(|name| name == place)
+        };
+        if matches!(self.plan, Plan::Folders) && !place.is_empty() && !named_as_root() {
+            return Ok(found);
+        }
         let key = found.key();
         let owner = self
             .owners

@@ -74,7 +74,7 @@ impl From<&Error> for Refusal {
 
 impl FolderRecord {
     /// Whether nothing changed in the folder itself, as far as stamps tell.
-    fn is_current(&self, root: &Root, folder: &str) -> bool {
+    pub(super) fn is_current(&self, root: &Root, folder: &str) -> bool {
         let same = |file: &FileRecord| {
             file.digest.is_some() && file.stamp == root.stamp(&join(folder, &file.name))
         };
@@ -114,6 +114,8 @@ pub(crate) struct Index {
     pub(crate) folders: Map<Box<str>, FolderRecord>,
     /// Why a file of a skill could not be read.
     pub(crate) failed: BTreeMap<String, Refusal>,
+    /// Folders that differ from the disk, as far as was compared.
+    pub(crate) changed: BTreeSet<String>,
     /// The first folder that was not looked into, because of the limits.
     pub(crate) cut: Option<String>,
     /// How many files the last scan had to read.
@@ -121,14 +123,19 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Brings the whole index up to date; what is known is compared where it stands.
-    pub(crate) fn update(&mut self, root: &Root) {
-        let changed: BTreeSet<String> = self
+    /// Compares everything known with the disk.
+    pub(crate) fn compare(&mut self, root: &Root) {
+        self.changed = self
             .folders
             .par_iter()
             .filter(|(folder, record)| !record.is_current(root, folder))
             .map(|(folder, _)| folder.to_string())
             .collect();
+    }
+
+    /// Brings the whole index up to date after it was compared with the disk.
+    pub(crate) fn update(&mut self, root: &Root) {
+        let changed = std::mem::take(&mut self.changed);
         // Past some point walking the tree is less work than comparing piece by piece.
         if self.folders.is_empty() || changed.len() > self.folders.len() / 4 {
             self.scan(root, "");
@@ -268,6 +275,21 @@ impl Index {
             Some(above)
         })
         .filter(|f| self.folders.get(*f).is_some_and(FolderRecord::has_document))
+    }
+
+    /// Every folder that has a document, or what should be one, sorted.
+    pub(crate) fn with_document(&self) -> Vec<String> {
+        let mut folders: Vec<String> = self
+            .folders
+            .par_iter()
+            .filter(|(_, record)| {
+                let refused = record.refused.iter().any(|(name, _)| **name == *DOCUMENT);
+                refused || record.has_document()
+            })
+            .map(|(folder, _)| folder.to_string())
+            .collect();
+        folders.par_sort_unstable();
+        folders
     }
 
     /// Every folder at or beneath this one, in order.

@@ -248,10 +248,13 @@ fn stamp_of(metadata: &Metadata) -> Stamp {
 /// Joins relative paths; the root is the empty path.
 pub(crate) fn join(folder: &str, name: &str) -> String {
     if folder.is_empty() {
-        name.to_owned()
-    } else {
-        format!("{folder}/{name}")
+        return name.to_owned();
     }
+    let mut path = String::with_capacity(folder.len() + 1 + name.len());
+    path.push_str(folder);
+    path.push('/');
+    path.push_str(name);
+    path
 }
 
 /// The folder above; the root for names in it.
