@@ -185,7 +185,7 @@ pub(crate) enum Command {
         #[arg(long)]
         purge: bool,
         /// The store [default: workspace in a trusted workspace, else account]
-        #[arg(long)]
+        #[arg(long, env = "REPERTOIRE_SCOPE", hide_env_values = true)]
         scope: Option<ScopeArg>,
     },
     /// Show every state a stored skill had
@@ -193,7 +193,7 @@ pub(crate) enum Command {
         /// The skill
         skill: SkillId,
         /// The store [default: workspace in a trusted workspace, else account]
-        #[arg(long)]
+        #[arg(long, env = "REPERTOIRE_SCOPE", hide_env_values = true)]
         scope: Option<ScopeArg>,
     },
     /// Make an earlier state of a stored skill the current one
@@ -206,7 +206,7 @@ pub(crate) enum Command {
         /// The revision, as `history` shows it
         revision: i64,
         /// The store [default: workspace in a trusted workspace, else account]
-        #[arg(long)]
+        #[arg(long, env = "REPERTOIRE_SCOPE", hide_env_values = true)]
         scope: Option<ScopeArg>,
     },
     /// Store packages from their JSON form
@@ -277,7 +277,7 @@ pub(crate) enum Command {
 #[derive(Debug, clap::Args)]
 pub(crate) struct WriteArgs {
     /// The store [default: workspace in a trusted workspace, else account]
-    #[arg(long)]
+    #[arg(long, env = "REPERTOIRE_SCOPE", hide_env_values = true)]
     pub(crate) scope: Option<ScopeArg>,
     /// Check everything and store nothing
     #[arg(long)]

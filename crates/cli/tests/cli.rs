@@ -434,3 +434,41 @@ fn help_has_examples() {
         );
     }
 }
+
+#[test]
+fn the_readme_shows_real_output() {
+    let readme = fs::read_to_string(project().join("README.md")).unwrap();
+    let section = readme.split("## What you see").nth(1).unwrap();
+    let block = section.split("```").nth(1).unwrap();
+    let mut shown = 0;
+    for example in block.split("\n$ repertoire ").skip(1) {
+        let (command, output) = example.split_once('\n').unwrap();
+        let place = Place::new();
+        let args: Vec<&str> = command.split(' ').collect();
+        let answer = place
+            .command(&args)
+            .current_dir(project())
+            .output()
+            .unwrap();
+        let real = String::from_utf8(answer.stdout).unwrap();
+        let mut real = real.lines();
+        for line in output.trim_end().lines() {
+            // A lone ellipsis leaves out the rest, one at the end the rest of the line.
+            if line == "…" {
+                break;
+            }
+            let real = real
+                .next()
+                .unwrap_or_else(|| panic!("{command}: no line for {line:?}"));
+            match line.strip_suffix('…') {
+                Some(start) => assert!(
+                    real.starts_with(start.trim_end()),
+                    "{real:?} is not {line:?}"
+                ),
+                None => assert_eq!(real, line, "{command}"),
+            }
+        }
+        shown += 1;
+    }
+    assert_eq!(shown, 3);
+}

@@ -181,9 +181,7 @@ impl Error {
             }
             Self::Reserved { .. } => "choose another first segment",
             Self::Path { .. } => "use a plain relative path such as `references/notes.md`",
-            Self::Uri { .. } => {
-                "write `skill://<skill>/SKILL.md`, `iii://<id>`, `iii://fn/<a>/<b>` or `iii://skills`"
-            }
+            Self::Uri { .. } => "write `skill://<skill>/SKILL.md`, `iii://<id>` or `iii://skills`",
             Self::NotUtf8 { .. } => "save the file as UTF-8",
             Self::NoFrontmatter { .. } => {
                 "open the file with a line `---`, then `name:` and `description:`, then `---`"

@@ -195,11 +195,25 @@ struct Node {
     weight: usize,
 }
 
+/// A node that aliases can repeat, with what a copy of it costs.
+struct Anchor {
+    value: Value,
+    text: Option<String>,
+    weight: usize,
+    bytes: usize,
+}
+
 struct Composer<'a> {
     yaml: &'a str,
     first_line: usize,
     parser: Parser<'a, saphyr_parser::StrInput<'a>>,
-    anchors: HashMap<usize, (Value, Option<String>, usize)>,
+    anchors: HashMap<usize, Anchor>,
+    /// How many lines there are.
+    lines: usize,
+    /// Bytes that aliases added so far.
+    copied: usize,
+    /// Where the last character was looked for: characters and bytes.
+    place: (usize, usize),
     aliases: usize,
     nodes: usize,
     oddities: Vec<(usize, Oddity)>,
@@ -212,6 +226,9 @@ impl<'a> Composer<'a> {
             first_line,
             parser: Parser::new_from_str(yaml),
             anchors: HashMap::new(),
+            lines: yaml.lines().count().max(1),
+            copied: 0,
+            place: (0, 0),
             aliases: 0,
             nodes: 0,
             oddities: Vec::new(),
@@ -220,8 +237,7 @@ impl<'a> Composer<'a> {
 
     fn line(&self, mark: Marker) -> usize {
         // The parser counts from 1; a mark past the end belongs to the last line.
-        let lines = self.yaml.lines().count().max(1);
-        self.first_line + mark.line().clamp(1, lines) - 1
+        self.first_line + mark.line().clamp(1, self.lines) - 1
     }
 
     fn refuse<T>(&self, mark: Marker, rule: impl Into<String>) -> Result<T> {
@@ -340,10 +356,7 @@ impl<'a> Composer<'a> {
                 self.check(anchor, tag.is_some(), mark)?;
                 let value = scalar(&text, style);
                 let text = text.into_owned();
-                if anchor != 0 {
-                    self.anchors
-                        .insert(anchor, (value.clone(), Some(text.clone()), 1));
-                }
+                self.keep(anchor, &value, Some(&text), 1, mark)?;
                 Ok(node(value, Some(text), false, 1))
             }
             Event::SequenceStart(anchor, tag) => {
@@ -361,9 +374,7 @@ impl<'a> Composer<'a> {
                     items.push(item.value);
                 }
                 let value = Value::Array(items);
-                if anchor != 0 {
-                    self.anchors.insert(anchor, (value.clone(), None, weight));
-                }
+                self.keep(anchor, &value, None, weight, mark)?;
                 Ok(node(value, None, false, weight))
             }
             Event::MappingStart(anchor, tag) => {
@@ -372,9 +383,7 @@ impl<'a> Composer<'a> {
                 let (fields, weight) = self.mapping(depth + 1)?;
                 let child_lines = fields.iter().map(|f| f.line).collect();
                 let value = Value::Object(fields.into_iter().map(|f| (f.key, f.value)).collect());
-                if anchor != 0 {
-                    self.anchors.insert(anchor, (value.clone(), None, weight));
-                }
+                self.keep(anchor, &value, None, weight, mark)?;
                 Ok(Node {
                     child_lines,
                     ..node(value, None, true, weight)
@@ -389,21 +398,60 @@ impl<'a> Composer<'a> {
                         rule: format!("more than {MAX_ALIASES} aliases"),
                     });
                 }
-                // The weight is paid before the copy is made.
-                let weight = self.anchors.get(&anchor).map_or(1, |a| a.2);
+                // The price is paid before the copy is made.
+                let Some(found) = self.anchors.get(&anchor) else {
+                    return self.refuse(mark, "an alias must follow its anchor");
+                };
+                let (weight, bytes) = (found.weight, found.bytes);
                 self.spend(weight, line)?;
+                self.copy(bytes, line)?;
                 match self.anchors.get(&anchor) {
-                    Some((value, text, weight)) => Ok(node(
-                        value.clone(),
-                        text.clone(),
-                        value.is_object(),
-                        *weight,
+                    Some(found) => Ok(node(
+                        found.value.clone(),
+                        found.text.clone(),
+                        found.value.is_object(),
+                        weight,
                     )),
                     None => self.refuse(mark, "an alias must follow its anchor"),
                 }
             }
             _ => self.refuse(mark, "not valid YAML here"),
         }
+    }
+
+    /// Remembers a node for aliases; the copy kept for them counts like theirs.
+    fn keep(
+        &mut self,
+        anchor: usize,
+        value: &Value,
+        text: Option<&String>,
+        weight: usize,
+        mark: Marker,
+    ) -> Result<()> {
+        if anchor == 0 {
+            return Ok(());
+        }
+        let bytes = size_of_value(value);
+        self.copy(bytes, self.line(mark))?;
+        let kept = Anchor {
+            value: value.clone(),
+            text: text.cloned(),
+            weight,
+            bytes,
+        };
+        self.anchors.insert(anchor, kept);
+        Ok(())
+    }
+
+    fn copy(&mut self, bytes: usize, line: usize) -> Result<()> {
+        self.copied += bytes;
+        if self.copied > 2 * MAX_BYTES {
+            return Err(Error::FrontmatterBudget {
+                line,
+                rule: format!("aliases repeat more than {} bytes", 2 * MAX_BYTES),
+            });
+        }
+        Ok(())
     }
 
     fn spend(&mut self, weight: usize, line: usize) -> Result<()> {
@@ -429,10 +477,33 @@ impl<'a> Composer<'a> {
     }
 
     fn note_flow(&mut self, mark: Marker) {
-        // Marks count characters; frontmatter is small, so finding the byte is cheap.
-        if matches!(self.yaml.chars().nth(mark.index()), Some('{' | '[')) {
+        // Marks count characters and come in order, so the search goes on where it ended.
+        let (mut characters, mut bytes) = self.place;
+        if mark.index() < characters {
+            (characters, bytes) = (0, 0);
+        }
+        let skip = mark.index() - characters;
+        let rest = self.yaml.get(bytes..).unwrap_or_default();
+        let found = rest.char_indices().nth(skip);
+        if let Some((at, _)) = found {
+            self.place = (mark.index(), bytes + at);
+        }
+        if matches!(found, Some((_, '{' | '['))) {
             let line = self.line(mark);
             self.oddities.push((line, Oddity::Flow));
+        }
+    }
+}
+
+/// About how many bytes a copy of a value takes.
+fn size_of_value(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 8,
+        Value::String(text) => text.len() + 8,
+        Value::Array(items) => items.iter().map(size_of_value).sum::<usize>() + 8,
+        Value::Object(map) => {
+            let entry = |(key, value): (&String, &Value)| key.len() + 8 + size_of_value(value);
+            map.iter().map(entry).sum::<usize>() + 8
         }
     }
 }
@@ -559,6 +630,30 @@ mod tests {
             "frontmatter_too_large"
         );
         assert!(start.elapsed() < Duration::from_millis(10));
+    }
+
+    #[test]
+    fn t6_aliases_of_long_texts_are_bounded_too() {
+        let long = "x".repeat(50_000);
+        let yaml = format!("a: &a {long}\nb: [*a, *a, *a, *a, *a, *a, *a, *a]\n");
+        assert_eq!(
+            Frontmatter::parse(&yaml, 1).unwrap_err().code(),
+            "frontmatter_too_large"
+        );
+        let short = "a: &a some text\nb: [*a, *a, *a]\n";
+        assert!(Frontmatter::parse(short, 1).is_ok());
+    }
+
+    #[test]
+    fn t6_many_lines_and_many_keys_cost_what_they_are_long() {
+        let mut yaml = "\n".repeat(40_000);
+        for n in 0..1500 {
+            writeln!(yaml, "k{n}: {{}}").unwrap();
+        }
+        let start = Instant::now();
+        let front = Frontmatter::parse(&yaml, 1).unwrap();
+        assert_eq!(front.fields().len(), 1500);
+        assert!(start.elapsed() < Duration::from_secs(2));
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub(crate) fn segment_rule(segment: &str) -> Option<&'static str> {
         .bytes()
         .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-'))
     {
-        Some("only lowercase ASCII letters, digits, `-` and `_` are allowed")
+        Some("only lowercase ASCII letters, digits, `-` and `_` are allowed between `/`")
     } else {
         None
     }

@@ -112,7 +112,12 @@ impl<'a> Subject<'a> {
 pub fn lint(subject: &Subject<'_>) -> Vec<Finding> {
     let mut out = Vec::new();
     for &(path, text) in &subject.files {
-        let Some(text) = text else { continue };
+        let Some(text) = text else {
+            if path == DOCUMENT {
+                rules::not_a_document(path, 1, "not valid UTF-8".to_owned(), &mut out);
+            }
+            continue;
+        };
         rules::hidden_characters(path, text, &mut out);
         rules::lines(path, text, &mut out);
         if crate::mime::of_path(path) == "text/markdown" {
@@ -120,8 +125,9 @@ pub fn lint(subject: &Subject<'_>) -> Vec<Finding> {
         }
         if path == DOCUMENT {
             rules::document(path, text, &mut out);
-            if let Ok(front) = Frontmatter::of(text) {
-                rules::metadata(path, &front, text, &mut out);
+            match Frontmatter::of(text) {
+                Ok(front) => rules::metadata(path, &front, text, &mut out),
+                Err(error) => rules::not_a_document(path, 1, error.to_string(), &mut out),
             }
         }
         if path == crate::package::PACKAGE_FILE {

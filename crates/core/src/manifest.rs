@@ -165,12 +165,16 @@ impl ManifestBuilder {
             .iter()
             .map(|file| (fold(file.path.as_str()), &file.path))
             .collect();
-        names.sort();
+        // With `/` first, what lies beneath a name comes right behind it.
+        names.sort_by(|a, b| a.0.split('/').cmp(b.0.split('/')));
         for pair in names.windows(2) {
             let [(one, first), (two, second)] = pair else {
                 continue;
             };
-            if one == two {
+            let inside = two
+                .strip_prefix(&**one)
+                .is_some_and(|rest| rest.starts_with('/'));
+            if one == two || inside {
                 return Err(if first == second {
                     Error::DuplicatePath(first.to_string())
                 } else {
@@ -222,6 +226,8 @@ mod tests {
             ["É.md", "e\u{301}.md"],
             ["straße.md", "STRASSE.md"],
             ["refs/A.md", "Refs/a.md"],
+            ["refs", "Refs/a.md"],
+            ["a", "a/b"],
         ] {
             let mut files: Vec<_> = pair.iter().map(|p| file(p, 1)).collect();
             if pair[0] != "SKILL.md" {

@@ -89,19 +89,22 @@ pub struct IndexEntry<'a> {
 
 /// The markdown index of all skills: a bullet each, indented by depth.
 ///
+/// A level that is no skill itself gets a bullet with its bare name, so that what lies beneath
+/// stays a list to every markdown reader.
+///
 /// Titles and descriptions are escaped, so that none of them can forge a link, a heading or
 /// another entry. Entries come in the order given, which is by id everywhere.
 pub fn index<'a>(entries: impl IntoIterator<Item = IndexEntry<'a>>) -> String {
     let mut out = String::from("# Skills\n");
-    let mut custom = String::new();
-    let mut registered = String::new();
+    let mut registered = Tree::default();
+    let mut custom = Tree::default();
     for entry in entries {
-        let section = match entry.section {
-            Section::Registered => &mut registered,
-            Section::Custom => &mut custom,
-        };
-        index_line(section, &entry);
+        match entry.section {
+            Section::Registered => registered.add(&entry),
+            Section::Custom => custom.add(&entry),
+        }
     }
+    let (registered, custom) = (registered.text, custom.text);
     if registered.is_empty() && custom.is_empty() {
         out.push_str("\nNo skills are registered.\n");
     }
@@ -114,6 +117,36 @@ pub fn index<'a>(entries: impl IntoIterator<Item = IndexEntry<'a>>) -> String {
         out.push_str(&custom);
     }
     out
+}
+
+/// A section of the index in the making.
+#[derive(Default)]
+struct Tree {
+    text: String,
+    /// The segments of the last bullet.
+    last: Vec<String>,
+}
+
+impl Tree {
+    fn add(&mut self, entry: &IndexEntry<'_>) {
+        let segments: Vec<String> = entry.id.segments().map(str::to_owned).collect();
+        let shared = segments
+            .iter()
+            .zip(&self.last)
+            .take_while(|(new, old)| new == old)
+            .count();
+        for (depth, name) in segments
+            .iter()
+            .enumerate()
+            .take(entry.id.depth())
+            .skip(shared)
+        {
+            // Writing to a string cannot fail.
+            let _ = writeln!(self.text, "{:indent$}- {name}/", "", indent = 2 * depth);
+        }
+        index_line(&mut self.text, entry);
+        self.last = segments;
+    }
 }
 
 fn index_line(out: &mut String, entry: &IndexEntry<'_>) {
@@ -331,6 +364,26 @@ mod tests {
             prop_assert!(!front.text("description").unwrap().trim().is_empty());
             prop_assert!(document.ends_with(&body));
         }
+    }
+
+    #[test]
+    fn t10_orphans_stay_in_the_list() {
+        let ids = ["a/b/c/d", "a/b/x", "a/c", "b", "c/a", "c/a/b/c"].map(id);
+        let text = index(ids.iter().map(|id| IndexEntry {
+            id,
+            title: None,
+            description: None,
+            section: Section::Registered,
+        }));
+        let (_, items) = read_back(&text);
+        let linked: Vec<_> = items
+            .iter()
+            .filter_map(|(links, _)| links.first())
+            .collect();
+        let want: Vec<_> = ids.iter().map(|id| format!("iii://{id}")).collect();
+        assert_eq!(linked, want.iter().collect::<Vec<_>>());
+        assert!(text.contains("\n- a/\n  - b/\n    - c/\n      - [`a/b/c/d`](iii://a/b/c/d)"));
+        assert!(text.contains("\n    - [`a/b/x`]"), "{text}");
     }
 
     #[test]

@@ -87,6 +87,12 @@ pub enum Error {
     /// A write to a store that may only be read.
     #[error("workspace {} is not trusted: it can be read, not changed", show(.0))]
     Untrusted(PathBuf),
+    /// An untrusted workspace asked for a place outside of itself.
+    #[error("{}: outside of its workspace, which is not trusted: not looked at", show(.0))]
+    OutsideWorkspace(PathBuf),
+    /// A store that this user may only read.
+    #[error("store {}: may only be read", show(.0))]
+    ReadOnly(PathBuf),
     /// SQLite failed in another way.
     #[error("store: {0}")]
     Sqlite(rusqlite::Error),
@@ -139,7 +145,8 @@ impl Error {
             Self::Corrupt { .. } => "store_corrupt",
             Self::Newer { .. } => "store_newer",
             Self::Busy(_) => "store_busy",
-            Self::Untrusted(_) => "untrusted",
+            Self::Untrusted(_) | Self::OutsideWorkspace(_) => "untrusted",
+            Self::ReadOnly(_) => "io_error",
             Self::Sqlite(_) => "store_error",
             Self::Pattern { .. } => "invalid_pattern",
             Self::Skipped { code, .. } => code,
@@ -151,13 +158,21 @@ impl Error {
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self {
             Self::Invalid(error) | Self::InvalidAt { error, .. } => return error.hint(),
-            Self::NotFound { what: "skill", .. } => "`repertoire list --all` shows every skill",
+            Self::NotFound { what, .. } => match *what {
+                "skill" => "`repertoire list --all` shows every skill",
+                "revision" => "`repertoire history` shows every revision",
+                "origin" => "origins are state, workspace, files, files-2 …, account",
+                "prompt" => "`repertoire list --prompts` shows every prompt",
+                _ => return None,
+            },
             Self::EscapesRoot(_) => "copy the file into the skill instead of linking to it",
             Self::NotRegular(_) => "a skill holds regular files only: remove it or replace it",
             Self::NameMismatch { .. } => "rename the folder or change `name:`",
             Self::Corrupt { .. } => "move the file away, then import from an export or a backup",
             Self::Newer { .. } => "install a newer version of repertoire",
             Self::Busy(_) => "try again, or end the other process",
+            Self::OutsideWorkspace(_) => "run `repertoire trust` if you know the workspace",
+            Self::ReadOnly(_) => "give this user write permission, or use another --home",
             Self::Untrusted(_) => "look at it with `repertoire list`, then run `repertoire trust`",
             _ => return None,
         })

@@ -249,7 +249,9 @@ impl Head {
 
     /// The bytes of all files together.
     pub fn size(&self) -> u64 {
-        self.files.iter().map(|f| f.size).sum()
+        self.files
+            .iter()
+            .fold(0, |sum, f| sum.saturating_add(f.size))
     }
 
     /// One digest over the whole file set: what an approval binds to.

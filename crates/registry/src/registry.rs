@@ -85,9 +85,16 @@ impl Registry {
         };
         registry.attach_stores(&settings)?;
         registry.open_files(&settings)?;
+        let mut damaged = Vec::new();
         for attached in &registry.stores {
-            registry.load(attached)?;
+            match (registry.load(attached), attached.trusted) {
+                (Ok(()), _) => {}
+                // A stranger's store must not keep the user from the own skills.
+                (Err(error), Trusted::No) => damaged.push(notice(attached.store.path(), &error)),
+                (Err(error), Trusted::Yes) => return Err(error),
+            }
         }
+        registry.notices.append(&mut damaged);
         let mut changes = Vec::new();
         for source in registry.lock_files().iter_mut() {
             changes.append(&mut source.take_changes());
@@ -97,31 +104,48 @@ impl Registry {
     }
 
     fn attach_stores(&mut self, settings: &Settings) -> Result<()> {
+        // Without an account nobody can have trusted a workspace.
+        self.workspace = settings.workspace.clone().map(|path| (path, Trusted::No));
         let Some(folder) = &settings.account else {
             return Ok(());
         };
-        let account = Store::open(&folder.join(trust::STORE), Trust::Own)?;
+        let file = folder.join(trust::STORE);
+        let account = match Store::open(&file, Trust::Own) {
+            Ok(store) => store,
+            // Skills can be looked at where nothing may be written.
+            Err(error @ Error::Io { .. }) => {
+                self.notices.push(notice(&file, &error));
+                match Store::open(&file, Trust::ReadOnly) {
+                    Ok(store) => store,
+                    Err(_) => return Ok(()),
+                }
+            }
+            Err(error) => return Err(error),
+        };
         if let Some(workspace) = &settings.workspace {
             let file = trust::workspace_store(workspace);
-            let trusted = match trust::is_trusted(&account, workspace) {
-                Ok(trusted) => trusted,
+            let own = match trust::open_trusted(&account, workspace) {
+                Ok(own) => own,
                 // A damaged store of a stranger must not keep the user from the own skills.
                 Err(error) => {
                     self.notices.push(notice(&file, &error));
-                    Trusted::No
+                    None
                 }
             };
+            let trusted = match own {
+                Some(_) => Trusted::Yes,
+                None => Trusted::No,
+            };
             self.workspace = Some((workspace.clone(), trusted));
-            let opened = match trusted {
-                Trusted::Yes => Some(Store::open(&file, Trust::Own)?),
-                Trusted::No if file.exists() => match Store::open(&file, Trust::Foreign) {
+            let opened = match own {
+                None if file.exists() => match Store::open(&file, Trust::Foreign) {
                     Ok(store) => Some(store),
                     Err(error) => {
                         self.notices.push(notice(&file, &error));
                         None
                     }
                 },
-                Trusted::No => None,
+                own => own,
             };
             if let Some(store) = opened {
                 self.attach(Scope::Workspace, trusted, store);
@@ -132,6 +156,7 @@ impl Registry {
     }
 
     fn attach(&mut self, scope: Scope, trusted: Trusted, store: Arc<Store>) {
+        tracing::info!(scope = scope.as_str(), file = %store.path().display(), "opened");
         self.stores.push(Attached {
             scope,
             trusted,
@@ -153,8 +178,19 @@ impl Registry {
         {
             number += 1;
             match self.open_place(place, kind, Origin::Files(number), settings.cache.as_ref()) {
-                Ok(source) => self.lock_files().push(source),
-                Err(error @ Error::Pattern { .. }) => return Err(error),
+                Ok(source) => {
+                    tracing::info!(
+                        origin = %source.origin,
+                        folder = %source.root().display(),
+                        found = source.len(),
+                        skipped = source.notices().count(),
+                        "looked at"
+                    );
+                    self.lock_files().push(source);
+                }
+                Err(error @ Error::Pattern { .. }) if place.asked_by == AskedBy::User => {
+                    return Err(error);
+                }
                 Err(error) => self.notices.push(notice(&place.path, &error)),
             }
         }
@@ -186,14 +222,16 @@ impl Registry {
 
     /// What a workspace asks for is as trusted as the workspace, and beneath it until trusted.
     fn trusted_place(&self, place: &Place, folder: &Path) -> Result<Trusted> {
-        let (AskedBy::Workspace, Some((workspace, trusted))) = (place.asked_by, &self.workspace)
-        else {
+        if place.asked_by == AskedBy::User {
             return Ok(Trusted::Yes);
+        }
+        let Some((workspace, trusted)) = &self.workspace else {
+            return Err(Error::OutsideWorkspace(folder.to_owned()));
         };
         if *trusted == Trusted::No {
             let real = |path: &Path| path.canonicalize().map_err(|e| Error::io(path, e));
             if !real(folder)?.starts_with(real(workspace)?) {
-                return Err(Error::Untrusted(workspace.clone()));
+                return Err(Error::OutsideWorkspace(folder.to_owned()));
             }
         }
         Ok(*trusted)
@@ -248,10 +286,14 @@ impl Registry {
                 content("text/markdown", self.body(entry)?)
             }
             Uri::Skill(uri) => {
-                let found = uri.splits().find_map(|(id, path)| {
-                    let entry = snapshot.get(&id).filter(|e| e.head.is_skill())?;
-                    entry.head.file(&path).map(|_| (entry.clone(), path))
-                });
+                // Skills nest: the file belongs to the origin that wins, whatever ids are longer.
+                let found = uri
+                    .splits()
+                    .filter_map(|(id, path)| {
+                        let entry = snapshot.get(&id).filter(|e| e.head.is_skill())?;
+                        entry.head.file(&path).map(|_| (entry.clone(), path))
+                    })
+                    .min_by_key(|(entry, _)| entry.origin.rank(entry.trusted));
                 let (entry, path) = found.ok_or_else(missing)?;
                 content(mime::of_path(path.as_str()), self.file(&entry, &path)?)
             }
@@ -280,12 +322,24 @@ impl Registry {
                 let document = surface::registered_document(&entry.id, &body);
                 Ok(document.unwrap_or(body).into())
             }
-            Location::Stored(scope) => self.attached(*scope)?.store.file(&entry.id, path),
+            Location::Stored(scope) => {
+                let store = &self.attached(*scope)?.store;
+                let bytes = store.file(&entry.id, path)?;
+                if Digest::of(&bytes) != expected.digest
+                    && store.head(&entry.id)?.as_ref() == Some(&entry.head)
+                {
+                    return Err(Error::Corrupt {
+                        path: store.path().to_owned(),
+                        reason: format!("{}/{path} differs from its listing", entry.id),
+                    });
+                }
+                Ok(bytes)
+            }
             location => {
                 let bytes = location.read(path).ok_or_else(missing)??;
                 if Digest::of(&bytes) != expected.digest {
                     // Edited since it was looked at: the listing has to say so too.
-                    self.refresh(entry);
+                    self.refresh(entry, path);
                 }
                 Ok(bytes)
             }
@@ -335,10 +389,13 @@ impl Registry {
             .ok_or_else(|| Error::no_skill(id))
     }
 
-    fn refresh(&self, entry: &Entry) {
-        let mut files = self.lock_files();
+    /// Brings one entry up to date, unless someone is looking at the files already.
+    fn refresh(&self, entry: &Entry, path: &RelPath) {
+        let Ok(mut files) = self.files.try_lock() else {
+            return;
+        };
         if let Some(source) = files.iter_mut().find(|s| s.origin == entry.origin) {
-            source.refresh(&entry.location);
+            source.refresh(&entry.location, path);
             self.catalogue.apply(source.take_changes());
         }
     }
@@ -488,11 +545,26 @@ impl Registry {
         let mut seen = attached.seen.lock().unwrap_or_else(PoisonError::into_inner);
         // Read the number first: what comes in between is applied twice, never lost.
         let last = attached.store.last_seq()?;
-        let mut changes = Vec::new();
+        let origin = Origin::of_scope(attached.scope);
+        let primary = self.is_primary(attached);
+        let ours = |entry: &Origin| *entry == origin || (primary && *entry == Origin::State);
+        // Whatever the store no longer has goes; what it has comes back right after.
+        let snapshot = self.snapshot();
+        let mut changes: Vec<Change> = snapshot
+            .all_skills()
+            .filter(|(entry, _)| ours(&entry.origin))
+            .map(|(entry, _)| Change::RemoveSkill(entry.id.clone(), entry.origin.clone()))
+            .collect();
+        if primary {
+            let prompts = snapshot.prompts().filter(|p| p.origin == Origin::State);
+            changes.extend(
+                prompts.map(|p| Change::RemovePrompt(p.prompt.name.clone(), Origin::State)),
+            );
+        }
         for (id, head) in attached.store.heads()? {
             changes.push(put_package(attached, id, head, Again::Ignore));
         }
-        if self.is_primary(attached) {
+        if primary {
             for row in attached.store.state_rows(SKILLS)? {
                 changes.extend(put_registered(&row.key, row.head, Again::Ignore));
             }

@@ -6,7 +6,10 @@
 //! of the store's file: a copy elsewhere, another store in its place or a file that was replaced
 //! (as a checkout does) is untrusted again.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use crate::{
     error::{Error, Result},
@@ -28,20 +31,27 @@ pub fn workspace_store(workspace: &Path) -> PathBuf {
 
 /// Whether a workspace is trusted as it is now.
 pub fn is_trusted(account: &Store, workspace: &Path) -> Result<Trusted> {
-    let file = workspace_store(workspace);
-    if !file.exists() {
-        return Ok(Trusted::No);
-    }
-    let approval = account.approval(KIND, &subject(workspace)?)?;
-    let Some(approval) = approval else {
-        return Ok(Trusted::No);
-    };
-    let store = Store::open(&file, Trust::Foreign)?;
-    Ok(if approval.binding == binding(&store)? {
-        Trusted::Yes
-    } else {
-        Trusted::No
+    Ok(match open_trusted(account, workspace)? {
+        Some(_) => Trusted::Yes,
+        None => Trusted::No,
     })
+}
+
+/// The store of a workspace, if it is trusted as it is now.
+pub(crate) fn open_trusted(account: &Store, workspace: &Path) -> Result<Option<Arc<Store>>> {
+    let file = workspace_store(workspace);
+    if file.symlink_metadata().is_err() {
+        return Ok(None);
+    }
+    let Some(approval) = account.approval(KIND, &subject(workspace)?)? else {
+        return Ok(None);
+    };
+    // Only the very file that was approved is opened as the user's own.
+    if !approval.binding.ends_with(&identity(&file)?) {
+        return Ok(None);
+    }
+    let store = Store::open(&file, Trust::Own)?;
+    Ok((approval.binding == binding(&store)?).then_some(store))
 }
 
 /// Trusts a workspace as it is now, creating its store if it has none.
@@ -64,7 +74,11 @@ fn subject(workspace: &Path) -> Result<String> {
 
 /// What tells this store from any other, and its file from one put in its place.
 fn binding(store: &Store) -> Result<String> {
-    let path = store.path();
+    Ok(format!("{}{}", store.store_id()?, identity(store.path())?))
+}
+
+/// The identity of a file: which one it is, and since when.
+fn identity(path: &Path) -> Result<String> {
     let metadata = path.symlink_metadata().map_err(|e| Error::io(path, e))?;
     // Not every file system knows when a file was born.
     let born = metadata
@@ -76,5 +90,5 @@ fn binding(store: &Store) -> Result<String> {
     let inode = std::os::unix::fs::MetadataExt::ino(&metadata);
     #[cfg(not(unix))]
     let inode = 0;
-    Ok(format!("{}:{inode}:{born}", store.store_id()?))
+    Ok(format!(":{inode}:{born}"))
 }

@@ -67,13 +67,10 @@ impl Registry {
             Err(error) => (None, Some(error.to_string())),
         };
         let registry = Arc::clone(self);
-        let poll = watcher.is_none() && !roots.is_empty();
+        let again = signals.clone();
         let thread = std::thread::Builder::new()
             .name("repertoire-watch".to_owned())
-            .spawn(move || {
-                run(&registry, &inbox, poll);
-                drop(watcher);
-            })
+            .spawn(move || run(&registry, &inbox, &again, watcher))
             .map_err(|e| Error::io("watch", e))?;
         // Whatever changed between opening and watching is caught up with once.
         let _ = signals.send(Signal::Missed);
@@ -89,7 +86,9 @@ fn start_watcher(
     roots: &[PathBuf],
     signals: mpsc::Sender<Signal>,
 ) -> notify::Result<notify::RecommendedWatcher> {
-    let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+    // A link is watched as a link: what it leads to is none of ours.
+    let config = notify::Config::default().with_follow_symlinks(false);
+    let handler = move |event: notify::Result<notify::Event>| {
         let signal = match event {
             Ok(event) if matches!(event.kind, EventKind::Access(_)) => return,
             Ok(event) if event.need_rescan() => Signal::Missed,
@@ -97,15 +96,22 @@ fn start_watcher(
             Err(_) => Signal::Missed,
         };
         let _ = signals.send(signal);
-    })?;
+    };
+    let mut watcher = notify::RecommendedWatcher::new(handler, config)?;
     for root in roots {
         watcher.watch(root, RecursiveMode::Recursive)?;
     }
     Ok(watcher)
 }
 
-fn run(registry: &Registry, inbox: &Receiver<Signal>, poll: bool) {
+fn run(
+    registry: &Registry,
+    inbox: &Receiver<Signal>,
+    signals: &mpsc::Sender<Signal>,
+    mut watcher: Option<notify::RecommendedWatcher>,
+) {
     let mut last_poll = Instant::now();
+    let mut places = identities(registry);
     loop {
         match inbox.recv_timeout(TICK) {
             Ok(Signal::Stop) | Err(RecvTimeoutError::Disconnected) => return,
@@ -120,16 +126,41 @@ fn run(registry: &Registry, inbox: &Receiver<Signal>, poll: bool) {
                 }
             }
             Err(RecvTimeoutError::Timeout) => {
-                if poll && last_poll.elapsed() >= Duration::from_secs(1) {
+                if watcher.is_none() && last_poll.elapsed() >= Duration::from_secs(1) {
                     registry.rescan();
                     last_poll = Instant::now();
                 }
             }
         }
+        // A root that was deleted and made again is another folder, which nobody watches yet.
+        let now = identities(registry);
+        if now != places {
+            let there = now.iter().filter(|(_, identity)| identity.is_some());
+            let roots: Vec<PathBuf> = there.map(|(root, _)| root.clone()).collect();
+            watcher = start_watcher(&roots, signals.clone()).ok();
+            registry.rescan();
+            places = now;
+        }
         if let Err(error) = registry.sync() {
             tracing::warn!(%error, "a store could not be followed");
         }
     }
+}
+
+/// The roots, and which folder stands at each of them.
+fn identities(registry: &Registry) -> Vec<(PathBuf, Option<u64>)> {
+    let identity = |root: &PathBuf| {
+        let metadata = root.metadata().ok()?;
+        #[cfg(unix)]
+        return Some(std::os::unix::fs::MetadataExt::ino(&metadata));
+        #[cfg(not(unix))]
+        return metadata.is_dir().then_some(0);
+    };
+    let roots = registry.roots();
+    roots
+        .into_iter()
+        .map(|root| (root.clone(), identity(&root)))
+        .collect()
 }
 
 /// Collects a burst: all paths until the disk is quiet. `None` when asked to stop.
@@ -145,6 +176,9 @@ fn burst(inbox: &Receiver<Signal>, first: Signal) -> Option<(Vec<PathBuf>, bool)
             Signal::Changed(changed) => paths.extend(changed),
         }
         let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Some((paths.into_iter().collect(), missed));
+        }
         match inbox.recv_timeout(QUIET.min(left)) {
             Ok(signal) => next = signal,
             Err(_) => return Some((paths.into_iter().collect(), missed)),

@@ -431,3 +431,25 @@ fn the_cache_is_used_and_never_believed_over_the_disk() {
     fs::write(saved[0].path(), bytes).unwrap();
     assert_eq!(ids(&Registry::open(settings).unwrap()).len(), 80);
 }
+
+#[test]
+fn what_cannot_be_read_is_not_dropped_silently() {
+    use std::os::unix::fs::PermissionsExt;
+    let root = tempfile::tempdir().unwrap();
+    skill(root.path(), "open", "# Open\n");
+    skill(root.path(), "closed", "# Closed\n");
+    file(root.path(), "lower/skill.md", document("lower", ""));
+    let closed = root.path().join("closed");
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
+    // Root reads whatever it likes; everybody else gets the notice.
+    let readable = fs::read_dir(&closed).is_ok();
+    let registry = open(root.path());
+    let found = codes(&registry);
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
+    if readable {
+        assert_eq!(found, ["missing_document"]);
+    } else {
+        assert_eq!(found, ["io_error", "missing_document"]);
+        assert_eq!(ids(&registry), ["open"]);
+    }
+}

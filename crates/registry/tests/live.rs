@@ -101,3 +101,18 @@ fn a_read_of_edited_bytes_brings_the_listing_along() {
         [Op::Update]
     );
 }
+
+#[test]
+fn a_root_made_again_is_followed() {
+    let home = tempfile::tempdir().unwrap();
+    let root = home.path().join("skills");
+    skill(&root, "a", "# A\n");
+    let registry = Registry::open(Settings::of_folders([root.clone()])).unwrap();
+    let _watch = registry.watch().unwrap();
+    fs::remove_dir_all(&root).unwrap();
+    until("everything is gone", || registry.snapshot().is_empty());
+    skill(&root, "b", "# B\n");
+    until("the new folder is seen", || has(&registry, "b"));
+    skill(&root, "c", "# C\n");
+    until("and watched", || has(&registry, "c"));
+}

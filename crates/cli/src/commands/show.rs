@@ -74,7 +74,7 @@ pub(crate) fn render(registry: &Registry, entry: &Entry) -> Result<String> {
     }
     let _ = writeln!(text);
     let mut fact = |name: &str, value: &str| {
-        let _ = writeln!(text, "{DIM}{name:<9}{DIM:#} {}", terminal_safe(value));
+        let _ = writeln!(text, "{DIM}{name:<13}{DIM:#} {}", terminal_safe(value));
     };
     fact("id", entry.id.as_str());
     let trusted = match entry.trusted {

@@ -37,6 +37,7 @@ impl Place {
             .current_dir(self.work())
             .env("REPERTOIRE_HOME", self.home())
             .env_remove("REPERTOIRE_WORKSPACE")
+            .env_remove("REPERTOIRE_SCOPE")
             .env_remove("RUST_LOG")
             .env_remove("RUST_BACKTRACE")
             .env("NO_COLOR", "1");

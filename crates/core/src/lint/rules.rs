@@ -19,6 +19,9 @@ macro_rules! table {
 }
 
 table! {
+    NOT_A_DOCUMENT: "not-a-document", Error,
+        "a SKILL.md that no host can read",
+        "`repertoire validate` lists everything that is wrong with it";
     BROKEN_LINK: "broken-link", Warning,
         "a relative link to a file the skill does not have",
         "correct the path or add the file";
@@ -76,6 +79,10 @@ fn found(out: &mut Vec<Finding>, rule: &'static Rule, path: &str, line: usize, r
         line,
         reason,
     });
+}
+
+pub(super) fn not_a_document(path: &str, line: usize, reason: String, out: &mut Vec<Finding>) {
+    found(out, &NOT_A_DOCUMENT, path, line, reason);
 }
 
 pub(super) fn hidden_characters(path: &str, text: &str, out: &mut Vec<Finding>) {
@@ -307,7 +314,7 @@ pub(super) fn metadata(path: &str, front: &Frontmatter, text: &str, out: &mut Ve
     .any(|w| description.contains(w));
     if words < 4 || !says_when {
         let reason = if words < 4 {
-            format!("only {words} words")
+            format!("only {words} word{}", if words == 1 { "" } else { "s" })
         } else {
             "does not say when to use the skill".to_owned()
         };

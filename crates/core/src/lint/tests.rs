@@ -156,6 +156,19 @@ fn size_and_description() {
 }
 
 #[test]
+fn what_is_no_document_is_said_to_be_none() {
+    assert_eq!(
+        one(&[("SKILL.md", "# No frontmatter\n")]).0,
+        "not-a-document"
+    );
+    assert_eq!(one(&[("SKILL.md", "")]).0, "not-a-document");
+    let path = RelPath::document();
+    let mut subject = Subject::default();
+    subject.add(&path, b"---\nname: \xff\n---\n");
+    assert_eq!(lint(&subject)[0].rule.id, "not-a-document");
+}
+
+#[test]
 fn every_rule_has_its_own_id() {
     let mut ids: Vec<_> = rules().iter().map(|r| r.id).collect();
     ids.sort_unstable();

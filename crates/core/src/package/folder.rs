@@ -11,6 +11,7 @@ use super::{Artifact, PACKAGE_FILE, Package, PackageFile};
 use crate::{
     error::{Error, Result},
     frontmatter::Frontmatter,
+    id::SkillName,
     path::{DOCUMENT, RelPath},
     surface::frontmatter_block,
     text::slug,
@@ -98,6 +99,7 @@ impl Package {
                     rule: "must be there, as text".to_owned(),
                 })
         };
+        field("name")?.parse::<SkillName>()?;
         let package = Self {
             files: files
                 .into_iter()

@@ -21,7 +21,7 @@ use repertoire_core::{DOCUMENT, FileEntry, Manifest, Prompt, RelPath, SkillId};
 
 use super::{
     cache,
-    index::{Index, Map, Note, Refusal},
+    index::{Index, Map, Note, Refusal, UNREADABLE},
     pattern::Pattern,
     root::{Root, Stamp, join, parent},
 };
@@ -103,6 +103,8 @@ pub(crate) struct FileSource {
     places: BTreeMap<String, Outcome>,
     /// Which place has which key: the first one, in the order of paths.
     owners: Map<String, String>,
+    /// Places that were refused a key because another one has it.
+    waiting: Map<String, BTreeSet<String>>,
     /// What was found or lost since it was last asked for.
     pending: Vec<Change>,
     /// Stamps of loose files, so that only changed ones are read again.
@@ -132,6 +134,7 @@ impl FileSource {
             cache,
             places: BTreeMap::new(),
             owners: Map::default(),
+            waiting: Map::default(),
             pending: Vec::new(),
             loose: BTreeMap::new(),
         };
@@ -146,6 +149,11 @@ impl FileSource {
     /// What has to change in the catalogue since this was last asked.
     pub(crate) fn take_changes(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.pending)
+    }
+
+    /// How much was found.
+    pub(crate) fn len(&self) -> usize {
+        self.places.values().filter(|place| place.is_ok()).count()
     }
 
     /// Everything skipped.
@@ -164,6 +172,14 @@ impl FileSource {
 
     /// Looks at the whole root again.
     pub(crate) fn scan(&mut self) {
+        if !self.root.is_in_place() {
+            // Another folder stands where it was, or none; whatever was known is of the old one.
+            self.index = Index::default();
+            self.loose.clear();
+            if let Ok(root) = Root::open(self.root.path()) {
+                self.root = Arc::new(root);
+            }
+        }
         self.index.compare(&self.root);
         self.take_stock();
     }
@@ -182,7 +198,17 @@ impl FileSource {
         }
         let folders = match self.plan {
             // Folders that are no skills have no say in this plan.
-            Plan::Folders => self.index.with_document(),
+            Plan::Folders => {
+                let mut folders = self.index.with_document();
+                let gone: Vec<String> = self
+                    .places
+                    .keys()
+                    .filter(|place| folders.binary_search(place).is_err())
+                    .cloned()
+                    .collect();
+                folders.extend(gone);
+                folders
+            }
             Plan::Skills(_) | Plan::Prompts(_) => self.index.beneath(""),
         };
         self.rebuild(&folders);
@@ -324,11 +350,19 @@ impl FileSource {
             };
             // A whole folder is more of a skill than a loose file of the same name.
             let loose = matches!(&self.places.get(&owner), Some(Ok(found)) if found.is_loose());
-            if found.is_loose() || !loose {
-                return Err(self.notice(place, taken(&owner)));
+            let (loser, notice) = if found.is_loose() || !loose {
+                (place.to_owned(), self.notice(place, taken(&owner)))
+            } else {
+                (owner.clone(), self.notice(&owner, taken(place)))
+            };
+            self.waiting
+                .entry(key.clone())
+                .or_default()
+                .insert(loser.clone());
+            if loser == place {
+                return Err(notice);
             }
-            let notice = self.notice(&owner, taken(place));
-            self.places.insert(owner, Err(notice));
+            self.places.insert(loser, Err(notice));
         }
         self.owners.insert(key, place.to_owned());
         Ok(found)
@@ -336,27 +370,24 @@ impl FileSource {
 
     /// A key is free again: whoever was refused it gets another chance.
     fn reconsider(&mut self, key: &str) {
-        let waiting = format!("{key:?} is already found at ");
-        let places: Vec<String> = self
-            .places
-            .iter()
-            .filter(|(_, outcome)| {
-                let notice = outcome.as_ref().err();
-                notice.is_some_and(|n| n.code == "duplicate" && n.message.starts_with(&waiting))
-            })
-            .map(|(place, _)| place.clone())
-            .collect();
-        for place in places {
+        for place in self.waiting.remove(key).unwrap_or_default() {
+            let refused = matches!(self.places.get(&place), Some(Err(n)) if n.code == "duplicate");
+            if !refused {
+                continue;
+            }
             self.loose.remove(&place);
-            let folder = parent(&place).to_owned();
+            let folder = match self.plan {
+                Plan::Folders => place,
+                Plan::Skills(_) | Plan::Prompts(_) => parent(&place).to_owned(),
+            };
             self.rebuild(&[folder]);
         }
     }
 
     /// Looks at one skill again, because a read found other bytes than expected.
-    pub(crate) fn refresh(&mut self, location: &Location) {
+    pub(crate) fn refresh(&mut self, location: &Location, path: &RelPath) {
         let path = match location {
-            Location::Folder(_, folder) => self.root.join(&join(folder, DOCUMENT)),
+            Location::Folder(_, folder) => self.root.join(&join(folder, path.as_str())),
             Location::Loose(_, file) => self.root.join(file),
             Location::Stored(_) | Location::State => return,
         };
@@ -389,8 +420,26 @@ impl FileSource {
     fn skill_folder(&self, folder: &str) -> Option<Outcome> {
         let record = self.index.folders.get(folder)?;
         if !record.has_document() {
-            let refused = record.refused.iter().find(|(name, _)| &**name == DOCUMENT);
-            return refused.map(|(_, why)| Err(self.notice(&join(folder, DOCUMENT), why.clone())));
+            let telling = |name: &str| name == DOCUMENT || name == UNREADABLE;
+            let refused = record.refused.iter().find(|(name, _)| telling(name));
+            let in_skill = self.index.enclosing(folder).next().is_some();
+            return match refused {
+                Some((name, why)) => {
+                    let at = join(folder, name);
+                    Some(Err(self.notice(at.trim_end_matches('/'), why.clone())))
+                }
+                None if record.misnamed() && !in_skill => Some(Err(self.notice(
+                    &join(folder, "skill.md"),
+                    Refusal {
+                        code: "missing_document",
+                        message: format!(
+                            "{}: hosts look for SKILL.md: rename it",
+                            show(&self.root.join(&join(folder, "skill.md")))
+                        ),
+                    },
+                ))),
+                None => None,
+            };
         }
         let outcome = self
             .skill_id(folder)
@@ -429,7 +478,11 @@ impl FileSource {
         let mut open = vec![folder.to_owned()];
         while let Some(here) = open.pop() {
             let Some(record) = self.index.folders.get(here.as_str()) else {
-                continue;
+                let path = self.root.join(&here);
+                return Err(Error::Skipped {
+                    code: "unreadable",
+                    message: format!("{}: could not be looked into", show(&path)),
+                });
             };
             if let Some((name, why)) = record.refused.first() {
                 return Err(self.refused(&join(&here, name), why));
@@ -512,13 +565,27 @@ impl FileSource {
         let is_skill = |f: &str| !prompts && pattern.matches(&join(f, DOCUMENT));
         if is_skill(folder) && record.has_document() {
             let outcome = self.skill_folder(folder);
+            let inside: Vec<String> = record.files.iter().map(|f| join(folder, &f.name)).collect();
             self.set_place(folder, outcome);
+            for path in inside {
+                self.set_place(&path, None);
+            }
             return;
         }
         let belongs = self.index.enclosing(folder).any(is_skill);
         let names: Vec<String> = record.files.iter().map(|f| join(folder, &f.name)).collect();
         let matched: Vec<String> = names.into_iter().filter(|n| pattern.matches(n)).collect();
+        let refused: Vec<(String, Refusal)> = record
+            .refused
+            .iter()
+            .map(|(name, why)| (join(folder, name), why.clone()))
+            .filter(|(path, _)| pattern.matches(path) || path.ends_with('/'))
+            .collect();
         self.set_place(folder, None);
+        for (path, why) in refused {
+            let notice = self.notice(path.trim_end_matches('/'), why);
+            self.set_place(&path, Some(Err(notice)));
+        }
         for path in matched {
             if belongs {
                 self.set_place(&path, None);

@@ -56,6 +56,9 @@ pub(crate) struct FolderRecord {
     in_skill: bool,
 }
 
+/// The name under which a folder that cannot be listed is refused.
+pub(crate) const UNREADABLE: &str = "";
+
 /// Why something cannot be part of a skill.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
@@ -88,6 +91,11 @@ impl FolderRecord {
         self.file(DOCUMENT).is_some()
     }
 
+    /// Whether there is a document under a name that hosts do not look for.
+    pub(crate) fn misnamed(&self) -> bool {
+        !self.has_document() && self.file("skill.md").is_some()
+    }
+
     pub(crate) fn file(&self, name: &str) -> Option<&FileRecord> {
         let at = self.files.binary_search_by(|f| (*f.name).cmp(name)).ok()?;
         self.files.get(at)
@@ -106,6 +114,8 @@ pub(crate) struct Delta {
     pub(crate) scanned: BTreeSet<String>,
     /// Files and folders that are no longer there.
     pub(crate) gone: BTreeSet<String>,
+    /// Folders whose changed files are still to be read.
+    unread: BTreeSet<String>,
 }
 
 /// Everything known of a root.
@@ -148,6 +158,7 @@ impl Index {
                 self.refresh(root, &folder, &mut delta);
             }
         }
+        self.read_delta(root, &mut delta);
     }
 
     /// Looks at the whole tree beneath a folder, reusing whatever did not change.
@@ -192,7 +203,10 @@ impl Index {
     /// Brings the index up to date after changes at these paths, and says what that touched.
     pub(crate) fn reconcile(&mut self, root: &Root, paths: &BTreeSet<String>) -> Delta {
         let mut delta = Delta::default();
-        for path in paths {
+        let ours = |path: &&String| {
+            path.split('/').count() <= MAX_DEPTH && !path.split('/').any(is_ignored)
+        };
+        for path in paths.iter().filter(ours) {
             // A folder that is gone is noticed from the nearest one that is still there.
             let mut folder = parent(path);
             while !folder.is_empty() && root.stamp(folder).is_none() {
@@ -210,6 +224,7 @@ impl Index {
                 self.scan(root, path);
             }
         }
+        self.read_delta(root, &mut delta);
         delta
     }
 
@@ -256,7 +271,24 @@ impl Index {
             self.scan(root, &new);
             delta.scanned.insert(new);
         }
-        self.read_changed_in(root, &[folder.to_owned()]);
+        delta.unread.insert(folder.to_owned());
+    }
+
+    /// Reads what changed in the folders of a delta, and around them where a limit held it back.
+    fn read_delta(&mut self, root: &Root, delta: &mut Delta) {
+        let unread = std::mem::take(&mut delta.unread);
+        let mut folders: BTreeSet<String> = BTreeSet::new();
+        for folder in unread {
+            // The outermost skill decides which of its files may be read.
+            let outermost = self.enclosing(&folder).last().map(str::to_owned);
+            match outermost {
+                Some(skill) if !folders.contains(&skill) => folders.extend(self.beneath(&skill)),
+                _ => {}
+            }
+            folders.insert(folder);
+        }
+        let folders: Vec<String> = folders.into_iter().collect();
+        self.read_changed_in(root, &folders);
     }
 
     fn forget(&mut self, folder: &str) {
@@ -277,14 +309,13 @@ impl Index {
         .filter(|f| self.folders.get(*f).is_some_and(FolderRecord::has_document))
     }
 
-    /// Every folder that has a document, or what should be one, sorted.
+    /// Every folder that has a document, or what should be one, or cannot be read, sorted.
     pub(crate) fn with_document(&self) -> Vec<String> {
         let mut folders: Vec<String> = self
             .folders
             .par_iter()
             .filter(|(_, record)| {
-                let refused = record.refused.iter().any(|(name, _)| **name == *DOCUMENT);
-                refused || record.has_document()
+                record.has_document() || record.misnamed() || !record.refused.is_empty()
             })
             .map(|(folder, _)| folder.to_string())
             .collect();
@@ -319,9 +350,10 @@ impl Index {
                 record.is_some_and(|r| r.in_skill && r.files.iter().any(|f| f.digest.is_none()))
             })
             .collect();
+        let mut limits: Map<String, bool> = Map::default();
         let wanted: Vec<&String> = wanted
             .into_iter()
-            .filter(|folder| self.is_readable(folder))
+            .filter(|folder| self.is_readable(folder, &mut limits))
             .collect();
         let now = now_nanos();
         let read: Vec<Read> = wanted
@@ -365,8 +397,8 @@ impl Index {
         }
     }
 
-    /// Whether at least one skill around a folder is within the limits.
-    fn is_readable(&self, folder: &str) -> bool {
+    /// Whether at least one skill around a folder is within the limits; each is asked once.
+    fn is_readable(&self, folder: &str, limits: &mut Map<String, bool>) -> bool {
         let own = self
             .folders
             .get(folder)
@@ -374,7 +406,14 @@ impl Index {
         own.then_some(folder)
             .into_iter()
             .chain(self.enclosing(folder))
-            .any(|skill| self.limits(skill).is_ok())
+            .any(|skill| match limits.get(skill) {
+                Some(within) => *within,
+                None => {
+                    let within = self.limits(skill).is_ok();
+                    limits.insert(skill.to_owned(), within);
+                    within
+                }
+            })
     }
 
     /// Checks a skill's file count and size without reading it.
@@ -382,10 +421,19 @@ impl Index {
         let mut count = 0;
         let mut size = 0u64;
         let mut open = vec![skill.to_owned()];
+        let mut folders = 0;
         while let Some(folder) = open.pop() {
             let Some(record) = self.folders.get(folder.as_str()) else {
                 continue;
             };
+            // Folders cost as much as files to walk, and are bounded like them.
+            folders += record.folders.len();
+            if folders > 4 * MAX_FILES {
+                return Err(repertoire_core::Error::TooManyFiles {
+                    count: folders,
+                    max: MAX_FILES,
+                });
+            }
             count += record.files.len();
             let sizes = record.files.iter().filter_map(|f| f.stamp);
             size = sizes.fold(size, |sum, stamp| sum.saturating_add(stamp.size));
@@ -445,7 +493,19 @@ fn list(
         stamp: (!stamp.is_fresh(now_nanos())).then_some(stamp),
         ..FolderRecord::default()
     };
-    for (name, kind) in root.list(folder).ok()? {
+    let names = match root.list(folder) {
+        Ok(names) => names,
+        // Gone while we looked is no problem; there and not to be read is one.
+        Err(error) => {
+            root.stamp(folder)?;
+            record.stamp = None;
+            record
+                .refused
+                .push((UNREADABLE.into(), Refusal::from(&error)));
+            return Some(record);
+        }
+    };
+    for (name, kind) in names {
         if is_ignored(&name) {
             continue;
         }
@@ -467,6 +527,10 @@ fn list(
             }
             Err(error) => record.refused.push((name, Refusal::from(&error))),
         }
+    }
+    if !record.refused.is_empty() {
+        // What was refused is not kept between runs, so the folder has to be listed again.
+        record.stamp = None;
     }
     Some(record)
 }

@@ -79,6 +79,13 @@ impl Root {
         &self.path
     }
 
+    /// Whether the path still leads to this folder.
+    pub(crate) fn is_in_place(&self) -> bool {
+        let here = Dir::open_ambient_dir(&self.path, ambient_authority());
+        let identity = |dir: &Dir| dir.dir_metadata().ok().map(|m| stamp_of(&m).inode);
+        here.is_ok_and(|here| identity(&here) == identity(&self.dir))
+    }
+
     /// The full path of something beneath, for messages.
     pub(crate) fn join(&self, relative: &str) -> PathBuf {
         if relative.is_empty() {

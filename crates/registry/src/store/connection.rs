@@ -17,14 +17,16 @@ use crate::error::{Error, Result};
 /// How long a write waits for another process.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Files up to this size are checked page by page at every open; larger ones by `doctor`.
-const QUICK_CHECK_BYTES: u64 = 32 * 1024 * 1024;
+const QUICK_CHECK_BYTES: u64 = 8 * 1024 * 1024;
 
 /// Who may have written the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
     /// This user.
     Own,
-    /// Anybody: it came with a folder from elsewhere.
+    /// This user, who may only read it now.
+    ReadOnly,
+    /// Anybody: it came with a folder from elsewhere. Only read, and checked to the last page.
     Foreign,
 }
 
@@ -61,7 +63,7 @@ pub(super) fn prepare(path: &Path, trust: Trust) -> Result<Connection> {
 pub(super) fn connect(path: &Path, trust: Trust) -> Result<Connection> {
     let access = match trust {
         Trust::Own => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
-        Trust::Foreign => OpenFlags::SQLITE_OPEN_READ_ONLY,
+        Trust::ReadOnly | Trust::Foreign => OpenFlags::SQLITE_OPEN_READ_ONLY,
     };
     let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     // NOFOLLOW is about the file itself; the folder above it may well be behind a link.
@@ -94,7 +96,7 @@ fn configure(connection: &mut Connection, trust: Trust) -> rusqlite::Result<()> 
     connection.pragma_update(None, "foreign_keys", true)?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "secure_delete", "FAST")?;
-    if trust == Trust::Foreign {
+    if trust != Trust::Own {
         connection.pragma_update(None, "query_only", true)?;
     }
     connection.set_prepared_statement_cache_capacity(64);

@@ -51,7 +51,7 @@ impl Store {
             let oldest: Option<i64> = c
                 .prepare_cached("SELECT min(seq) FROM events")?
                 .query_row([], |row| row.get(0))?;
-            if oldest.is_some_and(|oldest| oldest > seq + 1) {
+            if oldest.is_some_and(|oldest| oldest > seq.saturating_add(1)) {
                 return Ok(None);
             }
             let mut statement =

@@ -1,7 +1,7 @@
 //! The SQLite store: one file a scope.
 //!
 //! Only this module knows SQL. Reads come from a small pool of connections and never wait for a
-//! writer; writes go through one thread with group commit ([`writer`]) and are durable when they
+//! writer; writes go through one thread with group commit and are durable when they
 //! return. Every change leaves an event, so that other processes on the same file can follow.
 
 mod approvals;
@@ -69,7 +69,7 @@ impl Store {
                 connection::connect(path, trust)?,
                 path.to_owned(),
             )?),
-            Trust::Foreign => None,
+            Trust::ReadOnly | Trust::Foreign => None,
         };
         Ok(Arc::new(Self {
             path: path.to_owned(),
@@ -141,7 +141,10 @@ impl Store {
     ) -> Result<T> {
         match &self.writer {
             Some(writer) => writer.write(work),
-            None => Err(Error::Untrusted(self.path.clone())),
+            None => Err(match self.trust {
+                Trust::Foreign => Error::Untrusted(self.path.clone()),
+                Trust::Own | Trust::ReadOnly => Error::ReadOnly(self.path.clone()),
+            }),
         }
     }
 }
