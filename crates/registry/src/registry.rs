@@ -20,7 +20,7 @@ use crate::{
     origin::{Origin, Scope, Trusted},
     settings::{AskedBy, Place, Settings},
     source::{FileSource, Location, Notice, Pattern, Plan},
-    store::{NewSkill, Revision, Store, Trust},
+    store::{NewSkill, Revision, StateRow, Store, Trust},
     trust,
 };
 
@@ -304,7 +304,7 @@ impl Registry {
     /// The body of a skill, as `iii://<id>` serves it.
     pub fn body(&self, entry: &Entry) -> Result<Bytes> {
         match &entry.location {
-            Location::State => Ok(self.registered_body(&entry.id)?.into()),
+            Location::State(scope) => Ok(self.registered_body(*scope, &entry.id)?.into()),
             _ => self.file(entry, &RelPath::document()),
         }
     }
@@ -317,8 +317,8 @@ impl Registry {
         };
         let expected = entry.head.file(path).ok_or_else(missing)?;
         match &entry.location {
-            Location::State => {
-                let body = self.registered_body(&entry.id)?;
+            Location::State(scope) => {
+                let body = self.registered_body(*scope, &entry.id)?;
                 let document = surface::registered_document(&entry.id, &body);
                 Ok(document.unwrap_or(body).into())
             }
@@ -368,22 +368,27 @@ impl Registry {
 
     /// The text of a static prompt; `None` if a function renders it.
     pub fn prompt_body(&self, entry: &PromptEntry) -> Result<Option<String>> {
-        let Some(bytes) = entry.location.read(&RelPath::document()) else {
-            let stored = self.primary()?.store.prompt(entry.prompt.name.as_str())?;
+        if let Location::State(scope) = &entry.location {
+            let store = &self.attached(*scope)?.store;
+            let stored = store.prompt(entry.prompt.name.as_str())?;
             return Ok(stored.and_then(|prompt| prompt.body));
+        }
+        let Some(bytes) = entry.location.read(&RelPath::document()) else {
+            return Ok(None);
         };
         let bytes = bytes?;
         let text = utf8(entry.prompt.name.as_str(), &bytes)?;
         Ok(Some(repertoire_core::frontmatter::body(text).to_owned()))
     }
 
-    fn registered_body(&self, id: &SkillId) -> Result<String> {
+    fn registered_body(&self, scope: Scope, id: &SkillId) -> Result<String> {
         /// The part of a row that is the body; the rest is not even copied.
         #[derive(serde::Deserialize)]
         struct Row {
             skill: String,
         }
-        let row = self.primary()?.store.state_text(SKILLS, id.as_str())?;
+        let store = &self.attached(scope)?.store;
+        let row = store.state_text(SKILLS, id.as_str())?;
         row.and_then(|text| serde_json::from_str::<Row>(&text).ok())
             .map(|row| row.skill)
             .ok_or_else(|| Error::no_skill(id))
@@ -417,10 +422,14 @@ impl Registry {
             })
     }
 
+    /// The stores whose registered content counts, the one that wins first.
+    fn trusted(&self) -> impl Iterator<Item = &Attached> {
+        self.stores.iter().filter(|a| a.trusted == Trusted::Yes)
+    }
+
     /// The store that registered content goes to: the workspace's if it is trusted.
     fn primary(&self) -> Result<&Attached> {
-        let trusted = self.stores.iter().find(|a| a.trusted == Trusted::Yes);
-        trusted.ok_or(Error::NotFound {
+        self.trusted().next().ok_or(Error::NotFound {
             what: "scope",
             name: Scope::Account.as_str().to_owned(),
         })
@@ -480,12 +489,16 @@ impl Registry {
         self.sync_store(attached)
     }
 
-    /// Takes a registered body away; says whether there was one.
+    /// Takes a registered body away, from the workspace first; says whether there was one.
     pub fn unregister(&self, id: &SkillId) -> Result<bool> {
-        let attached = self.primary()?;
-        let old = attached.store.state_delete(SKILLS, id.as_str())?;
-        self.sync_store(attached)?;
-        Ok(old.is_some())
+        for attached in self.trusted() {
+            let old = attached.store.state_delete(SKILLS, id.as_str())?;
+            self.sync_store(attached)?;
+            if old.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Stores a prompt in place of any of its name.
@@ -495,12 +508,16 @@ impl Registry {
         self.sync_store(attached)
     }
 
-    /// Removes a stored prompt; says whether there was one.
+    /// Removes a stored prompt, from the workspace first; says whether there was one.
     pub fn remove_prompt(&self, name: &PromptName) -> Result<bool> {
-        let attached = self.primary()?;
-        let removed = attached.store.remove_prompt(name)?;
-        self.sync_store(attached)?;
-        Ok(removed)
+        for attached in self.trusted() {
+            let removed = attached.store.remove_prompt(name)?;
+            self.sync_store(attached)?;
+            if removed {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     // ---- following ----
@@ -546,30 +563,29 @@ impl Registry {
         // Read the number first: what comes in between is applied twice, never lost.
         let last = attached.store.last_seq()?;
         let origin = Origin::of_scope(attached.scope);
-        let primary = self.is_primary(attached);
-        let ours = |entry: &Origin| *entry == origin || (primary && *entry == Origin::State);
         // Whatever the store no longer has goes; what it has comes back right after.
         let snapshot = self.snapshot();
+        let is_here = |location: &Location| matches!(location, Location::State(scope) if *scope == attached.scope);
         let mut changes: Vec<Change> = snapshot
             .all_skills()
-            .filter(|(entry, _)| ours(&entry.origin))
+            .filter(|(entry, _)| entry.origin == origin || is_here(&entry.location))
             .map(|(entry, _)| Change::RemoveSkill(entry.id.clone(), entry.origin.clone()))
             .collect();
-        if primary {
-            let prompts = snapshot.prompts().filter(|p| p.origin == Origin::State);
-            changes.extend(
-                prompts.map(|p| Change::RemovePrompt(p.prompt.name.clone(), Origin::State)),
-            );
-        }
+        let prompts = snapshot.prompts().filter(|p| is_here(&p.location));
+        changes.extend(prompts.map(|p| Change::RemovePrompt(p.prompt.name.clone(), Origin::State)));
         for (id, head) in attached.store.heads()? {
             changes.push(put_package(attached, id, head, Again::Ignore));
         }
-        if primary {
+        if attached.trusted == Trusted::Yes {
             for row in attached.store.state_rows(SKILLS)? {
-                changes.extend(put_registered(&row.key, row.head, Again::Ignore));
+                changes.extend(self.registered_change(
+                    &row.key,
+                    Again::Ignore,
+                    Some((attached, &row)),
+                )?);
             }
             for stored in attached.store.prompts()? {
-                changes.push(put_prompt(stored.prompt, Again::Ignore));
+                changes.extend(self.prompt_change(&stored.prompt.name, Again::Ignore)?);
             }
         }
         self.catalogue.apply(changes);
@@ -580,6 +596,45 @@ impl Registry {
     fn is_primary(&self, attached: &Attached) -> bool {
         self.primary()
             .is_ok_and(|primary| std::ptr::eq(primary, attached))
+    }
+
+    /// What registered content under a key means to the catalogue: the first store that has it.
+    ///
+    /// A row that is no skill (a direct write to the scope may be anything) is left out.
+    fn registered_change(
+        &self,
+        key: &str,
+        again: Again,
+        known: Option<(&Attached, &StateRow)>,
+    ) -> Result<Option<Change>> {
+        let Ok(id) = key.parse::<SkillId>() else {
+            return Ok(None);
+        };
+        // The first store's own row needs no second look.
+        if let Some((attached, row)) = known
+            && self.is_primary(attached)
+        {
+            let head = row.head.clone();
+            return Ok(head.map(|head| put_registered(attached, id, head, again)));
+        }
+        for attached in self.trusted() {
+            if let Some(row) = attached.store.state_row(SKILLS, key)? {
+                return Ok(row
+                    .head
+                    .map(|head| put_registered(attached, id, head, again)));
+            }
+        }
+        Ok(Some(Change::RemoveSkill(id, Origin::State)))
+    }
+
+    /// What a stored prompt means to the catalogue: the first store that has it.
+    fn prompt_change(&self, name: &PromptName, again: Again) -> Result<Option<Change>> {
+        for attached in self.trusted() {
+            if let Some(stored) = attached.store.prompt(name.as_str())? {
+                return Ok(Some(put_prompt(attached, stored.prompt, again)));
+            }
+        }
+        Ok(Some(Change::RemovePrompt(name.clone(), Origin::State)))
     }
 
     /// Applies what happened in a store since the last look, in the order it happened.
@@ -603,23 +658,11 @@ impl Registry {
                         None => Change::RemoveSkill(id, origin),
                     });
                 }
-                "state:skills" if self.is_primary(attached) => {
-                    let row = attached.store.state_row(SKILLS, &event.id)?;
-                    changes.extend(match row {
-                        Some(row) => put_registered(&row.key, row.head, Again::Tell),
-                        None => event
-                            .id
-                            .parse()
-                            .ok()
-                            .map(|id| Change::RemoveSkill(id, Origin::State)),
-                    });
+                "state:skills" if attached.trusted == Trusted::Yes => {
+                    changes.extend(self.registered_change(&event.id, Again::Tell, None)?);
                 }
-                "prompt" if self.is_primary(attached) => {
-                    let name: PromptName = event.id.parse()?;
-                    changes.push(match attached.store.prompt(name.as_str())? {
-                        Some(stored) => put_prompt(stored.prompt, Again::Tell),
-                        None => Change::RemovePrompt(name, Origin::State),
-                    });
+                "prompt" if attached.trusted == Trusted::Yes => {
+                    changes.extend(self.prompt_change(&event.id.parse()?, Again::Tell)?);
                 }
                 _ => {}
             }
@@ -657,24 +700,23 @@ fn put_package(attached: &Attached, id: SkillId, head: Head, again: Again) -> Ch
     Change::PutSkill(entry, again)
 }
 
-/// A row that is no skill (a direct write to the scope may be anything) is left out.
-fn put_registered(key: &str, head: Option<Head>, again: Again) -> Option<Change> {
+fn put_registered(attached: &Attached, id: SkillId, head: Head, again: Again) -> Change {
     let entry = Entry {
-        id: key.parse().ok()?,
+        id,
         origin: Origin::State,
         trusted: Trusted::Yes,
-        head: Arc::new(head?),
-        location: Location::State,
+        head: Arc::new(head),
+        location: Location::State(attached.scope),
     };
-    Some(Change::PutSkill(entry, again))
+    Change::PutSkill(entry, again)
 }
 
-fn put_prompt(prompt: Prompt, again: Again) -> Change {
+fn put_prompt(attached: &Attached, prompt: Prompt, again: Again) -> Change {
     let entry = PromptEntry {
         prompt: Arc::new(prompt),
         origin: Origin::State,
         trusted: Trusted::Yes,
-        location: Location::State,
+        location: Location::State(attached.scope),
     };
     Change::PutPrompt(entry, again)
 }

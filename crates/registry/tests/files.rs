@@ -453,3 +453,134 @@ fn what_cannot_be_read_is_not_dropped_silently() {
         assert_eq!(ids(&registry), ["open"]);
     }
 }
+
+/// Opens a root twice with a cache; the second start is a warm one.
+fn twice(root: &Path) -> (Arc<Registry>, Arc<Registry>) {
+    for n in 0..70 {
+        skill(root, &format!("filler/f{n}"), "# F\n");
+    }
+    let cache = tempfile::tempdir().unwrap();
+    let settings = Settings {
+        cache: Some(cache.path().to_owned()),
+        ..Settings::of_folders([root.to_owned()])
+    };
+    let first = Registry::open(settings.clone()).unwrap();
+    // Stamps within the clock's tick are not believed; wait until these are older.
+    let written = std::time::Instant::now();
+    while written.elapsed() < std::time::Duration::from_millis(80) {
+        std::thread::yield_now();
+    }
+    let second = Registry::open(settings.clone()).unwrap();
+    drop(second);
+    (first, Registry::open(settings).unwrap())
+}
+
+#[test]
+fn t2_what_was_refused_is_refused_on_a_warm_start_too() {
+    let root = tempfile::tempdir().unwrap();
+    skill(root.path(), "linked", "");
+    symlink("/etc/hostname", root.path().join("linked/x")).unwrap();
+    skill(root.path(), "piped", "");
+    let pipe = root.path().join("piped/x");
+    assert!(
+        std::process::Command::new("mkfifo")
+            .arg(pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let (cold, warm) = twice(root.path());
+    assert_eq!(codes(&cold), ["escapes_root", "not_regular"]);
+    assert_eq!(codes(&warm), codes(&cold));
+    assert_eq!(ids(&warm), ids(&cold));
+}
+
+#[test]
+fn a_rescan_notices_a_document_that_is_gone() {
+    let root = tempfile::tempdir().unwrap();
+    skill(root.path(), "a", "# A\n");
+    file(root.path(), "a/notes.md", "n");
+    let registry = open(root.path());
+    fs::remove_file(root.path().join("a/SKILL.md")).unwrap();
+    registry.rescan();
+    assert!(registry.snapshot().is_empty());
+}
+
+#[test]
+fn ignored_folders_stay_ignored_when_they_change() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path().canonicalize().unwrap();
+    skill(&root, "a", "# A\n");
+    let registry = open(&root);
+    skill(&root, "node_modules/evil", "# Evil\n");
+    registry.reconcile(&[root.join("node_modules/evil/SKILL.md")]);
+    registry.rescan();
+    assert_eq!(ids(&registry), ["a"]);
+}
+
+#[test]
+fn a_read_of_an_edited_supporting_file_brings_the_listing_along() {
+    let root = tempfile::tempdir().unwrap();
+    skill(root.path(), "a", "# A\n");
+    file(root.path(), "a/references/x.md", "one");
+    let registry = open(root.path());
+    file(root.path(), "a/references/x.md", "two, and longer");
+    assert_eq!(
+        read(&registry, "skill://a/references/x.md"),
+        "two, and longer"
+    );
+    let snapshot = registry.snapshot();
+    let entry = snapshot.get(&"a".parse().unwrap()).unwrap();
+    let listed = entry
+        .head
+        .file(&"references/x.md".parse().unwrap())
+        .unwrap();
+    assert_eq!(
+        listed.digest,
+        repertoire_core::Digest::of(b"two, and longer")
+    );
+}
+
+#[test]
+fn a_folder_that_becomes_a_skill_takes_its_loose_files_along() {
+    let base = tempfile::tempdir().unwrap();
+    let base = base.path().canonicalize().unwrap();
+    file(&base, "docs/a/x.md", "# X\n\nx\n");
+    let registry = Registry::open(patterns(&base, &["docs/**/*.md"], &[])).unwrap();
+    assert_eq!(ids(&registry), ["a/x"]);
+    skill(&base, "docs/a", "# A\n");
+    registry.reconcile(&[base.join("docs/a/SKILL.md")]);
+    assert_eq!(ids(&registry), ["a"]);
+    fs::remove_file(base.join("docs/a/SKILL.md")).unwrap();
+    registry.reconcile(&[base.join("docs/a/SKILL.md")]);
+    assert_eq!(ids(&registry), ["a/x"]);
+}
+
+#[test]
+fn a_skill_that_shrinks_below_its_limit_is_taken() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path().canonicalize().unwrap();
+    skill(&root, "s", "# S\n");
+    for n in 0..256 {
+        file(&root, &format!("s/a/f{n}"), "x");
+        file(&root, &format!("s/b/f{n}"), "x");
+    }
+    let registry = open(&root);
+    assert_eq!(codes(&registry), ["too_many_files"]);
+    fs::remove_file(root.join("s/a/f0")).unwrap();
+    registry.reconcile(&[root.join("s/a/f0")]);
+    assert_eq!(ids(&registry), ["s"]);
+}
+
+#[test]
+fn t7_a_skill_of_thousands_of_folders_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    skill(root.path(), "s", "# S\n");
+    for n in 0..5000 {
+        file(root.path(), &format!("s/d{n}/f"), "x");
+    }
+    let started = std::time::Instant::now();
+    let registry = open(root.path());
+    assert_eq!(codes(&registry), ["too_many_files"]);
+    assert!(started.elapsed() < std::time::Duration::from_secs(10));
+}

@@ -398,3 +398,26 @@ fn t35_a_full_disk_loses_nothing_that_was_acknowledged() {
         .collect();
     assert_eq!(ids, ["kept", "later"]);
 }
+
+#[test]
+fn a_follower_that_lost_events_forgets_what_is_gone() {
+    let home = tempfile::tempdir().unwrap();
+    let registry = open(home.path());
+    registry
+        .add(Scope::Account, vec![new("gone", "1"), new("kept", "1")])
+        .unwrap();
+    let file = rusqlite::Connection::open(home.path().join("agents.db")).unwrap();
+    // As if so much had happened since that the log no longer reaches back.
+    file.execute_batch(
+        "DELETE FROM skills WHERE path = 'gone'; DELETE FROM events;
+         INSERT INTO events (seq, op, kind, id, at) VALUES (500000, 'put', 'other', 'x', '')",
+    )
+    .unwrap();
+    registry.sync().unwrap();
+    let ids: Vec<_> = registry
+        .snapshot()
+        .skills()
+        .map(|e| e.id.to_string())
+        .collect();
+    assert_eq!(ids, ["kept"]);
+}

@@ -148,3 +148,115 @@ fn t17_a_damaged_store_of_a_stranger_does_not_lock_the_user_out() {
     let codes: Vec<_> = registry.notices().iter().map(|n| n.code).collect();
     assert!(codes.contains(&"store_corrupt"), "{codes:?}");
 }
+
+#[test]
+fn t17_nesting_does_not_override_a_trusted_file() {
+    let home = tempfile::tempdir().unwrap();
+    let workspace = tempfile::tempdir().unwrap();
+    let files = [
+        (
+            RelPath::document(),
+            document("code-mode", "# Mine\n").into(),
+        ),
+        ("references/policies.md".parse().unwrap(), "mine".into()),
+    ];
+    let mine = NewSkill::from_files("code-mode".parse().unwrap(), files.into()).unwrap();
+    account(home.path()).put_skills(vec![mine]).unwrap();
+    skill(workspace.path(), "skills/code-mode/references", "");
+    common::file(
+        workspace.path(),
+        "skills/code-mode/references/policies.md",
+        "planted",
+    );
+    fs::create_dir_all(workspace.path().join(trust::FOLDER)).unwrap();
+    let registry = open(home.path(), workspace.path());
+    let uri = "skill://code-mode/references/policies.md".parse().unwrap();
+    assert_eq!(registry.read(&uri).unwrap().bytes, "mine");
+}
+
+#[test]
+fn t18_a_planted_store_with_a_forged_listing_harms_nobody() {
+    let home = tempfile::tempdir().unwrap();
+    account(home.path())
+        .put_skills(vec![new("mine", "1")])
+        .unwrap();
+    for sql in [
+        "UPDATE skills SET head = 'x'",
+        "UPDATE skills SET path = '../x'",
+        "UPDATE skills SET head = json_set(head, '$.files[0].size', -1)",
+    ] {
+        let workspace = tempfile::tempdir().unwrap();
+        let file = trust::workspace_store(workspace.path());
+        Store::open(&file, Trust::Own)
+            .unwrap()
+            .put_skills(vec![new("a", "1")])
+            .unwrap();
+        rusqlite::Connection::open(&file)
+            .unwrap()
+            .execute_batch(sql)
+            .unwrap();
+        let registry = open(home.path(), workspace.path());
+        assert_eq!(winner(&registry, "mine"), Origin::Account, "{sql}");
+        assert!(!registry.notices().is_empty(), "{sql}");
+    }
+}
+
+#[test]
+fn t19_stored_bytes_that_differ_from_the_listing_are_not_served() {
+    let home = tempfile::tempdir().unwrap();
+    let store = account(home.path());
+    store
+        .put_skills(vec![new("a", "one"), new("b", "two")])
+        .unwrap();
+    drop(store);
+    let file = rusqlite::Connection::open(home.path().join(trust::STORE)).unwrap();
+    // The row of `a` now points to the bytes of `b`, whose digest is their own.
+    file.execute_batch(
+        "UPDATE skill_files SET digest = (SELECT f.digest FROM skill_files f JOIN skills s ON
+             f.skill_id = s.id WHERE s.path = 'b')
+         WHERE skill_id = (SELECT id FROM skills WHERE path = 'a')",
+    )
+    .unwrap();
+    drop(file);
+    let settings = Settings {
+        account: Some(home.path().to_owned()),
+        ..Settings::default()
+    };
+    let registry = Registry::open(settings).unwrap();
+    let error = registry.read(&"iii://a".parse().unwrap()).unwrap_err();
+    assert_eq!(error.code(), "store_corrupt");
+}
+
+#[test]
+fn what_was_registered_in_the_account_is_still_there_in_a_trusted_workspace() {
+    let home = tempfile::tempdir().unwrap();
+    let workspace = tempfile::tempdir().unwrap();
+    let plain = Registry::open(Settings {
+        account: Some(home.path().to_owned()),
+        ..Settings::default()
+    })
+    .unwrap();
+    plain
+        .register(&"note".parse().unwrap(), "# Account\n")
+        .unwrap();
+    plain
+        .register(&"both".parse().unwrap(), "# Account\n")
+        .unwrap();
+    trust::trust(&account(home.path()), workspace.path()).unwrap();
+    let registry = open(home.path(), workspace.path());
+    registry
+        .register(&"both".parse().unwrap(), "# Workspace\n")
+        .unwrap();
+    let text = |id: &str| {
+        registry
+            .read(&format!("iii://{id}").parse().unwrap())
+            .unwrap()
+            .bytes
+    };
+    assert_eq!(
+        (text("note"), text("both")),
+        ("# Account\n".into(), "# Workspace\n".into())
+    );
+    assert!(registry.unregister(&"both".parse().unwrap()).unwrap());
+    assert_eq!(text("both"), "# Account\n");
+}

@@ -8,7 +8,7 @@ fn entry(id: &str, origin: Origin, trusted: Trusted, body: &str) -> Entry {
         id,
         origin,
         trusted,
-        location: Location::State,
+        location: Location::State(crate::Scope::Account),
     }
 }
 

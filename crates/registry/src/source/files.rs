@@ -63,8 +63,8 @@ pub(crate) enum Location {
     Loose(Arc<Root>, Arc<str>),
     /// A package in the store of a scope.
     Stored(crate::Scope),
-    /// A body registered at run time.
-    State,
+    /// A body or a prompt registered at run time, in the store of a scope.
+    State(crate::Scope),
 }
 
 /// What a source has at one place.
@@ -389,7 +389,7 @@ impl FileSource {
         let path = match location {
             Location::Folder(_, folder) => self.root.join(&join(folder, path.as_str())),
             Location::Loose(_, file) => self.root.join(file),
-            Location::Stored(_) | Location::State => return,
+            Location::Stored(_) | Location::State(_) => return,
         };
         self.reconcile(std::iter::once(path.as_path()));
     }
@@ -638,8 +638,7 @@ impl Location {
             (Self::Folder(a, x), Self::Folder(b, y)) | (Self::Loose(a, x), Self::Loose(b, y)) => {
                 x == y && a.path() == b.path()
             }
-            (Self::Stored(a), Self::Stored(b)) => a == b,
-            (Self::State, Self::State) => true,
+            (Self::Stored(a), Self::Stored(b)) | (Self::State(a), Self::State(b)) => a == b,
             _ => false,
         }
     }
@@ -651,7 +650,7 @@ impl Location {
                 .read(&join(folder, path.as_str()), repertoire_core::MAX_BYTES)
                 .map(|(bytes, _)| bytes),
             Self::Loose(root, file) => root.read(file, MAX_BODY).map(|(bytes, _)| bytes),
-            Self::Stored(_) | Self::State => return None,
+            Self::Stored(_) | Self::State(_) => return None,
         })
     }
 }
