@@ -12,7 +12,7 @@ Exit codes:
   1  something is wrong with a skill, or a check failed
   2  the command line or the settings are wrong
   3  not found
-  4  refused: the input broke a rule, nothing was stored
+  4  refused: the input broke a rule, nothing was changed
   5  the store is damaged, newer, or busy
   6  the workspace is not trusted
   7  the file system refused
@@ -125,8 +125,8 @@ pub(crate) enum Command {
         /// `skill://<id>/<file>`, `iii://<id>`, `iii://skills` or `skill://index.json`
         #[arg(required_unless_present = "prompt")]
         uri: Option<String>,
-        /// Print a skill as one prompt text instead
-        #[arg(long, value_name = "SKILL", conflicts_with = "uri")]
+        /// Print a prompt, or a skill as one prompt text, instead
+        #[arg(long, value_name = "NAME", conflicts_with = "uri")]
         prompt: Option<Reference>,
     },
     /// Say whether folders are valid Agent Skills
@@ -167,7 +167,7 @@ pub(crate) enum Command {
         /// A skill folder, or a folder of skill folders
         #[arg(required = true, value_name = "PATH", value_hint = ValueHint::DirPath)]
         paths: Vec<PathBuf>,
-        /// The id to store it under [default: its path]
+        /// The id to store it under; it ends in the skill's name [default: its path]
         #[arg(long)]
         id: Option<SkillId>,
         #[command(flatten)]
@@ -180,7 +180,7 @@ pub(crate) enum Command {
     Remove {
         /// The skills
         #[arg(required = true, value_name = "SKILL")]
-        skills: Vec<SkillId>,
+        skills: Vec<Reference>,
         /// Forget the history too, with every file nothing else needs
         #[arg(long)]
         purge: bool,
@@ -190,8 +190,8 @@ pub(crate) enum Command {
     },
     /// Show every state a stored skill had
     History {
-        /// The skill
-        skill: SkillId,
+        /// The skill: an id, `workspace:id` or `account:id`
+        skill: Reference,
         /// The store [default: workspace in a trusted workspace, else account]
         #[arg(long, env = "REPERTOIRE_SCOPE", hide_env_values = true)]
         scope: Option<ScopeArg>,
@@ -201,8 +201,8 @@ pub(crate) enum Command {
         after_help = "Example:\n  repertoire history refunds\n  repertoire rollback refunds 2"
     )]
     Rollback {
-        /// The skill
-        skill: SkillId,
+        /// The skill: an id, `workspace:id` or `account:id`
+        skill: Reference,
         /// The revision, as `history` shows it
         revision: i64,
         /// The store [default: workspace in a trusted workspace, else account]

@@ -1,6 +1,6 @@
 //! Errors at the edge: what is printed, and with which exit code the process ends.
 
-use std::process::ExitCode;
+use std::{io::Write, process::ExitCode};
 
 use repertoire_core::text::terminal_safe;
 use serde_json::json;
@@ -59,6 +59,25 @@ fn describe(error: &anyhow::Error) -> (&'static str, Option<&'static str>) {
         }
     }
     ("error", None)
+}
+
+/// Answers a command line that makes no sense; help and version are no errors.
+pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+    let wants_json = std::env::args_os().any(|arg| arg == "--json");
+    if error.use_stderr() && wants_json {
+        let text = error.to_string();
+        let message = text
+            .trim_start_matches("error: ")
+            .lines()
+            .next()
+            .unwrap_or_default();
+        let body = json!({"error": {"code": "usage", "message": message, "hint": null}});
+        // With stderr gone there is nobody left to tell.
+        let _ = writeln!(std::io::stderr(), "{body}");
+        return ExitCode::from(USAGE);
+    }
+    let _ = error.print();
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE))
 }
 
 /// Prints an error for people, or as JSON, and gives the exit code.

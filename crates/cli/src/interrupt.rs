@@ -3,7 +3,10 @@
 //! Stores change in transactions, so most of the time the process can simply end. While files are
 //! being written, the writer is told instead, and cleans up before it ends.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::{
+    io::Write,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use crate::failure::INTERRUPTED;
 
@@ -15,6 +18,8 @@ pub(crate) fn install() {
     let installed = ctrlc::set_handler(|| {
         let again = STOP.swap(true, Ordering::SeqCst);
         if again || !BUSY.load(Ordering::SeqCst) {
+            // Stores change in transactions: what was not reported as done was not done.
+            let _ = writeln!(std::io::stderr(), "interrupted");
             std::process::exit(i32::from(INTERRUPTED));
         }
     });

@@ -14,13 +14,15 @@ use clap::Parser;
 use crate::{args::Args, output::Output};
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return failure::usage(&error),
+    };
     let output = Output::new(&args.global);
     interrupt::install();
     init_log(&args.global);
-    let result = settings::resolve(&args.global)
-        .and_then(|settings| commands::run(args.command, &settings, &output));
-    match result {
+    let settings = settings::resolve(&args.global);
+    match commands::run(args.command, settings, &output) {
         Ok(code) => code,
         Err(error) => failure::report(&error, &output),
     }

@@ -66,9 +66,11 @@ impl Output {
     /// Prints bytes exactly, unless a terminal would act on them.
     pub(crate) fn print_bytes(&self, bytes: &[u8]) -> Result<()> {
         let mut out = std::io::stdout().lock();
-        match std::str::from_utf8(bytes) {
-            Ok(text) if out.is_terminal() => out.write_all(terminal_safe(text).as_bytes())?,
-            _ => out.write_all(bytes)?,
+        if out.is_terminal() {
+            let text = String::from_utf8_lossy(bytes);
+            out.write_all(terminal_safe(&text).as_bytes())?;
+        } else {
+            out.write_all(bytes)?;
         }
         Ok(out.flush()?)
     }

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
-use repertoire_registry::{AskedBy, Place, Scope, Settings as Sources, trust};
+use anyhow::{Result, bail};
+use repertoire_registry::{AskedBy, Error, Place, Scope, Settings as Sources, folder, trust};
 use serde::Deserialize;
 
 use crate::{args::Global, failure::Usage};
@@ -46,6 +46,8 @@ pub(crate) struct Settings {
     pub(crate) sources: Sources,
     /// The store for writes, where a setting names one.
     pub(crate) scope: Option<Scope>,
+    /// What is wrong with the workspace's file; it counts only if the workspace is trusted.
+    pub(crate) workspace_problem: Option<String>,
 }
 
 impl Settings {
@@ -55,9 +57,7 @@ impl Settings {
             return Ok(self.sources.clone());
         }
         for path in paths {
-            if !path.is_dir() {
-                bail!(Usage(format!("{} is not a folder", path.display())));
-            }
+            need_folder(path)?;
         }
         Ok(Sources {
             cache: self.sources.cache.clone(),
@@ -80,7 +80,7 @@ pub(crate) fn resolve(global: &Global) -> Result<Settings> {
             )))
         }
         Some(path) => Some(path.clone()),
-        None => find_workspace(&account)?,
+        None => find_workspace(&account),
     };
     let cache = Some(account.join("cache"));
     if !global.from.is_empty() {
@@ -92,6 +92,7 @@ pub(crate) fn resolve(global: &Global) -> Result<Settings> {
                 ..Sources::default()
             },
             scope: None,
+            workspace_problem: None,
         };
         let sources = bare.sources_of(&global.from)?;
         return Ok(Settings { sources, ..bare });
@@ -103,13 +104,17 @@ pub(crate) fn resolve(global: &Global) -> Result<Settings> {
         ..Sources::default()
     };
     let mut scope = None;
+    let mut workspace_problem = None;
     if let Some(workspace) = &workspace {
         let own = workspace.join(trust::FOLDER);
-        let config = read_config(&own.join(CONFIG))?;
+        let config = read_config(&own).unwrap_or_else(|error| {
+            workspace_problem = Some(error.to_string());
+            Config::default()
+        });
         extend(&mut sources, workspace, &own, &config, AskedBy::Workspace);
         scope = scope.or(config.scope);
     }
-    let config = read_config(&account.join(CONFIG))?;
+    let config = read_config(&account)?;
     extend(&mut sources, &account, &account, &config, AskedBy::User);
     scope = scope.or(config.scope);
     Ok(Settings {
@@ -120,6 +125,7 @@ pub(crate) fn resolve(global: &Global) -> Result<Settings> {
             ConfigScope::Workspace => Scope::Workspace,
             ConfigScope::Account => Scope::Account,
         }),
+        workspace_problem,
     })
 }
 
@@ -145,16 +151,33 @@ fn extend(sources: &mut Sources, base: &Path, own: &Path, config: &Config, asked
     sources.prompts.extend(config.prompts.iter().map(pattern));
 }
 
-fn read_config(path: &Path) -> Result<Config> {
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Config::default()),
-        Err(error) => return Err(error).with_context(|| format!("settings {}", path.display())),
+/// Reads a settings file as carefully as anything else that may have come from elsewhere.
+fn read_config(folder: &Path) -> Result<Config, Usage> {
+    let at = |reason: String| {
+        let text = format!("settings {}: {reason}", folder.join(CONFIG).display());
+        Usage(text.trim_end().to_owned())
     };
-    toml::from_str(&text).map_err(|error| {
-        let text = format!("settings {}: {error}", path.display());
-        Usage(text.trim_end().to_owned()).into()
-    })
+    let bytes = match folder::small_file(folder, CONFIG, 64 * 1024) {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => return Ok(Config::default()),
+        Err(error) => return Err(at(error.to_string())),
+    };
+    let text = std::str::from_utf8(&bytes).map_err(|_| at("not valid UTF-8".to_owned()))?;
+    toml::from_str(text).map_err(|error| at(error.to_string()))
+}
+
+/// Refuses a path that is not there, or is no folder.
+pub(crate) fn need_folder(path: &Path) -> Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    if path.symlink_metadata().is_ok() {
+        bail!(Usage(format!("{} is not a folder", path.display())));
+    }
+    bail!(Error::NotFound {
+        what: "folder",
+        name: path.display().to_string(),
+    });
 }
 
 fn default_home() -> Result<PathBuf> {
@@ -167,8 +190,11 @@ fn default_home() -> Result<PathBuf> {
 }
 
 /// The nearest folder above with `.repertoire` in it that is not the account's.
-fn find_workspace(account: &Path) -> Result<Option<PathBuf>> {
-    let here = std::env::current_dir().context("the current folder")?;
+fn find_workspace(account: &Path) -> Option<PathBuf> {
+    // A folder that was deleted under our feet is in no workspace.
+    let Ok(here) = std::env::current_dir() else {
+        return None;
+    };
     let account = account
         .canonicalize()
         .unwrap_or_else(|_| account.to_owned());
@@ -176,5 +202,5 @@ fn find_workspace(account: &Path) -> Result<Option<PathBuf>> {
         let own = folder.join(trust::FOLDER);
         own.is_dir() && own.canonicalize().is_ok_and(|own| own != account)
     });
-    Ok(found.map(Path::to_owned))
+    found.map(Path::to_owned)
 }

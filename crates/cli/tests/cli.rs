@@ -273,6 +273,12 @@ fn wrong_input_gets_an_answer() {
         &["cat", "iii://fn/demo/guide"],
         &["add", "missing"],
         &["add", "good", "--scope", "workspace"],
+        &["add", "good", "--id", "acme/other"],
+        &["history", "state:good"],
+        &["list", "--origin", "mars"],
+        &["list", "--json", "--origin", "mars"],
+        &["lint", "."],
+        &["pack", "release-notes"],
         &["rollback", "good", "1"],
         &["import", "missing.json"],
         &["validate", "missing"],
@@ -307,30 +313,49 @@ fn lint_says_where_why_and_what_to_do() {
 #[test]
 fn t8_a_terminal_never_gets_escapes_from_a_skill() {
     let place = Place::new();
-    let evil = "---\nname: evil\ndescription: \"Use when \\e]0;owned\\a\\e[2J\"\n---\n# T\u{1b}[31m\u{202e}\n\nBody \u{1b}[2J\u{7}.\n";
-    place.write("evil/SKILL.md", evil);
+    let evil = "---\nname: evil\ndescription: \"Use when \\e]0;owned\\a\\e[2J \\u202e\"\n---\n# T\u{1b}[31;5m\u{202e}\n\nBody \u{1b}[2J\u{7}.\n";
+    place.write("all/evil/SKILL.md", evil);
+    let package = json!({
+        "name": "Pack", "description": "Use when \u{1b}[2J\nforged  line", "version": "1\u{1b}[2J\u{7}",
+        "artifacts": [],
+    });
+    place.write("pack.json", package.to_string());
+    place.ok(&["import", "pack.json"]);
     for args in [
-        &["list", "."][..],
-        &["list", ".", "--tree"],
-        &["show", "evil"],
-        &["tour", "."],
-        &["lint", "evil"],
-        &["validate", "evil"],
+        &["list", "all"][..],
+        &["list", "all", "--tree"],
+        &["list", "all", "--all"],
+        &["show", "./all/evil"],
+        &["tour", "all"],
+        &["lint", "./all/evil"],
+        &["validate", "all/evil"],
+        &["list"],
+        &["show", "pack"],
+        &["history", "pack"],
     ] {
-        let run = place.run(args);
-        let shown = run.out() + &run.err();
+        // With colour on, nothing but the escapes of the command itself may appear.
+        let run = place.run(&[args, &["--color", "always"]].concat());
+        let mut shown = run.out() + &run.err();
+        for style in ["0", "1", "2", "36", "31", "32", "33"] {
+            shown = shown.replace(&format!("\u{1b}[{style}m"), "");
+        }
         assert!(
             !shown.contains(['\u{1b}', '\u{7}', '\u{202e}']),
             "{args:?}: {shown:?}"
         );
+        // Only the body itself, which `show` prints whole, has lines of its own.
+        let forged = shown.matches("\nforged").count();
+        assert_eq!(
+            forged,
+            usize::from(args == ["show", "pack"]),
+            "{args:?}: {shown:?}"
+        );
     }
     // Whoever asks for the bytes through a pipe gets the bytes.
-    assert_eq!(
-        place
-            .run(&["--from", ".", "cat", "skill://evil/SKILL.md"])
-            .out(),
-        evil
-    );
+    let bytes = place
+        .run(&["--from", "all", "cat", "skill://evil/SKILL.md"])
+        .out();
+    assert_eq!(bytes, evil);
 }
 
 #[test]
@@ -471,4 +496,91 @@ fn the_readme_shows_real_output() {
         shown += 1;
     }
     assert_eq!(shown, 3);
+}
+
+#[test]
+fn a_name_that_is_a_skill_and_a_folder_is_not_guessed() {
+    let place = Place::new();
+    place.skill("refunds", "# Account\n");
+    place.ok(&["add", "refunds", "--scope", "account"]);
+    let run = place.run(&["show", "refunds"]);
+    assert_eq!(run.code(), 2);
+    assert!(
+        run.err().contains("account:refunds or ./refunds"),
+        "{}",
+        run.err()
+    );
+    place.ok(&["show", "account:refunds"]);
+    place.ok(&["show", "./refunds"]);
+    place.ok(&["lint", "./refunds"]);
+}
+
+#[test]
+fn init_does_not_adopt_or_overwrite_what_is_there() {
+    let place = Place::new();
+    place.write("victim", "precious");
+    place.write(".repertoire/config.toml", "folders = [\"evil\"]\n");
+    let run = place.run(&["init"]);
+    assert_eq!(run.code(), 2);
+    assert!(run.err().contains("repertoire trust"), "{}", run.err());
+    fs::remove_file(place.work().join(".repertoire/config.toml")).unwrap();
+    std::os::unix::fs::symlink("../victim", place.work().join(".repertoire/.gitignore")).unwrap();
+    place.ok(&["init"]);
+    assert_eq!(
+        fs::read_to_string(place.work().join("victim")).unwrap(),
+        "precious"
+    );
+}
+
+#[test]
+fn t17_settings_of_a_stranger_cannot_lock_the_user_out() {
+    let place = Place::new();
+    place.skill("mine", "# Mine\n");
+    place.ok(&["add", "mine", "--scope", "account"]);
+    for config in ["x = [", "skills = [\"[\"]\n", "folders = [\"/etc\"]\n"] {
+        place.write(".repertoire/config.toml", config);
+        assert!(place.ok(&["list"]).contains("mine"), "{config}");
+        assert_eq!(place.run(&["doctor"]).code(), 1, "{config}");
+    }
+    fs::remove_file(place.work().join(".repertoire/config.toml")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", place.work().join(".repertoire/config.toml")).unwrap();
+    assert!(place.ok(&["list"]).contains("mine"));
+    place.write("home-config", "x = [");
+    fs::copy(
+        place.work().join("home-config"),
+        place.home().join("config.toml"),
+    )
+    .unwrap();
+    assert_eq!(place.run(&["list"]).code(), 2);
+    let run = place.run(&["doctor"]);
+    assert!(run.out().contains("FAIL  settings"), "{}", run.out());
+    place.ok(&["validate", "mine"]);
+}
+
+#[test]
+fn prompts_can_be_read() {
+    let place = Place::new();
+    place.ok(&["init"]);
+    place.write(
+        "prompts/hi.md",
+        "---\ndescription: Says hi.\n---\nSay hi.\n",
+    );
+    place.write(".repertoire/config.toml", "prompts = [\"prompts/*.md\"]\n");
+    assert_eq!(place.ok(&["cat", "--prompt", "hi"]), "Say hi.\n");
+    let json = place.json(&["cat", "--prompt", "hi", "--json"]);
+    assert_eq!(json["text"], "Say hi.\n");
+    assert_eq!(place.run(&["cat", "--prompt", "nobody"]).code(), 3);
+}
+
+#[test]
+fn a_home_that_cannot_be_written_still_lists() {
+    let place = Place::new();
+    place.skill("all/a", "# A\n");
+    // A file where the folder should be: nobody, not even root, can make a store there.
+    fs::write(place.home(), "in the way").unwrap();
+    assert!(place.ok(&["list", "all"]).starts_with("a "));
+    let run = place.run(&["list"]);
+    assert_eq!(run.code(), 0, "{}", run.err());
+    let run = place.run(&["add", "all/a"]);
+    assert_ne!(run.code(), 0);
 }

@@ -30,6 +30,9 @@ pub enum Error {
         /// Its name.
         name: String,
     },
+    /// No such origin.
+    #[error("no origin {0:?}: use state, workspace, files, files-2 …, or account")]
+    Origin(String),
     /// A path that leads out of its root.
     #[error("{}: leads out of its folder", show(.0))]
     EscapesRoot(PathBuf),
@@ -136,17 +139,16 @@ impl Error {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Invalid(error) | Self::InvalidAt { error, .. } => error.code(),
-            Self::NotFound { .. } => "not_found",
+            Self::NotFound { .. } | Self::Origin(_) => "not_found",
             Self::EscapesRoot(_) => "escapes_root",
             Self::NotRegular(_) => "not_regular",
-            Self::Io { .. } => "io_error",
+            Self::Io { .. } | Self::ReadOnly(_) => "io_error",
             Self::NameMismatch { .. } => "name_mismatch",
             Self::Conflict(_) => "conflict",
             Self::Corrupt { .. } => "store_corrupt",
             Self::Newer { .. } => "store_newer",
             Self::Busy(_) => "store_busy",
             Self::Untrusted(_) | Self::OutsideWorkspace(_) => "untrusted",
-            Self::ReadOnly(_) => "io_error",
             Self::Sqlite(_) => "store_error",
             Self::Pattern { .. } => "invalid_pattern",
             Self::Skipped { code, .. } => code,
@@ -161,7 +163,7 @@ impl Error {
             Self::NotFound { what, .. } => match *what {
                 "skill" => "`repertoire list --all` shows every skill",
                 "revision" => "`repertoire history` shows every revision",
-                "origin" => "origins are state, workspace, files, files-2 …, account",
+                "folder to pack" => "`repertoire export` prints a skill of a store",
                 "prompt" => "`repertoire list --prompts` shows every prompt",
                 _ => return None,
             },

@@ -67,6 +67,42 @@ pub fn document(folder: &Path) -> Result<Option<(&'static str, Bytes)>> {
     Ok(None)
 }
 
+/// A small file of a folder, `None` if there is none: regular, beneath it and within a limit.
+pub fn small_file(folder: &Path, name: &str, max: u64) -> Result<Option<Bytes>> {
+    if folder.join(name).symlink_metadata().is_err() {
+        return Ok(None);
+    }
+    Ok(Some(Root::open(folder)?.read(name, max)?.0))
+}
+
+/// Every folder with a document at or beneath a folder, sorted. One that cannot be read is an
+/// error, not an omission.
+pub fn find_skills(folder: &Path) -> Result<Vec<PathBuf>> {
+    let root = Root::open(folder)?;
+    let mut found = Vec::new();
+    let mut open = vec![String::new()];
+    while let Some(here) = open.pop() {
+        let mut is_skill = false;
+        for (name, kind) in root.list(&here)? {
+            match kind {
+                Ok(EntryKind::Folder) if !is_ignored(&name) && here.matches('/').count() < 32 => {
+                    open.push(join(&here, &name));
+                }
+                _ => is_skill |= name == DOCUMENT || name == "skill.md",
+            }
+        }
+        if is_skill {
+            found.push(if here.is_empty() {
+                folder.to_owned()
+            } else {
+                folder.join(&here)
+            });
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
 /// Writes a folder in one step: it is there whole or not at all. Refuses one that exists.
 pub fn write(
     target: &Path,

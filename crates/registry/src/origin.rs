@@ -97,10 +97,7 @@ impl FromStr for Origin {
             _ => match text.strip_prefix("files-").map(str::parse::<u16>) {
                 Some(Ok(number)) if number > 1 => Self::Files(number),
                 _ => {
-                    return Err(Error::NotFound {
-                        what: "origin",
-                        name: text.to_owned(),
-                    });
+                    return Err(Error::Origin(text.to_owned()));
                 }
             },
         })

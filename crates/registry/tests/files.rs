@@ -264,7 +264,7 @@ fn t4_pipes_sockets_and_sparse_files_never_block() {
 }
 
 #[test]
-fn t7_a_deep_tree_and_a_swarm_are_bounded() {
+fn t7_a_deep_tree_is_bounded() {
     let root = tempfile::tempdir().unwrap();
     let deep = vec!["d"; 60].join("/");
     skill(root.path(), &deep, "");

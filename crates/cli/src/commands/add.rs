@@ -41,6 +41,12 @@ pub(crate) fn run(
                 skills.len()
             )));
         };
+        let name = skill.0.name();
+        if id.name() != name {
+            bail!(Usage(format!(
+                "--id {id} must end in the skill's name: {id}/{name}, or rename the skill"
+            )));
+        }
         skill.0 = id;
     }
     let skills: Vec<NewSkill> = skills
@@ -69,14 +75,13 @@ type Files = BTreeMap<RelPath, Bytes>;
 
 /// Reads the skill at a path, or every skill beneath it under its path as id.
 fn read(path: &Path, skills: &mut Vec<(SkillId, Files)>) -> Result<()> {
-    if !path.is_dir() {
-        let hint = if path.extension().is_some_and(|e| e == "json") {
-            ": use `repertoire import` for packages in JSON"
-        } else {
-            ""
-        };
-        bail!(Usage(format!("{} is not a folder{hint}", path.display())));
+    if path.is_file() && path.extension().is_some_and(|e| e == "json") {
+        bail!(Usage(format!(
+            "{} is a file: use `repertoire import` for packages in JSON",
+            path.display()
+        )));
     }
+    crate::settings::need_folder(path)?;
     if path.join("SKILL.md").symlink_metadata().is_ok() {
         let real = path.canonicalize()?;
         let name = real.file_name().unwrap_or_default().to_string_lossy();

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use repertoire_core::text::terminal_safe;
-use repertoire_registry::{Error, Registry, Scope, Trusted};
+use repertoire_registry::{Registry, Scope, Trusted};
 use serde_json::{Value, json};
 
 use crate::{failure::PROBLEMS, output::Output, settings::Settings};
@@ -16,7 +16,7 @@ struct Check {
     hint: Option<&'static str>,
 }
 
-pub(crate) fn run(settings: &Settings, output: &Output) -> Result<ExitCode> {
+pub(crate) fn run(settings: Result<Settings>, output: &Output) -> Result<ExitCode> {
     let mut checks = Vec::new();
     let mut add = |name, ok, detail: String, hint| {
         checks.push(Check {
@@ -27,10 +27,23 @@ pub(crate) fn run(settings: &Settings, output: &Output) -> Result<ExitCode> {
         });
     };
     add("version", true, env!("CARGO_PKG_VERSION").to_owned(), None);
-    let sources = settings.sources.clone();
-    match output.working("reading skills", || Registry::open(sources)) {
-        Ok(registry) => inspect(&registry, &mut add),
-        Err(error) => add("registry", false, error.to_string(), error.hint()),
+    match settings {
+        Err(error) => add(
+            "settings",
+            false,
+            format!("{error:#}"),
+            Some("correct the file"),
+        ),
+        Ok(settings) => {
+            if let Some(problem) = settings.workspace_problem {
+                add("settings", false, problem, Some("correct the file"));
+            }
+            let sources = settings.sources;
+            match output.working("reading skills", || Registry::open(sources)) {
+                Ok(registry) => inspect(&registry, &mut add),
+                Err(error) => add("registry", false, error.to_string(), error.hint()),
+            }
+        }
     }
     let failed = checks.iter().any(|check| !check.ok);
     if output.json {
@@ -99,11 +112,13 @@ fn inspect(
         add("shadowed", true, line, None);
     }
     for notice in registry.notices() {
-        let error = Error::Skipped {
-            code: notice.code,
-            message: format!("[{}] {}", notice.code, notice.message),
+        let hint = match notice.code {
+            "untrusted" => "run `repertoire trust` if you know the workspace",
+            "io_error" => "make it readable, create it, or take it out of the settings",
+            "store_corrupt" | "store_newer" => "move the file away, or get a newer version",
+            _ => "correct it, or move it out of the folder",
         };
-        let hint = "correct the file or move it out of the folder";
-        add("skipped", false, error.to_string(), Some(hint));
+        let text = format!("[{}] {}", notice.code, notice.message);
+        add("skipped", false, text, Some(hint));
     }
 }

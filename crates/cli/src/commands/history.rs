@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use repertoire_core::SkillId;
-use repertoire_registry::Error;
+use repertoire_core::{markdown::one_line, text::terminal_safe};
+use repertoire_registry::{Error, Reference, Scope};
 use serde_json::json;
 
-use super::{open, scope};
+use super::{named_scope, open, scope};
 use crate::{
     args::ScopeArg,
     output::{BOLD, Output, count, size},
@@ -15,18 +15,29 @@ use crate::{
 };
 
 pub(crate) fn run(
-    skill: &SkillId,
+    reference: &Reference,
     asked: Option<ScopeArg>,
     settings: &Settings,
     output: &Output,
 ) -> Result<ExitCode> {
     let registry = open(&[], settings, output)?;
-    let scope = scope(&registry, asked, settings)?;
-    let revisions = registry.history(scope, skill)?;
+    let skill = &reference.id;
+    // Looking is allowed everywhere: the store that was named, or the first that knows the skill.
+    let scopes = match named_scope(reference, asked)? {
+        Some(ScopeArg::Workspace) => vec![Scope::Workspace],
+        Some(ScopeArg::Account) => vec![Scope::Account],
+        None => vec![Scope::Workspace, Scope::Account],
+    };
+    let mut revisions = Vec::new();
+    for scope in scopes {
+        if revisions.is_empty() && registry.store(scope).is_ok() {
+            revisions = registry.history(scope, skill)?;
+        }
+    }
     if revisions.is_empty() {
         return Err(Error::NotFound {
             what: "skill",
-            name: format!("{}:{skill}", scope.as_str()),
+            name: reference.to_string(),
         }
         .into());
     }
@@ -43,9 +54,9 @@ pub(crate) fn run(
         let line = format!(
             "{BOLD}{:>4}{BOLD:#}  {}  {:<8}  {}  {files}",
             revision.revision,
-            revision.at,
-            revision.op,
-            revision.version.as_deref().unwrap_or("-"),
+            terminal_safe(&revision.at),
+            terminal_safe(&revision.op),
+            terminal_safe(&one_line(revision.version.as_deref().unwrap_or("-"))),
         );
         output.print(&format!("{}\n", line.trim_end()))?;
     }
@@ -53,14 +64,15 @@ pub(crate) fn run(
 }
 
 pub(crate) fn rollback(
-    skill: &SkillId,
+    reference: &Reference,
     revision: i64,
     asked: Option<ScopeArg>,
     settings: &Settings,
     output: &Output,
 ) -> Result<ExitCode> {
     let registry = open(&[], settings, output)?;
-    let scope = scope(&registry, asked, settings)?;
+    let skill = &reference.id;
+    let scope = scope(&registry, named_scope(reference, asked)?, settings)?;
     let new = registry.rollback(scope, skill, revision)?;
     if output.json {
         output.print_json(&json!({"skill": skill, "from": revision, "revision": new}))?;

@@ -1,6 +1,6 @@
 //! `init`: a workspace with its own store, its own folder of skills and its own settings.
 
-use std::{path::Path, process::ExitCode};
+use std::{io::Write, path::Path, process::ExitCode};
 
 use anyhow::{Context, Result};
 use repertoire_registry::{store, trust};
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::{
     failure::Usage,
     output::Output,
-    settings::{CONFIG, Settings},
+    settings::{CONFIG, Settings, need_folder},
 };
 
 /// Where other tools keep their skills in a project.
@@ -36,9 +36,7 @@ const FOOTER: &str = "
 ";
 
 pub(crate) fn run(path: &Path, settings: &Settings, output: &Output) -> Result<ExitCode> {
-    if !path.is_dir() {
-        anyhow::bail!(Usage(format!("{} is not a folder", path.display())));
-    }
+    need_folder(path)?;
     let own = path.join(trust::FOLDER);
     let is_account = own
         .canonicalize()
@@ -55,23 +53,31 @@ pub(crate) fn run(path: &Path, settings: &Settings, output: &Output) -> Result<E
             path.display()
         )));
     }
+    // A workspace that is shared comes without its store, and looks new; it is not.
+    let config = own.join(CONFIG);
+    let brought = std::fs::read_dir(own.join("skills")).is_ok_and(|mut all| all.next().is_some());
+    if brought || config.symlink_metadata().is_ok() || own.is_symlink() {
+        anyhow::bail!(Usage(format!(
+            "{} came with settings or skills of its own: look at them with `repertoire list`, then \
+             run `repertoire trust`",
+            path.display()
+        )));
+    }
+    // The account first: without it nothing is left behind.
+    let account = store::Store::open(&settings.account.join(trust::STORE), store::Trust::Own)?;
     let context = || own.display().to_string();
     std::fs::create_dir_all(own.join("skills")).with_context(context)?;
     let found: Vec<&str> = KNOWN_FOLDERS
         .into_iter()
         .filter(|folder| path.join(folder).is_dir())
         .collect();
-    let config = own.join(CONFIG);
-    if !config.exists() {
-        let folders = match found.as_slice() {
-            [] => "# folders = [\"skills\"]\n".to_owned(),
-            found => format!("folders = {}\n", json!(found)),
-        };
-        std::fs::write(&config, format!("{HEADER}{folders}{FOOTER}")).with_context(context)?;
-    }
+    let folders = match found.as_slice() {
+        [] => "# folders = [\"skills\"]\n".to_owned(),
+        found => format!("folders = {}\n", json!(found)),
+    };
+    write_new(&config, &format!("{HEADER}{folders}{FOOTER}"))?;
     // Stores are no files to share: folders and exports are.
-    std::fs::write(own.join(".gitignore"), "agents.db*\n").with_context(context)?;
-    let account = store::Store::open(&settings.account.join(trust::STORE), store::Trust::Own)?;
+    write_new(&own.join(".gitignore"), "agents.db*\n")?;
     trust::trust(&account, path)?;
     if output.json {
         output.print_json(&json!({"workspace": path, "folders": found}))?;
@@ -85,4 +91,18 @@ pub(crate) fn run(path: &Path, settings: &Settings, output: &Output) -> Result<E
         trust::FOLDER
     ));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a file that is not there yet, never through a link; one that is there stays.
+fn write_new(path: &Path, text: &str) -> Result<()> {
+    let file = std::fs::File::options()
+        .write(true)
+        .create_new(true)
+        .open(path);
+    let written = match file {
+        Ok(mut file) => file.write_all(text.as_bytes()),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    };
+    written.with_context(|| path.display().to_string())
 }

@@ -16,7 +16,7 @@ use repertoire_core::{
 use repertoire_registry::{Entry, Error, Reference, Registry, folder};
 use serde_json::json;
 
-use super::open;
+use super::{Target, open, target};
 use crate::{
     failure::PROBLEMS,
     output::{BOLD, DIM, Output, count},
@@ -31,15 +31,22 @@ pub(crate) fn run(
 ) -> Result<ExitCode> {
     let mut results: Vec<(String, Vec<Finding>)> = Vec::new();
     let mut references = Vec::new();
-    for target in targets {
-        let path = Path::new(target);
-        if path.is_dir() {
-            for folder in skill_folders(path) {
-                let files = folder::read(&folder)?;
-                results.push((folder.display().to_string(), findings(&files)));
+    for text in targets {
+        match target(text, || open(&[], settings, output))? {
+            Target::Skill(reference) => references.push(reference),
+            Target::Folder(path) => {
+                let folders = skill_folders(&path)?;
+                if folders.is_empty() {
+                    anyhow::bail!(Error::NotFound {
+                        what: "skill in",
+                        name: path.display().to_string(),
+                    });
+                }
+                for folder in folders {
+                    let files = folder::read(&folder)?;
+                    results.push((folder.display().to_string(), findings(&files)));
+                }
             }
-        } else {
-            references.push(target.parse::<Reference>()?);
         }
     }
     if targets.is_empty() || !references.is_empty() {
@@ -99,30 +106,15 @@ pub(crate) fn findings<B: AsRef<[u8]>>(files: &BTreeMap<RelPath, B>) -> Vec<Find
     lint::lint(&subject)
 }
 
-/// The skill at a folder, or every skill beneath it.
-fn skill_folders(path: &Path) -> Vec<PathBuf> {
-    if path.join("SKILL.md").exists() {
-        return vec![path.to_owned()];
-    }
-    let mut found = Vec::new();
-    let mut open = vec![(path.to_owned(), 0)];
-    while let Some((folder, depth)) = open.pop() {
-        let Ok(entries) = std::fs::read_dir(&folder) else {
-            continue;
-        };
-        for entry in entries.flatten() {
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) && depth < 32 {
-                let child = entry.path();
-                if child.join("SKILL.md").exists() {
-                    found.push(child);
-                } else {
-                    open.push((child, depth + 1));
-                }
-            }
+/// The skill at a folder, or every outermost skill beneath it.
+fn skill_folders(path: &Path) -> Result<Vec<PathBuf>> {
+    let mut outer: Vec<PathBuf> = Vec::new();
+    for folder in folder::find_skills(path)? {
+        if !outer.iter().any(|skill| folder.starts_with(skill)) {
+            outer.push(folder);
         }
     }
-    found.sort();
-    found
+    Ok(outer)
 }
 
 fn print(results: &[(String, Vec<Finding>)], output: &Output) -> Result<()> {

@@ -1,10 +1,10 @@
 //! `list`: what is in the catalogue, flat, as a tree, or with everything that is hidden.
 
-use std::{fmt::Write as _, process::ExitCode};
+use std::{fmt::Write as _, process::ExitCode, sync::Arc};
 
 use anyhow::Result;
-use repertoire_core::{Uri, text::terminal_safe};
-use repertoire_registry::{Entry, Origin, Registry, Trusted};
+use repertoire_core::{Uri, markdown::one_line, text::terminal_safe};
+use repertoire_registry::{Entry, Origin, Registry, Snapshot, Trusted};
 use serde_json::{Value, json};
 use unicode_width::UnicodeWidthStr;
 
@@ -35,6 +35,15 @@ pub(crate) fn to_json(entry: &Entry) -> Value {
     value
 }
 
+/// The visible skills, or every skill of an origin.
+fn listed<'a>(snapshot: &'a Snapshot, origin: Option<&Origin>) -> Vec<&'a Arc<Entry>> {
+    if origin.is_none() {
+        return snapshot.skills().collect();
+    }
+    let all = snapshot.all_skills().map(|(entry, _)| entry);
+    all.filter(|entry| wanted(entry, origin)).collect()
+}
+
 fn wanted(entry: &Entry, origin: Option<&Origin>) -> bool {
     origin.is_none_or(|origin| entry.origin == *origin)
 }
@@ -46,7 +55,7 @@ pub(crate) fn flat(
     output: &Output,
 ) -> Result<ExitCode> {
     let snapshot = registry.snapshot();
-    let entries: Vec<_> = snapshot.skills().filter(|e| wanted(e, origin)).collect();
+    let entries = listed(&snapshot, origin);
     if output.json {
         let skills: Vec<_> = entries.iter().map(|e| to_json(e)).collect();
         output.print_json(&json!({"skills": skills}))?;
@@ -70,7 +79,8 @@ pub(crate) fn flat(
 fn line(text: &mut String, label: &str, column: usize, entry: &Entry) {
     let pad = column.saturating_sub(label.width());
     let description = entry.head.description.as_deref().unwrap_or_default();
-    let description = terminal_safe(description);
+    let description = one_line(description);
+    let description = terminal_safe(&description);
     let fitted = match width() {
         Some(width) => fit(&description, width.saturating_sub(column + 2).max(20)),
         None => description.into_owned(),
@@ -104,7 +114,7 @@ pub(crate) fn tree(
     output: &Output,
 ) -> Result<ExitCode> {
     let snapshot = registry.snapshot();
-    let entries: Vec<_> = snapshot.skills().filter(|e| wanted(e, origin)).collect();
+    let entries = listed(&snapshot, origin);
     if output.json {
         return flat(registry, origin, output);
     }
@@ -231,7 +241,8 @@ pub(crate) fn prompts(registry: &Registry, output: &Output) -> Result<ExitCode> 
     }
     let mut text = String::new();
     for entry in snapshot.prompts() {
-        let description = terminal_safe(&entry.prompt.description);
+        let description = one_line(&entry.prompt.description);
+        let description = terminal_safe(&description);
         let _ = writeln!(text, "{ID}/{}{ID:#}  {description}", entry.prompt.name);
     }
     output.print(&text)?;

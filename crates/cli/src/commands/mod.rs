@@ -24,16 +24,44 @@ use std::{
 
 use anyhow::{Context, Result};
 use clap::CommandFactory;
-use repertoire_registry::{Error, Registry, Scope, Trusted};
+use repertoire_core::text::terminal_safe;
+use repertoire_registry::{Error, Origin, Reference, Registry, Scope, Trusted};
 
 use crate::{
     args::{Args, Command, ScopeArg},
+    failure::Usage,
     output::Output,
     settings::Settings,
 };
 
-/// Runs a command.
-pub(crate) fn run(command: Command, settings: &Settings, output: &Output) -> Result<ExitCode> {
+/// Runs a command. Broken settings stop only what depends on them.
+pub(crate) fn run(
+    command: Command,
+    settings: Result<Settings>,
+    output: &Output,
+) -> Result<ExitCode> {
+    match command {
+        Command::Validate {
+            paths,
+            strict,
+            recursive,
+        } => validate::run(&paths, strict, recursive, output),
+        Command::Lint { rules: true, .. } => lint::rules(output),
+        Command::Pack { folder, output: to } => package::pack(&folder, to.as_deref(), output),
+        Command::Unpack { file, output: to } => package::unpack(&file, to, output),
+        Command::Doctor => doctor::run(settings, output),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Args::command(), "repertoire", &mut script);
+            output.print_bytes(&script)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        command => run_with(command, &settings?, output),
+    }
+}
+
+/// Runs a command that looks at the catalogue.
+fn run_with(command: Command, settings: &Settings, output: &Output) -> Result<ExitCode> {
     match command {
         Command::Tour { paths } => tour::run(&paths, settings, output),
         Command::Init { path } => init::run(&path, settings, output),
@@ -54,21 +82,9 @@ pub(crate) fn run(command: Command, settings: &Settings, output: &Output) -> Res
         }
         Command::Show { skill } => show::run(&skill, settings, output),
         Command::Cat { uri, prompt } => cat::run(uri.as_deref(), prompt.as_ref(), settings, output),
-        Command::Validate {
-            paths,
-            strict,
-            recursive,
-        } => validate::run(&paths, strict, recursive, output),
         Command::Lint {
-            targets,
-            strict,
-            rules,
-        } => {
-            if rules {
-                return lint::rules(output);
-            }
-            lint::run(&targets, strict, settings, output)
-        }
+            targets, strict, ..
+        } => lint::run(&targets, strict, settings, output),
         Command::Add { paths, id, write } => add::run(&paths, id, &write, settings, output),
         Command::Remove {
             skills,
@@ -85,17 +101,13 @@ pub(crate) fn run(command: Command, settings: &Settings, output: &Output) -> Res
         Command::Export { skill, output: to } => {
             package::export(&skill, to.as_deref(), settings, output)
         }
-        Command::Pack { folder, output: to } => package::pack(&folder, to.as_deref(), output),
-        Command::Unpack { file, output: to } => package::unpack(&file, to, output),
         Command::Trust { path, revoke } => trust::run(path, revoke, settings, output),
-        Command::Doctor => doctor::run(settings, output),
         Command::Watch { paths } => watch::run(&paths, settings, output),
-        Command::Completions { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Args::command(), "repertoire", &mut script);
-            output.print_bytes(&script)?;
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Validate { .. }
+        | Command::Pack { .. }
+        | Command::Unpack { .. }
+        | Command::Doctor
+        | Command::Completions { .. } => run(command, Err(Usage(String::new()).into()), output),
     }
 }
 
@@ -103,6 +115,14 @@ pub(crate) fn run(command: Command, settings: &Settings, output: &Output) -> Res
 fn open(paths: &[PathBuf], settings: &Settings, output: &Output) -> Result<Arc<Registry>> {
     let sources = settings.sources_of(paths)?;
     let registry = output.working("reading skills", || Registry::open(sources))?;
+    if let Some(problem) = &settings.workspace_problem
+        && paths.is_empty()
+    {
+        match registry.workspace() {
+            Some((_, Trusted::Yes)) => anyhow::bail!(Usage(problem.clone())),
+            _ => output.warn(format!("{} (ignored)", terminal_safe(problem))),
+        }
+    }
     if let Some((workspace, Trusted::No)) = registry.workspace() {
         output.note(format!(
             "workspace {} is not trusted: its skills are shown, they override nothing",
@@ -110,6 +130,46 @@ fn open(paths: &[PathBuf], settings: &Settings, output: &Output) -> Result<Arc<R
         ));
     }
     Ok(registry)
+}
+
+/// The scope a reference names, if it names one that has a store.
+fn named_scope(reference: &Reference, asked: Option<ScopeArg>) -> Result<Option<ScopeArg>> {
+    Ok(match &reference.origin {
+        None => asked,
+        Some(Origin::Workspace) => Some(ScopeArg::Workspace),
+        Some(Origin::Account) => Some(ScopeArg::Account),
+        Some(other) => anyhow::bail!(Usage(format!(
+            "{other} is no store: history is kept for workspace: and account: only"
+        ))),
+    })
+}
+
+/// What a person named: a skill of the catalogue, or a folder.
+enum Target {
+    Skill(Reference),
+    Folder(PathBuf),
+}
+
+/// Tells ids from folders. Where a name could be both, nothing is decided silently.
+fn target(text: &str, registry: impl FnOnce() -> Result<Arc<Registry>>) -> Result<Target> {
+    let path = Path::new(text);
+    if text.starts_with(['.', '/', '~']) || text.ends_with('/') {
+        crate::settings::need_folder(path)?;
+        return Ok(Target::Folder(path.to_owned()));
+    }
+    let reference = text.parse::<Reference>();
+    if !path.is_dir() {
+        return Ok(Target::Skill(reference?));
+    }
+    if let Ok(reference) = reference
+        && let Some(entry) = registry()?.snapshot().skill(&reference)
+    {
+        anyhow::bail!(Usage(format!(
+            "{text} is a skill and a folder here: write {}:{} or ./{text}",
+            entry.origin, entry.id
+        )));
+    }
+    Ok(Target::Folder(path.to_owned()))
 }
 
 /// The store for a write: the one asked for, the one set, or the nearest one.
@@ -128,7 +188,7 @@ fn scope(registry: &Registry, asked: Option<ScopeArg>, settings: &Settings) -> R
         match registry.workspace() {
             Some((_, Trusted::Yes)) => {}
             Some((path, Trusted::No)) => return Err(Error::Untrusted(path.to_owned()).into()),
-            None => anyhow::bail!(crate::failure::Usage(
+            None => anyhow::bail!(Usage(
                 "this folder is in no workspace: run `repertoire init`, or use --scope account"
                     .to_owned()
             )),
@@ -162,6 +222,7 @@ fn write_output(path: &Path, bytes: &[u8]) -> Result<()> {
         _ => Path::new("."),
     };
     let context = || path.display().to_string();
+    crate::settings::need_folder(folder)?;
     crate::interrupt::protect(|_| {
         let mut partial = tempfile::NamedTempFile::new_in(folder).with_context(context)?;
         partial.write_all(bytes).with_context(context)?;

@@ -10,7 +10,12 @@ use repertoire_core::{Package, package::MAX_JSON};
 use repertoire_registry::{Error, Reference, folder, store::NewSkill};
 
 use super::{add, open, read_input, write_output};
-use crate::{args::WriteArgs, interrupt, output::Output, settings::Settings};
+use crate::{
+    args::WriteArgs,
+    interrupt,
+    output::{Output, count},
+    settings::Settings,
+};
 
 pub(crate) fn import(
     files: &[PathBuf],
@@ -52,6 +57,13 @@ pub(crate) fn export(
 }
 
 pub(crate) fn pack(folder: &Path, to: Option<&Path>, output: &Output) -> Result<ExitCode> {
+    if folder.symlink_metadata().is_err() {
+        anyhow::bail!(Error::NotFound {
+            what: "folder to pack",
+            name: folder.display().to_string(),
+        });
+    }
+    crate::settings::need_folder(folder)?;
     let package = Package::from_folder(folder::read(folder)?)
         .with_context(|| folder.display().to_string())?;
     emit(&package, to, output)
@@ -78,10 +90,17 @@ pub(crate) fn unpack(file: &Path, to: Option<PathBuf>, output: &Output) -> Resul
     };
     let files = package.to_folder()?;
     interrupt::protect(|stopped| folder::write(&target, &files, stopped))?;
-    output.note(format!(
-        "wrote {} files to {}",
-        files.len(),
-        target.display()
-    ));
+    let wrote = count(files.len(), "file");
+    output.note(format!("wrote {wrote} to {}", target.display()));
+    let name = package.skill_id()?;
+    if target
+        .file_name()
+        .is_some_and(|folder| folder != name.name())
+    {
+        output.warn(format!(
+            "a skill's folder has the skill's name: rename it to {} before use",
+            name.name()
+        ));
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -7,32 +7,39 @@ use repertoire_core::SkillId;
 use repertoire_registry::{Error, History, Origin, Reference, Registry, Scope};
 use serde_json::json;
 
-use super::{open, scope};
+use super::{named_scope, open, scope};
 use crate::{args::ScopeArg, failure::Usage, output::Output, settings::Settings};
 
 pub(crate) fn run(
-    skills: &[SkillId],
+    skills: &[Reference],
     purge: bool,
     asked: Option<ScopeArg>,
     settings: &Settings,
     output: &Output,
 ) -> Result<ExitCode> {
     let registry = open(&[], settings, output)?;
-    let scope = scope(&registry, asked, settings)?;
     let history = if purge { History::Purge } else { History::Keep };
     // Look before the first removal, so that a typo in the last name removes nothing.
-    for id in skills {
+    let mut found = Vec::new();
+    for reference in skills {
+        let scope = scope(&registry, named_scope(reference, asked)?, settings)?;
+        let id = &reference.id;
         let known = purge && !registry.history(scope, id)?.is_empty();
         if !known {
             in_scope(&registry, scope, id)?;
         }
+        found.push((scope, id));
     }
-    for id in skills {
-        registry.remove(scope, id, history)?;
+    for (scope, id) in &found {
+        registry.remove(*scope, id, history)?;
         output.note(format!("removed {id} from the {} store", scope.as_str()));
     }
     if output.json {
-        output.print_json(&json!({"scope": scope.as_str(), "removed": skills}))?;
+        let removed: Vec<_> = found
+            .iter()
+            .map(|(scope, id)| json!({"scope": scope.as_str(), "id": id}))
+            .collect();
+        output.print_json(&json!({"removed": removed}))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,35 +1,35 @@
 //! `show`: one skill with everything a person wants to know before using it.
 
-use std::{fmt::Write as _, path::Path, process::ExitCode};
+use std::{fmt::Write as _, process::ExitCode};
 
 use anyhow::Result;
-use repertoire_core::{Uri, frontmatter, text::terminal_safe};
+use repertoire_core::{Uri, frontmatter, markdown::one_line, text::terminal_safe};
 use repertoire_registry::{Entry, Error, Reference, Registry, Settings as Sources, Trusted};
 use serde_json::json;
 
-use super::{list, open};
+use super::{Target, list, open, target};
 use crate::{
     output::{BOLD, DIM, ID, Output, size},
     settings::Settings,
 };
 
 pub(crate) fn run(skill: &str, settings: &Settings, output: &Output) -> Result<ExitCode> {
-    let path = Path::new(skill);
-    let is_path = path.join("SKILL.md").exists();
-    let (registry, reference) = if is_path {
-        // The folder's own name is its id when it is looked at alone.
-        let registry = Registry::open(Sources::of_folders([path.to_owned()]))?;
-        if let Some(notice) = registry.notices().first() {
-            anyhow::bail!(Error::Skipped {
-                code: notice.code,
-                message: notice.message.clone(),
-            });
+    let target = target(skill, || open(&[], settings, output))?;
+    let (registry, reference) = match target {
+        Target::Skill(reference) => (open(&[], settings, output)?, reference),
+        Target::Folder(path) => {
+            // The folder's own name is its id when it is looked at alone.
+            let registry = Registry::open(Sources::of_folders([path.clone()]))?;
+            if let Some(notice) = registry.notices().first() {
+                anyhow::bail!(Error::Skipped {
+                    code: notice.code,
+                    message: notice.message.clone(),
+                });
+            }
+            let name = path.canonicalize()?;
+            let name = name.file_name().unwrap_or_default().to_string_lossy();
+            (registry, name.parse::<Reference>()?)
         }
-        let name = path.canonicalize()?;
-        let name = name.file_name().unwrap_or_default().to_string_lossy();
-        (registry, name.parse::<Reference>()?)
-    } else {
-        (open(&[], settings, output)?, skill.parse::<Reference>()?)
     };
     let snapshot = registry.snapshot();
     let entry = snapshot.skill(&reference).ok_or(Error::NotFound {
@@ -68,13 +68,17 @@ pub(crate) fn render(registry: &Registry, entry: &Entry) -> Result<String> {
     let mut text = String::new();
     let title = head.title.as_deref().unwrap_or(entry.id.as_str());
     // Writing to a string cannot fail.
-    let _ = writeln!(text, "{BOLD}{}{BOLD:#}", terminal_safe(title));
+    let _ = writeln!(text, "{BOLD}{}{BOLD:#}", terminal_safe(&one_line(title)));
     if let Some(description) = &head.description {
-        let _ = writeln!(text, "{}", terminal_safe(description));
+        let _ = writeln!(text, "{}", terminal_safe(&one_line(description)));
     }
     let _ = writeln!(text);
     let mut fact = |name: &str, value: &str| {
-        let _ = writeln!(text, "{DIM}{name:<13}{DIM:#} {}", terminal_safe(value));
+        let _ = writeln!(
+            text,
+            "{DIM}{name:<13}{DIM:#} {}",
+            terminal_safe(&one_line(value))
+        );
     };
     fact("id", entry.id.as_str());
     let trusted = match entry.trusted {

@@ -34,7 +34,7 @@ pub(crate) fn run(
     for path in paths {
         let folder = skill_folder(path)?;
         if recursive {
-            find_skills(&folder, 0, &mut folders);
+            folders.extend(folder::find_skills(&folder)?);
         } else {
             folders.push(folder);
         }
@@ -68,6 +68,9 @@ pub(crate) fn run(
     if recursive && folders.is_empty() {
         anyhow::bail!(Usage("no SKILL.md beneath the given folders".to_owned()));
     }
+    if !strict && folders.iter().any(|f| only_lowercase(f)) {
+        output.hint("hosts look for SKILL.md: rename skill.md (`--strict` refuses it)");
+    }
     if invalid == 0 {
         return Ok(ExitCode::SUCCESS);
     }
@@ -75,6 +78,11 @@ pub(crate) fn run(
         output.hint("there are skills beneath: `--recursive` validates each of them");
     }
     Ok(ExitCode::from(PROBLEMS))
+}
+
+/// Whether the document is there under its lower-case name only.
+fn only_lowercase(folder: &Path) -> bool {
+    matches!(folder::document(folder), Ok(Some(("skill.md", _))))
 }
 
 /// A path to a document means its folder.
@@ -135,28 +143,6 @@ fn check(folder: &Path, level: Level) -> Vec<Problem> {
     problems
 }
 
-fn find_skills(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
-    if folder.join("SKILL.md").exists() || folder.join("skill.md").exists() {
-        found.push(folder.to_owned());
-    }
-    let Ok(entries) = std::fs::read_dir(folder) else {
-        return;
-    };
-    let mut children: Vec<PathBuf> = entries
-        .flatten()
-        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-        .map(|entry| entry.path())
-        .collect();
-    children.sort();
-    if depth < 32 {
-        for child in children {
-            find_skills(&child, depth + 1, found);
-        }
-    }
-}
-
 fn has_skills_beneath(path: &Path) -> bool {
-    let mut found = Vec::new();
-    find_skills(path, 28, &mut found);
-    found.iter().any(|skill| skill != path)
+    folder::find_skills(path).is_ok_and(|found| found.iter().any(|skill| skill != path))
 }

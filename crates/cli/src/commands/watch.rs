@@ -1,8 +1,9 @@
 //! `watch`: changes of the catalogue as they happen, one line each.
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{collections::HashSet, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::Result;
+use repertoire_core::text::terminal_safe;
 use repertoire_registry::Op;
 
 use super::open;
@@ -24,12 +25,20 @@ pub(crate) fn run(paths: &[PathBuf], settings: &Settings, output: &Output) -> Re
         "watching {}; Ctrl-C ends",
         count(registry.snapshot().len(), "skill")
     ));
+    let mut known: HashSet<String> = registry.notices().into_iter().map(|n| n.message).collect();
     loop {
-        let Ok(events) = registry.wait_events(seen, Duration::from_mins(1)) else {
+        let Ok(events) = registry.wait_events(seen, Duration::from_millis(500)) else {
             output.warn("too many changes at once; some were not shown");
             seen = registry.snapshot().seq();
             continue;
         };
+        // What is no longer taken, or never was, is told with its reason.
+        let notices = registry.notices();
+        for notice in notices.iter().filter(|n| !known.contains(&n.message)) {
+            let message = terminal_safe(&notice.message);
+            output.warn(format!("skipped [{}] {message}", notice.code));
+        }
+        known = notices.into_iter().map(|n| n.message).collect();
         for event in events {
             seen = event.seq;
             if output.json {

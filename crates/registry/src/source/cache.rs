@@ -13,10 +13,7 @@ use std::{
 use repertoire_core::Digest;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    index::{FolderRecord, Index},
-    root::Root,
-};
+use super::{index::Index, record::FolderRecord, root::Root};
 use crate::store::create_private_dir;
 
 /// Changes whenever the meaning of a record does.

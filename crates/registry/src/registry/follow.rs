@@ -1,0 +1,205 @@
+//! Following: what happens in stores and on disk becomes changes of the catalogue.
+//!
+//! Stores are followed by their events, in the order they happened, so that two writers in one
+//! process and writers in others end in the same catalogue.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, PoisonError},
+};
+
+use repertoire_core::{Prompt, PromptName, SkillId};
+
+use super::{Attached, Registry, SKILLS};
+use crate::{
+    catalogue::{Again, Change, Entry, PromptEntry},
+    error::Result,
+    head::Head,
+    origin::{Origin, Trusted},
+    source::Location,
+    store::StateRow,
+};
+
+impl Registry {
+    /// Brings the catalogue up to date with what other processes wrote.
+    pub fn sync(&self) -> Result<()> {
+        self.stores.iter().try_for_each(|a| self.sync_store(a))
+    }
+
+    /// Brings the catalogue up to date after these files changed.
+    pub fn reconcile(&self, paths: &[PathBuf]) {
+        let mut changes = Vec::new();
+        let mut files = self.lock_files();
+        for source in files.iter_mut() {
+            source.reconcile(paths.iter().map(PathBuf::as_path));
+            changes.append(&mut source.take_changes());
+        }
+        self.catalogue.apply(changes);
+    }
+
+    /// Looks at every file again, as after events were missed.
+    pub fn rescan(&self) {
+        let mut changes = Vec::new();
+        let mut files = self.lock_files();
+        for source in files.iter_mut() {
+            source.scan();
+            changes.append(&mut source.take_changes());
+        }
+        self.catalogue.apply(changes);
+    }
+
+    /// The folders whose changes concern this registry.
+    pub(crate) fn roots(&self) -> Vec<PathBuf> {
+        let files = self.lock_files();
+        let mut roots: Vec<PathBuf> = files.iter().map(|s| s.root().to_owned()).collect();
+        roots.sort();
+        roots.dedup();
+        roots
+    }
+
+    pub(super) fn load(&self, attached: &Attached) -> Result<()> {
+        let mut seen = attached.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        // Read the number first: what comes in between is applied twice, never lost.
+        let last = attached.store.last_seq()?;
+        let origin = Origin::of_scope(attached.scope);
+        // Whatever the store no longer has goes; what it has comes back right after.
+        let snapshot = self.snapshot();
+        let is_here = |location: &Location| matches!(location, Location::State(scope) if *scope == attached.scope);
+        let mut changes: Vec<Change> = snapshot
+            .all_skills()
+            .filter(|(entry, _)| entry.origin == origin || is_here(&entry.location))
+            .map(|(entry, _)| Change::RemoveSkill(entry.id.clone(), entry.origin.clone()))
+            .collect();
+        let prompts = snapshot.prompts().filter(|p| is_here(&p.location));
+        changes.extend(prompts.map(|p| Change::RemovePrompt(p.prompt.name.clone(), Origin::State)));
+        for (id, head) in attached.store.heads()? {
+            changes.push(put_package(attached, id, head, Again::Ignore));
+        }
+        if attached.trusted == Trusted::Yes {
+            for row in attached.store.state_rows(SKILLS)? {
+                changes.extend(self.registered_change(
+                    &row.key,
+                    Again::Ignore,
+                    Some((attached, &row)),
+                )?);
+            }
+            for stored in attached.store.prompts()? {
+                changes.extend(self.prompt_change(&stored.prompt.name, Again::Ignore)?);
+            }
+        }
+        self.catalogue.apply(changes);
+        *seen = last;
+        Ok(())
+    }
+
+    fn is_primary(&self, attached: &Attached) -> bool {
+        self.primary()
+            .is_ok_and(|primary| std::ptr::eq(primary, attached))
+    }
+
+    /// What registered content under a key means to the catalogue: the first store that has it.
+    ///
+    /// A row that is no skill (a direct write to the scope may be anything) is left out.
+    fn registered_change(
+        &self,
+        key: &str,
+        again: Again,
+        known: Option<(&Attached, &StateRow)>,
+    ) -> Result<Option<Change>> {
+        let Ok(id) = key.parse::<SkillId>() else {
+            return Ok(None);
+        };
+        // The first store's own row needs no second look.
+        if let Some((attached, row)) = known
+            && self.is_primary(attached)
+        {
+            let head = row.head.clone();
+            return Ok(head.map(|head| put_registered(attached, id, head, again)));
+        }
+        for attached in self.trusted() {
+            if let Some(row) = attached.store.state_row(SKILLS, key)? {
+                return Ok(row
+                    .head
+                    .map(|head| put_registered(attached, id, head, again)));
+            }
+        }
+        Ok(Some(Change::RemoveSkill(id, Origin::State)))
+    }
+
+    /// What a stored prompt means to the catalogue: the first store that has it.
+    fn prompt_change(&self, name: &PromptName, again: Again) -> Result<Option<Change>> {
+        for attached in self.trusted() {
+            if let Some(stored) = attached.store.prompt(name.as_str())? {
+                return Ok(Some(put_prompt(attached, stored.prompt, again)));
+            }
+        }
+        Ok(Some(Change::RemovePrompt(name.clone(), Origin::State)))
+    }
+
+    /// Applies what happened in a store since the last look, in the order it happened.
+    pub(super) fn sync_store(&self, attached: &Attached) -> Result<()> {
+        let mut seen = attached.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(events) = attached.store.events_since(*seen)? else {
+            drop(seen);
+            return self.load(attached);
+        };
+        let Some(last) = events.last().map(|event| event.seq) else {
+            return Ok(());
+        };
+        let mut changes = Vec::new();
+        for event in events {
+            let origin = Origin::of_scope(attached.scope);
+            match event.kind.as_str() {
+                "skill" => {
+                    let id: SkillId = event.id.parse()?;
+                    changes.push(match attached.store.head(&id)? {
+                        Some(head) => put_package(attached, id, head, Again::Tell),
+                        None => Change::RemoveSkill(id, origin),
+                    });
+                }
+                "state:skills" if attached.trusted == Trusted::Yes => {
+                    changes.extend(self.registered_change(&event.id, Again::Tell, None)?);
+                }
+                "prompt" if attached.trusted == Trusted::Yes => {
+                    changes.extend(self.prompt_change(&event.id.parse()?, Again::Tell)?);
+                }
+                _ => {}
+            }
+        }
+        self.catalogue.apply(changes);
+        *seen = last;
+        Ok(())
+    }
+}
+
+fn put_package(attached: &Attached, id: SkillId, head: Head, again: Again) -> Change {
+    let entry = Entry {
+        id,
+        origin: Origin::of_scope(attached.scope),
+        trusted: attached.trusted,
+        head: Arc::new(head),
+        location: Location::Stored(attached.scope),
+    };
+    Change::PutSkill(entry, again)
+}
+
+fn put_registered(attached: &Attached, id: SkillId, head: Head, again: Again) -> Change {
+    let entry = Entry {
+        id,
+        origin: Origin::State,
+        trusted: Trusted::Yes,
+        head: Arc::new(head),
+        location: Location::State(attached.scope),
+    };
+    Change::PutSkill(entry, again)
+}
+
+fn put_prompt(attached: &Attached, prompt: Prompt, again: Again) -> Change {
+    let entry = PromptEntry {
+        prompt: Arc::new(prompt),
+        origin: Origin::State,
+        trusted: Trusted::Yes,
+        location: Location::State(attached.scope),
+    };
+    Change::PutPrompt(entry, again)
+}

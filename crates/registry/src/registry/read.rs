@@ -1,0 +1,205 @@
+//! Reading: from a URI or an entry to the bytes every surface serves.
+//!
+//! Invariant: no lock is taken that a writer holds across I/O. Bytes on disk that are not what
+//! the listing says bring the listing along; bytes in a store that are not are refused.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use repertoire_core::{
+    Digest, RelPath, SkillId, Uri, mime,
+    surface::{self, IndexEntry, Section},
+};
+
+use super::{Content, Registry, SKILLS};
+use crate::{
+    catalogue::{Entry, Event, Lagged, PromptEntry, Snapshot},
+    error::{Error, Result},
+    head::utf8,
+    origin::{Origin, Scope, Trusted},
+    source::{Location, Notice},
+};
+
+impl Registry {
+    /// The catalogue at this moment.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.catalogue.snapshot()
+    }
+
+    /// The events after a number; waits for one until the time is up.
+    pub fn wait_events(&self, after: u64, patience: Duration) -> Result<Vec<Event>, Lagged> {
+        self.catalogue.wait(after, patience)
+    }
+
+    /// Everything that was found and not taken, and why.
+    pub fn notices(&self) -> Vec<Notice> {
+        let mut all = self.notices.clone();
+        for source in self.lock_files().iter() {
+            all.extend(source.notices());
+        }
+        all
+    }
+
+    /// The workspace and whether it is trusted.
+    pub fn workspace(&self) -> Option<(&Path, Trusted)> {
+        self.workspace
+            .as_ref()
+            .map(|(path, trusted)| (path.as_path(), *trusted))
+    }
+
+    /// Reads whatever a URI names.
+    pub fn read(&self, uri: &Uri) -> Result<Content> {
+        let snapshot = self.snapshot();
+        let missing = || Error::NotFound {
+            what: "resource",
+            name: uri.to_string(),
+        };
+        let content = |mime, bytes| Ok(Content { mime, bytes });
+        match uri {
+            Uri::Index => content("text/markdown", index(&snapshot).into()),
+            Uri::DiscoveryIndex => content("application/json", discovery(&snapshot).into()),
+            Uri::Body(id) => {
+                let entry = snapshot.get(id).ok_or_else(missing)?;
+                content("text/markdown", self.body(entry)?)
+            }
+            Uri::Skill(uri) => {
+                // Skills nest: the file belongs to the origin that wins, whatever ids are longer.
+                let found = uri
+                    .splits()
+                    .filter_map(|(id, path)| {
+                        let entry = snapshot.get(&id).filter(|e| e.head.is_skill())?;
+                        entry.head.file(&path).map(|_| (entry.clone(), path))
+                    })
+                    .min_by_key(|(entry, _)| entry.origin.rank(entry.trusted));
+                let (entry, path) = found.ok_or_else(missing)?;
+                content(mime::of_path(path.as_str()), self.file(&entry, &path)?)
+            }
+            Uri::Function(_) => Err(missing()),
+        }
+    }
+
+    /// The body of a skill, as `iii://<id>` serves it.
+    pub fn body(&self, entry: &Entry) -> Result<Bytes> {
+        match &entry.location {
+            Location::State(scope) => Ok(self.registered_body(*scope, &entry.id)?.into()),
+            _ => self.file(entry, &RelPath::document()),
+        }
+    }
+
+    /// One file of a skill, as `skill://<id>/<path>` serves it.
+    pub fn file(&self, entry: &Entry, path: &RelPath) -> Result<Bytes> {
+        let missing = || Error::NotFound {
+            what: "file",
+            name: format!("{}/{path}", entry.id),
+        };
+        let expected = entry.head.file(path).ok_or_else(missing)?;
+        match &entry.location {
+            Location::State(scope) => {
+                let body = self.registered_body(*scope, &entry.id)?;
+                let document = surface::registered_document(&entry.id, &body);
+                Ok(document.unwrap_or(body).into())
+            }
+            Location::Stored(scope) => {
+                let store = &self.attached(*scope)?.store;
+                let bytes = store.file(&entry.id, path)?;
+                if Digest::of(&bytes) != expected.digest
+                    && store.head(&entry.id)?.as_ref() == Some(&entry.head)
+                {
+                    return Err(Error::Corrupt {
+                        path: store.path().to_owned(),
+                        reason: format!("{}/{path} differs from its listing", entry.id),
+                    });
+                }
+                Ok(bytes)
+            }
+            location => {
+                let bytes = location.read(path).ok_or_else(missing)??;
+                if Digest::of(&bytes) != expected.digest {
+                    // Edited since it was looked at: the listing has to say so too.
+                    self.refresh(entry, path);
+                }
+                Ok(bytes)
+            }
+        }
+    }
+
+    /// A skill as one prompt text: the document and every supporting text file.
+    pub fn prompt_text(&self, entry: &Entry) -> Result<String> {
+        let document = self.file(entry, &RelPath::document())?;
+        let mut references = Vec::new();
+        for file in entry.head.files.iter().filter(|f| !f.path.is_document()) {
+            if !mime::is_text(file.mime()) {
+                continue;
+            }
+            let bytes = self.file(entry, &file.path)?;
+            if let Ok(text) = std::str::from_utf8(&bytes) {
+                references.push((file.path.clone(), text.to_owned()));
+            }
+        }
+        let document = utf8(repertoire_core::DOCUMENT, &document)?;
+        Ok(surface::prompt_text(
+            document,
+            references.iter().map(|(path, text)| (path, text.as_str())),
+        ))
+    }
+
+    /// The text of a static prompt; `None` if a function renders it.
+    pub fn prompt_body(&self, entry: &PromptEntry) -> Result<Option<String>> {
+        if let Location::State(scope) = &entry.location {
+            let store = &self.attached(*scope)?.store;
+            let stored = store.prompt(entry.prompt.name.as_str())?;
+            return Ok(stored.and_then(|prompt| prompt.body));
+        }
+        let Some(bytes) = entry.location.read(&RelPath::document()) else {
+            return Ok(None);
+        };
+        let bytes = bytes?;
+        let text = utf8(entry.prompt.name.as_str(), &bytes)?;
+        Ok(Some(repertoire_core::frontmatter::body(text).to_owned()))
+    }
+
+    fn registered_body(&self, scope: Scope, id: &SkillId) -> Result<String> {
+        /// The part of a row that is the body; the rest is not even copied.
+        #[derive(serde::Deserialize)]
+        struct Row {
+            skill: String,
+        }
+        let store = &self.attached(scope)?.store;
+        let row = store.state_text(SKILLS, id.as_str())?;
+        row.and_then(|text| serde_json::from_str::<Row>(&text).ok())
+            .map(|row| row.skill)
+            .ok_or_else(|| Error::no_skill(id))
+    }
+
+    /// Brings one entry up to date, unless someone is looking at the files already.
+    fn refresh(&self, entry: &Entry, path: &RelPath) {
+        let Ok(mut files) = self.files.try_lock() else {
+            return;
+        };
+        if let Some(source) = files.iter_mut().find(|s| s.origin == entry.origin) {
+            source.refresh(&entry.location, path);
+            self.catalogue.apply(source.take_changes());
+        }
+    }
+}
+
+/// The rendered index of a snapshot.
+fn index(snapshot: &Snapshot) -> String {
+    surface::index(snapshot.skills().map(|entry| IndexEntry {
+        id: &entry.id,
+        title: entry.head.title.as_deref(),
+        description: entry.head.description.as_deref(),
+        section: match entry.origin {
+            Origin::Files(_) => Section::Custom,
+            Origin::State | Origin::Workspace | Origin::Account => Section::Registered,
+        },
+    }))
+}
+
+fn discovery(snapshot: &Snapshot) -> String {
+    let skills = snapshot.skills().filter(|entry| entry.head.is_skill());
+    surface::discovery_index(skills.map(|entry| {
+        let description = entry.head.description.as_deref().unwrap_or_default();
+        (&entry.id, entry.id.name(), description)
+    }))
+}
