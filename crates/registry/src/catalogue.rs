@@ -348,8 +348,12 @@ impl Catalogue {
 }
 
 fn put<T: Item>(table: &mut Table<T>, item: T, again: Again) -> Option<Op> {
-    let mut slot: Vec<Arc<T>> = table.get(item.key()).map_or_else(Vec::new, |s| s.to_vec());
     let key = item.key().clone();
+    let Some(slot) = table.get(&key) else {
+        table.insert_mut(key, Arc::from([Arc::new(item)]));
+        return Some(Op::Add);
+    };
+    let mut slot: Vec<Arc<T>> = slot.to_vec();
     let place = slot.iter().position(|e| e.origin() == item.origin());
     let op = match place {
         Some(at) if again == Again::Ignore && slot[at].same(&item) => return None,

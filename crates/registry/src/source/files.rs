@@ -277,25 +277,23 @@ impl FileSource {
             self.loose.remove(place);
         }
         let outcome = outcome.map(|found| self.claim(place, found));
-        let new = outcome
-            .as_ref()
-            .and_then(|o| o.as_ref().ok())
-            .map(Found::key);
         let old = match &outcome {
             Some(outcome) => self.places.insert(place.to_owned(), outcome.clone()),
             None => self.places.remove(place),
         };
-        if let Some(Ok(old)) = old
-            && new.as_ref() != Some(&old.key())
-        {
-            self.owners.remove(&old.key());
-            self.pending.push(match &old {
-                Found::Skill(id, ..) => Change::RemoveSkill(id.clone(), self.origin.clone()),
-                Found::Prompt(prompt, _) => {
-                    Change::RemovePrompt(prompt.name.clone(), self.origin.clone())
-                }
-            });
-            self.reconsider(&old.key());
+        if let Some(Ok(old)) = old {
+            let key = old.key();
+            let same = matches!(&outcome, Some(Ok(new)) if new.key() == key);
+            if !same {
+                self.owners.remove(&key);
+                self.pending.push(match &old {
+                    Found::Skill(id, ..) => Change::RemoveSkill(id.clone(), self.origin.clone()),
+                    Found::Prompt(prompt, _) => {
+                        Change::RemovePrompt(prompt.name.clone(), self.origin.clone())
+                    }
+                });
+                self.reconsider(&key);
+            }
         }
         if let Some(Ok(found)) = outcome {
             self.pending.push(self.put(found));
@@ -401,13 +399,13 @@ impl FileSource {
     fn rebuild(&mut self, folders: &[String]) {
         match &self.plan {
             Plan::Folders => {
-                let outcomes: Vec<(String, Option<Outcome>)> = folders
+                let outcomes: Vec<Option<Outcome>> = folders
                     .par_iter()
-                    .map(|folder| (folder.clone(), self.skill_folder(folder)))
+                    .map(|folder| self.skill_folder(folder))
                     .collect();
-                for (folder, outcome) in outcomes {
-                    if outcome.is_some() || self.places.contains_key(&folder) {
-                        self.set_place(&folder, outcome);
+                for (folder, outcome) in folders.iter().zip(outcomes) {
+                    if outcome.is_some() || self.places.contains_key(folder) {
+                        self.set_place(folder, outcome);
                     }
                 }
             }
