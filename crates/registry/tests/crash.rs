@@ -145,23 +145,39 @@ fn t35_a_killed_process_loses_no_acknowledged_write() {
 fn t35_two_processes_share_a_store_without_starving() {
     let home = tempfile::tempdir().unwrap();
     drop(open(home.path()));
-    let started = Instant::now();
     let mut children = [
         start(home.path(), "1", Some(100)),
         start(home.path(), "2", Some(100)),
     ];
-    let mut ends = Vec::new();
     for child in &mut children {
         let mut last = BTreeMap::new();
         assert_eq!(acknowledged(child, &mut last), 400);
         assert!(child.wait().unwrap().success());
-        ends.push(started.elapsed());
     }
     let registry = open(home.path());
     registry.store(Scope::Account).unwrap().check().unwrap();
     assert_eq!(registry.snapshot().len(), 8);
+    let store = registry.store(Scope::Account).unwrap();
     for thread in 0..4 {
-        let history = registry.history(Scope::Account, &format!("p{thread}").parse().unwrap());
-        assert!(history.unwrap().len() >= 50);
+        let id = format!("p{thread}").parse().unwrap();
+        let mut writers: Vec<char> = registry
+            .history(Scope::Account, &id)
+            .unwrap()
+            .iter()
+            .map(|r| {
+                let files = store.files_at(&id, r.revision).unwrap();
+                let text = String::from_utf8(files[&RelPath::document()].to_vec()).unwrap();
+                text.lines().last().unwrap().chars().next().unwrap()
+            })
+            .collect();
+        assert!(writers.len() >= 50);
+        // Neither waited until the other was done: both come before the first of them ends.
+        writers.reverse();
+        let last = |process| writers.iter().rposition(|w| *w == process).unwrap();
+        let first = |process| writers.iter().position(|w| *w == process).unwrap();
+        assert!(
+            first('1') < last('2') && first('2') < last('1'),
+            "{writers:?}"
+        );
     }
 }
