@@ -80,7 +80,7 @@ pub(crate) enum Command {
         paths: Vec<PathBuf>,
     },
     /// Make this folder a workspace with its own skills
-    #[command(after_help = "Examples:\n  repertoire init\n  repertoire init ~/work/shop")]
+    #[command(after_help = "Examples:\n  repertoire init\n  repertoire init ~/projects/shop")]
     Init {
         /// The folder
         #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
