@@ -35,6 +35,15 @@ pub(crate) enum ConfigScope {
     Account,
 }
 
+impl From<ConfigScope> for Scope {
+    fn from(scope: ConfigScope) -> Self {
+        match scope {
+            ConfigScope::Workspace => Self::Workspace,
+            ConfigScope::Account => Self::Account,
+        }
+    }
+}
+
 /// Everything a command needs to know.
 #[derive(Debug)]
 pub(crate) struct Settings {
@@ -44,8 +53,10 @@ pub(crate) struct Settings {
     pub(crate) workspace: Option<PathBuf>,
     /// What the catalogue is made of.
     pub(crate) sources: Sources,
-    /// The store for writes, where a setting names one.
+    /// The store for writes, where the account's settings name one.
     pub(crate) scope: Option<Scope>,
+    /// The same by the workspace's settings; it counts only if the workspace is trusted.
+    pub(crate) workspace_scope: Option<Scope>,
     /// What is wrong with the workspace's file; it counts only if the workspace is trusted.
     pub(crate) workspace_problem: Option<String>,
 }
@@ -92,6 +103,7 @@ pub(crate) fn resolve(global: &Global) -> Result<Settings> {
                 ..Sources::default()
             },
             scope: None,
+            workspace_scope: None,
             workspace_problem: None,
         };
         let sources = bare.sources_of(&global.from)?;
@@ -103,7 +115,7 @@ pub(crate) fn resolve(global: &Global) -> Result<Settings> {
         cache,
         ..Sources::default()
     };
-    let mut scope = None;
+    let mut workspace_scope = None;
     let mut workspace_problem = None;
     if let Some(workspace) = &workspace {
         let own = workspace.join(trust::FOLDER);
@@ -112,19 +124,16 @@ pub(crate) fn resolve(global: &Global) -> Result<Settings> {
             Config::default()
         });
         extend(&mut sources, workspace, &own, &config, AskedBy::Workspace);
-        scope = scope.or(config.scope);
+        workspace_scope = config.scope;
     }
     let config = read_config(&account)?;
     extend(&mut sources, &account, &account, &config, AskedBy::User);
-    scope = scope.or(config.scope);
     Ok(Settings {
         account,
         workspace,
         sources,
-        scope: scope.map(|scope| match scope {
-            ConfigScope::Workspace => Scope::Workspace,
-            ConfigScope::Account => Scope::Account,
-        }),
+        scope: config.scope.map(Into::into),
+        workspace_scope: workspace_scope.map(Into::into),
         workspace_problem,
     })
 }

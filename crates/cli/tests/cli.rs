@@ -584,3 +584,55 @@ fn a_home_that_cannot_be_written_still_lists() {
     let run = place.run(&["add", "all/a"]);
     assert_ne!(run.code(), 0);
 }
+
+#[test]
+fn history_and_rollback_mean_the_same_store() {
+    let place = Place::new();
+    place.skill("x", "# One\n");
+    place.ok(&["add", "x", "--scope", "account"]);
+    place.skill("x", "# Two\n");
+    place.ok(&["add", "x", "--scope", "account"]);
+    place.ok(&["init"]);
+    assert_eq!(place.json(&["history", "x", "--json"])["scope"], "account");
+    place.ok(&["rollback", "x", "1"]);
+    assert!(place.ok(&["cat", "iii://x"]).ends_with("# One\n"));
+    place.ok(&["history", "account:x"]);
+    assert_eq!(place.run(&["history", "workspace:x"]).code(), 3);
+}
+
+#[test]
+fn a_strangers_scope_is_not_honoured() {
+    let place = Place::new();
+    place.skill("x", "# X\n");
+    place.write(".repertoire/config.toml", "scope = \"workspace\"\n");
+    assert_eq!(place.json(&["add", "x", "--json"])["scope"], "account");
+    place.ok(&["trust"]);
+    assert_eq!(place.json(&["add", "x", "--json"])["scope"], "workspace");
+}
+
+#[test]
+fn a_dry_run_checks_everything_and_stores_nothing() {
+    let place = Place::new();
+    place.skill("one/y", "# Y\n");
+    place.skill("two/y", "# Y\n");
+    assert_eq!(place.run(&["add", "one/y", "two/y", "--dry-run"]).code(), 4);
+    assert!(
+        place
+            .ok(&["add", "one/y", "--dry-run"])
+            .contains("would be revision 1")
+    );
+    assert_eq!(place.json(&["list", "--json"]), json!({"skills": []}));
+    assert_eq!(place.run(&["history", "y"]).code(), 3);
+}
+
+#[test]
+fn the_home_folder_is_no_workspace() {
+    let place = Place::new();
+    let run = place
+        .command(&["init"])
+        .env("REPERTOIRE_HOME", place.work().join(".repertoire"))
+        .output()
+        .unwrap();
+    assert_eq!(run.status.code(), Some(2));
+    assert!(!place.work().join(".repertoire/config.toml").exists());
+}

@@ -75,11 +75,11 @@ pub fn small_file(folder: &Path, name: &str, max: u64) -> Result<Option<Bytes>> 
     Ok(Some(Root::open(folder)?.read(name, max)?.0))
 }
 
-/// Every folder with a document at or beneath a folder, sorted. One that cannot be read is an
-/// error, not an omission.
-pub fn find_skills(folder: &Path) -> Result<Vec<PathBuf>> {
+/// Every folder with a document at or beneath a folder, sorted, and what was passed over. A
+/// folder that cannot be read is an error, not an omission.
+pub fn find_skills(folder: &Path) -> Result<(Vec<PathBuf>, Vec<Error>)> {
     let root = Root::open(folder)?;
-    let mut found = Vec::new();
+    let (mut found, mut passed) = (Vec::new(), Vec::new());
     let mut open = vec![String::new()];
     while let Some(here) = open.pop() {
         let mut is_skill = false;
@@ -88,7 +88,12 @@ pub fn find_skills(folder: &Path) -> Result<Vec<PathBuf>> {
                 Ok(EntryKind::Folder) if !is_ignored(&name) && here.matches('/').count() < 32 => {
                     open.push(join(&here, &name));
                 }
-                _ => is_skill |= name == DOCUMENT || name == "skill.md",
+                _ if name == DOCUMENT || name == "skill.md" => is_skill = true,
+                Ok(EntryKind::Other) => {
+                    passed.push(Error::NotRegular(root.join(&join(&here, &name))));
+                }
+                Err(error) => passed.push(error),
+                Ok(EntryKind::File | EntryKind::Folder) => {}
             }
         }
         if is_skill {
@@ -100,7 +105,7 @@ pub fn find_skills(folder: &Path) -> Result<Vec<PathBuf>> {
         }
     }
     found.sort();
-    Ok(found)
+    Ok((found, passed))
 }
 
 /// Writes a folder in one step: it is there whole or not at all. Refuses one that exists.

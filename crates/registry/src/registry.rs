@@ -66,6 +66,10 @@ pub struct Registry {
     files: Mutex<Vec<FileSource>>,
     notices: Vec<Notice>,
     workspace: Option<(PathBuf, Trusted)>,
+    /// Why the account's store could not be opened.
+    no_account: Option<Notice>,
+    /// Held while what happened in stores is read and applied, so that it is applied in order.
+    following: Mutex<()>,
 }
 
 impl Registry {
@@ -81,6 +85,8 @@ impl Registry {
             files: Mutex::default(),
             notices: Vec::new(),
             workspace: None,
+            no_account: None,
+            following: Mutex::default(),
         };
         registry.attach_stores(&settings)?;
         registry.open_files(&settings)?;
@@ -93,6 +99,9 @@ impl Registry {
                 (Err(error), Trusted::Yes) => return Err(error),
             }
         }
+        registry
+            .stores
+            .retain(|attached| damaged.iter().all(|n| n.path != attached.store.path()));
         registry.notices.append(&mut damaged);
         let mut changes = Vec::new();
         for source in registry.lock_files().iter_mut() {
@@ -113,11 +122,13 @@ impl Registry {
             Ok(store) => store,
             // Skills can be looked at where nothing may be written.
             Err(error @ Error::Io { .. }) => {
-                self.notices.push(notice(&file, &error));
-                match Store::open(&file, Trust::ReadOnly) {
-                    Ok(store) => store,
-                    Err(_) => return Ok(()),
-                }
+                let problem = notice(&file, &error);
+                self.notices.push(problem.clone());
+                let Ok(store) = Store::open(&file, Trust::ReadOnly) else {
+                    self.no_account = Some(problem);
+                    return Ok(());
+                };
+                store
             }
             Err(error) => return Err(error),
         };
@@ -242,13 +253,8 @@ impl Registry {
     }
 
     fn attached(&self, scope: Scope) -> Result<&Attached> {
-        self.stores
-            .iter()
-            .find(|attached| attached.scope == scope)
-            .ok_or(Error::NotFound {
-                what: "scope",
-                name: scope.as_str().to_owned(),
-            })
+        let found = self.stores.iter().find(|attached| attached.scope == scope);
+        found.ok_or_else(|| self.no_store(scope))
     }
 
     /// The stores whose registered content counts, the one that wins first.
@@ -258,10 +264,22 @@ impl Registry {
 
     /// The store that registered content goes to: the workspace's if it is trusted.
     fn primary(&self) -> Result<&Attached> {
-        self.trusted().next().ok_or(Error::NotFound {
-            what: "scope",
-            name: Scope::Account.as_str().to_owned(),
-        })
+        self.trusted()
+            .next()
+            .ok_or_else(|| self.no_store(Scope::Account))
+    }
+
+    fn no_store(&self, scope: Scope) -> Error {
+        match &self.no_account {
+            Some(problem) if scope == Scope::Account => Error::Skipped {
+                code: problem.code,
+                message: problem.message.clone(),
+            },
+            _ => Error::NotFound {
+                what: "scope",
+                name: scope.as_str().to_owned(),
+            },
+        }
     }
 
     fn lock_files(&self) -> MutexGuard<'_, Vec<FileSource>> {

@@ -178,7 +178,7 @@ fn t2_links_stay_beneath_the_root() {
     let found = codes(&registry);
     assert_eq!(
         found.iter().filter(|c| **c == "escapes_root").count(),
-        4,
+        5,
         "{found:?}"
     );
     for id in ["absolute", "relative", "folder", "document"] {
@@ -583,4 +583,114 @@ fn t7_a_skill_of_thousands_of_folders_is_refused() {
     let registry = open(root.path());
     assert_eq!(codes(&registry), ["too_many_files"]);
     assert!(started.elapsed() < std::time::Duration::from_secs(10));
+}
+
+#[test]
+fn a_root_that_is_replaced_or_gone_leaves_nothing_behind() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path().canonicalize().unwrap();
+    let root = home.join("skills");
+    skill(&root, "a", "# A\n");
+    skill(&home.join("new"), "a", "# A\n");
+    skill(&home.join("new"), "b", "# B\n");
+    let registry = open(&root);
+    fs::rename(&root, home.join("old")).unwrap();
+    fs::rename(home.join("new"), &root).unwrap();
+    registry.rescan();
+    fs::remove_dir_all(home.join("old")).unwrap();
+    assert_eq!(ids(&registry), ["a", "b"]);
+    assert_eq!(read(&registry, "iii://a"), document("a", "# A\n"));
+    fs::rename(&root, home.join("away")).unwrap();
+    registry.rescan();
+    assert!(registry.snapshot().is_empty());
+    // A link in its place leads elsewhere, which nobody asked for.
+    symlink(home.join("away"), &root).unwrap();
+    registry.rescan();
+    assert!(registry.snapshot().is_empty());
+    fs::remove_file(&root).unwrap();
+    fs::rename(home.join("away"), &root).unwrap();
+    registry.rescan();
+    assert_eq!(ids(&registry), ["a", "b"]);
+}
+
+#[test]
+fn linked_folders_are_passed_over_with_a_notice() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path().canonicalize().unwrap();
+    skill(&root, "real/foo", "# Foo\n");
+    symlink("real/foo", root.join("foo")).unwrap();
+    let registry = open(&root);
+    assert_eq!(ids(&registry), ["real/foo"]);
+    assert_eq!(codes(&registry), ["not_regular"]);
+    registry.rescan();
+    assert_eq!(codes(&registry), ["not_regular"]);
+    fs::remove_file(root.join("foo")).unwrap();
+    registry.reconcile(&[root.join("foo")]);
+    assert_eq!(codes(&registry), [""; 0]);
+}
+
+#[test]
+fn a_skill_whose_own_folder_shrinks_is_taken() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path().canonicalize().unwrap();
+    skill(&root, "big", "# Big\n");
+    file(&root, "big/references/x.md", "x");
+    file(&root, "big/blob.bin", vec![0; 17 << 20]);
+    let registry = open(&root);
+    assert_eq!(codes(&registry), ["too_large"]);
+    fs::remove_file(root.join("big/blob.bin")).unwrap();
+    registry.reconcile(&[root.join("big/blob.bin")]);
+    assert_eq!(ids(&registry), ["big"]);
+}
+
+#[test]
+fn t7_what_is_too_deep_is_said_on_a_warm_start_too() {
+    let root = tempfile::tempdir().unwrap();
+    skill(root.path(), &vec!["d"; 40].join("/"), "");
+    let (cold, warm) = twice(root.path());
+    assert_eq!(codes(&cold), ["too_deep"]);
+    assert_eq!(codes(&warm), ["too_deep"]);
+}
+
+#[test]
+fn many_claims_to_one_name_are_settled_at_once() {
+    let base = tempfile::tempdir().unwrap();
+    let base = base.path().canonicalize().unwrap();
+    for n in 0..1500 {
+        let text = "---\nname: same\ndescription: One of many.\n---\nx\n";
+        file(&base, &format!("p/f{n:04}.md"), text);
+    }
+    let registry = Registry::open(patterns(&base, &[], &["p/*.md"])).unwrap();
+    assert_eq!(codes(&registry).len(), 1499);
+    fs::remove_file(base.join("p/f0000.md")).unwrap();
+    let started = std::time::Instant::now();
+    registry.reconcile(&[base.join("p/f0000.md")]);
+    assert_eq!(codes(&registry).len(), 1498);
+    assert!(started.elapsed() < std::time::Duration::from_secs(5));
+}
+
+#[test]
+fn the_uri_of_a_skill_leads_to_that_skill() {
+    let root = tempfile::tempdir().unwrap();
+    let home = tempfile::tempdir().unwrap();
+    skill(root.path(), "outer", "# Outer\n");
+    file(
+        root.path(),
+        "outer/template/SKILL.md",
+        document("my-skill", "# A template\n"),
+    );
+    let registry = Registry::open(Settings {
+        account: Some(home.path().to_owned()),
+        ..Settings::of_folders([root.path().to_owned()])
+    })
+    .unwrap();
+    let own = document("template", "# Stored\n");
+    let files = [(repertoire_core::RelPath::document(), own.clone().into())].into();
+    let stored =
+        repertoire_registry::store::NewSkill::from_files("outer/template".parse().unwrap(), files);
+    registry
+        .add(repertoire_registry::Scope::Account, vec![stored.unwrap()])
+        .unwrap();
+    assert_eq!(read(&registry, "skill://outer/template/SKILL.md"), own);
+    assert_eq!(read(&registry, "iii://outer/template"), own);
 }

@@ -198,6 +198,13 @@ fn t18_a_planted_store_with_a_forged_listing_harms_nobody() {
         let registry = open(home.path(), workspace.path());
         assert_eq!(winner(&registry, "mine"), Origin::Account, "{sql}");
         assert!(!registry.notices().is_empty(), "{sql}");
+        // What happens in the user's own store is followed all the same.
+        let later = format!("later-{}", sql.len());
+        account(home.path())
+            .put_skills(vec![new(&later, "1")])
+            .unwrap();
+        registry.sync().unwrap();
+        assert_eq!(winner(&registry, &later), Origin::Account, "{sql}");
     }
 }
 

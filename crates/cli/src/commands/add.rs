@@ -121,7 +121,7 @@ pub(crate) fn store(
     let scope = scope(&registry, write.scope, settings)?;
     let ids: Vec<SkillId> = skills.iter().map(|skill| skill.id().clone()).collect();
     let revisions = if write.dry_run {
-        vec![None; ids.len()]
+        output.working("checking skills", || registry.try_add(scope, skills))?
     } else {
         output.working("storing skills", || registry.add(scope, skills))?
     };
@@ -138,8 +138,8 @@ pub(crate) fn store(
     }
     for (id, revision) in ids.iter().zip(&revisions) {
         let outcome = match revision {
+            Some(revision) if write.dry_run => format!("would be revision {revision}"),
             Some(revision) => format!("revision {revision}"),
-            None if write.dry_run => "would be stored".to_owned(),
             None => "unchanged".to_owned(),
         };
         output.print(&format!("{ID}{id}{ID:#}  {DIM}{outcome}{DIM:#}\n"))?;

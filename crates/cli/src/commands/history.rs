@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use repertoire_core::{markdown::one_line, text::terminal_safe};
-use repertoire_registry::{Error, Reference, Scope};
+use repertoire_registry::{Error, Reference, Registry, Scope};
 use serde_json::json;
 
 use super::{named_scope, open, scope};
@@ -22,18 +22,8 @@ pub(crate) fn run(
 ) -> Result<ExitCode> {
     let registry = open(&[], settings, output)?;
     let skill = &reference.id;
-    // Looking is allowed everywhere: the store that was named, or the first that knows the skill.
-    let scopes = match named_scope(reference, asked)? {
-        Some(ScopeArg::Workspace) => vec![Scope::Workspace],
-        Some(ScopeArg::Account) => vec![Scope::Account],
-        None => vec![Scope::Workspace, Scope::Account],
-    };
-    let mut revisions = Vec::new();
-    for scope in scopes {
-        if revisions.is_empty() && registry.store(scope).is_ok() {
-            revisions = registry.history(scope, skill)?;
-        }
-    }
+    let scope = scope_of(&registry, reference, asked, settings)?;
+    let revisions = registry.history(scope, skill)?;
     if revisions.is_empty() {
         return Err(Error::NotFound {
             what: "skill",
@@ -42,9 +32,12 @@ pub(crate) fn run(
         .into());
     }
     if output.json {
-        output.print_json(&json!({"skill": skill, "revisions": revisions}))?;
+        output.print_json(&json!({
+            "skill": skill, "scope": scope.as_str(), "revisions": revisions,
+        }))?;
         return Ok(ExitCode::SUCCESS);
     }
+    output.note(format!("{skill} in the {} store", scope.as_str()));
     for revision in &revisions {
         let bytes = revision.files.iter().map(|f| f.size).sum();
         let files = match revision.op.as_str() {
@@ -72,7 +65,13 @@ pub(crate) fn rollback(
 ) -> Result<ExitCode> {
     let registry = open(&[], settings, output)?;
     let skill = &reference.id;
-    let scope = scope(&registry, named_scope(reference, asked)?, settings)?;
+    let found = scope_of(&registry, reference, asked, settings)?;
+    let found = match found {
+        Scope::Workspace => ScopeArg::Workspace,
+        Scope::Account => ScopeArg::Account,
+    };
+    // The same store as `history` shows, if it may be written.
+    let scope = scope(&registry, Some(found), settings)?;
     let new = registry.rollback(scope, skill, revision)?;
     if output.json {
         output.print_json(&json!({"skill": skill, "from": revision, "revision": new}))?;
@@ -81,4 +80,27 @@ pub(crate) fn rollback(
         "{skill} is as in revision {revision} again (now revision {new})"
     ));
     Ok(ExitCode::SUCCESS)
+}
+
+/// The store whose history is meant: the one that was named, or the first that knows the skill,
+/// a stranger's last.
+fn scope_of(
+    registry: &Registry,
+    reference: &Reference,
+    asked: Option<ScopeArg>,
+    settings: &Settings,
+) -> Result<Scope> {
+    match named_scope(reference, asked)? {
+        Some(ScopeArg::Workspace) => return Ok(Scope::Workspace),
+        Some(ScopeArg::Account) => return Ok(Scope::Account),
+        None => {}
+    }
+    let first = scope(registry, None, settings)?;
+    for scope in [first, Scope::Account, Scope::Workspace] {
+        let known = registry.store(scope).is_ok();
+        if known && !registry.history(scope, &reference.id)?.is_empty() {
+            return Ok(scope);
+        }
+    }
+    Ok(first)
 }

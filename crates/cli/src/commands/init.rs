@@ -38,6 +38,8 @@ const FOOTER: &str = "
 pub(crate) fn run(path: &Path, settings: &Settings, output: &Output) -> Result<ExitCode> {
     need_folder(path)?;
     let own = path.join(trust::FOLDER);
+    // The account first: without it nothing is left behind, and its folder can be compared.
+    let account = store::Store::open(&settings.account.join(trust::STORE), store::Trust::Own)?;
     let is_account = own
         .canonicalize()
         .is_ok_and(|own| settings.account.canonicalize().is_ok_and(|a| a == own));
@@ -63,8 +65,6 @@ pub(crate) fn run(path: &Path, settings: &Settings, output: &Output) -> Result<E
             path.display()
         )));
     }
-    // The account first: without it nothing is left behind.
-    let account = store::Store::open(&settings.account.join(trust::STORE), store::Trust::Own)?;
     let context = || own.display().to_string();
     std::fs::create_dir_all(own.join("skills")).with_context(context)?;
     let found: Vec<&str> = KNOWN_FOLDERS

@@ -35,7 +35,7 @@ pub(crate) fn run(
         match target(text, || open(&[], settings, output))? {
             Target::Skill(reference) => references.push(reference),
             Target::Folder(path) => {
-                let folders = skill_folders(&path)?;
+                let folders = skill_folders(&path, output)?;
                 if folders.is_empty() {
                     anyhow::bail!(Error::NotFound {
                         what: "skill in",
@@ -107,9 +107,13 @@ pub(crate) fn findings<B: AsRef<[u8]>>(files: &BTreeMap<RelPath, B>) -> Vec<Find
 }
 
 /// The skill at a folder, or every outermost skill beneath it.
-fn skill_folders(path: &Path) -> Result<Vec<PathBuf>> {
+fn skill_folders(path: &Path, output: &Output) -> Result<Vec<PathBuf>> {
     let mut outer: Vec<PathBuf> = Vec::new();
-    for folder in folder::find_skills(path)? {
+    let (found, passed) = folder::find_skills(path)?;
+    for error in passed {
+        output.warn(format!("passed over: {error}"));
+    }
+    for folder in found {
         if !outer.iter().any(|skill| folder.starts_with(skill)) {
             outer.push(folder);
         }

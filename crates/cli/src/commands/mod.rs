@@ -174,16 +174,21 @@ fn target(text: &str, registry: impl FnOnce() -> Result<Arc<Registry>>) -> Resul
 
 /// The store for a write: the one asked for, the one set, or the nearest one.
 fn scope(registry: &Registry, asked: Option<ScopeArg>, settings: &Settings) -> Result<Scope> {
+    let trusted = matches!(registry.workspace(), Some((_, Trusted::Yes)));
+    let set = settings
+        .workspace_scope
+        .filter(|_| trusted)
+        .or(settings.scope);
+    let nearest = if trusted {
+        Scope::Workspace
+    } else {
+        Scope::Account
+    };
     let scope = match asked {
-        Some(ScopeArg::Workspace) => Some(Scope::Workspace),
-        Some(ScopeArg::Account) => Some(Scope::Account),
-        None => settings.scope,
+        Some(ScopeArg::Workspace) => Scope::Workspace,
+        Some(ScopeArg::Account) => Scope::Account,
+        None => set.unwrap_or(nearest),
     };
-    let nearest = match registry.workspace() {
-        Some((_, Trusted::Yes)) => Scope::Workspace,
-        _ => Scope::Account,
-    };
-    let scope = scope.unwrap_or(nearest);
     if scope == Scope::Workspace {
         match registry.workspace() {
             Some((_, Trusted::Yes)) => {}

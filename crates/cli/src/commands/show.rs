@@ -20,15 +20,17 @@ pub(crate) fn run(skill: &str, settings: &Settings, output: &Output) -> Result<E
         Target::Folder(path) => {
             // The folder's own name is its id when it is looked at alone.
             let registry = Registry::open(Sources::of_folders([path.clone()]))?;
-            if let Some(notice) = registry.notices().first() {
-                anyhow::bail!(Error::Skipped {
-                    code: notice.code,
-                    message: notice.message.clone(),
-                });
-            }
             let name = path.canonicalize()?;
             let name = name.file_name().unwrap_or_default().to_string_lossy();
-            (registry, name.parse::<Reference>()?)
+            let reference = name.parse::<Reference>()?;
+            let found = registry.snapshot().skill(&reference).is_some();
+            if let Some(notice) = registry.notices().into_iter().next().filter(|_| !found) {
+                anyhow::bail!(Error::Skipped {
+                    code: notice.code,
+                    message: notice.message,
+                });
+            }
+            (registry, reference)
         }
     };
     let snapshot = registry.snapshot();

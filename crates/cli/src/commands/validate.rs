@@ -34,7 +34,11 @@ pub(crate) fn run(
     for path in paths {
         let folder = skill_folder(path)?;
         if recursive {
-            folders.extend(folder::find_skills(&folder)?);
+            let (found, passed) = folder::find_skills(&folder)?;
+            for error in passed {
+                output.warn(format!("passed over: {error}"));
+            }
+            folders.extend(found);
         } else {
             folders.push(folder);
         }
@@ -144,5 +148,5 @@ fn check(folder: &Path, level: Level) -> Vec<Problem> {
 }
 
 fn has_skills_beneath(path: &Path) -> bool {
-    folder::find_skills(path).is_ok_and(|found| found.iter().any(|skill| skill != path))
+    folder::find_skills(path).is_ok_and(|(found, _)| found.iter().any(|skill| skill != path))
 }

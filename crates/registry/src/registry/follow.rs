@@ -23,7 +23,9 @@ use crate::{
 impl Registry {
     /// Brings the catalogue up to date with what other processes wrote.
     pub fn sync(&self) -> Result<()> {
-        self.stores.iter().try_for_each(|a| self.sync_store(a))
+        // Each store is followed, whatever is wrong with another.
+        let results: Vec<Result<()>> = self.stores.iter().map(|a| self.sync_store(a)).collect();
+        results.into_iter().collect()
     }
 
     /// Brings the catalogue up to date after these files changed.
@@ -58,6 +60,14 @@ impl Registry {
     }
 
     pub(super) fn load(&self, attached: &Attached) -> Result<()> {
+        let _turn = self
+            .following
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.load_in_turn(attached)
+    }
+
+    fn load_in_turn(&self, attached: &Attached) -> Result<()> {
         let mut seen = attached.seen.lock().unwrap_or_else(PoisonError::into_inner);
         // Read the number first: what comes in between is applied twice, never lost.
         let last = attached.store.last_seq()?;
@@ -67,11 +77,15 @@ impl Registry {
         let is_here = |location: &Location| matches!(location, Location::State(scope) if *scope == attached.scope);
         let mut changes: Vec<Change> = snapshot
             .all_skills()
-            .filter(|(entry, _)| entry.origin == origin || is_here(&entry.location))
-            .map(|(entry, _)| Change::RemoveSkill(entry.id.clone(), entry.origin.clone()))
+            .filter(|(entry, _)| entry.origin == origin)
+            .map(|(entry, _)| Change::RemoveSkill(entry.id.clone(), origin.clone()))
             .collect();
-        let prompts = snapshot.prompts().filter(|p| is_here(&p.location));
-        changes.extend(prompts.map(|p| Change::RemovePrompt(p.prompt.name.clone(), Origin::State)));
+        for (entry, _) in snapshot.all_skills().filter(|(e, _)| is_here(&e.location)) {
+            changes.extend(self.registered_change(entry.id.as_str(), Again::Ignore, None)?);
+        }
+        for entry in snapshot.prompts().filter(|p| is_here(&p.location)) {
+            changes.extend(self.prompt_change(&entry.prompt.name, Again::Ignore)?);
+        }
         for (id, head) in attached.store.heads()? {
             changes.push(put_package(attached, id, head, Again::Ignore));
         }
@@ -117,10 +131,9 @@ impl Registry {
             return Ok(head.map(|head| put_registered(attached, id, head, again)));
         }
         for attached in self.trusted() {
-            if let Some(row) = attached.store.state_row(SKILLS, key)? {
-                return Ok(row
-                    .head
-                    .map(|head| put_registered(attached, id, head, again)));
+            let row = attached.store.state_row(SKILLS, key)?;
+            if let Some(head) = row.and_then(|row| row.head) {
+                return Ok(Some(put_registered(attached, id, head, again)));
             }
         }
         Ok(Some(Change::RemoveSkill(id, Origin::State)))
@@ -138,10 +151,14 @@ impl Registry {
 
     /// Applies what happened in a store since the last look, in the order it happened.
     pub(super) fn sync_store(&self, attached: &Attached) -> Result<()> {
+        let _turn = self
+            .following
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let mut seen = attached.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(events) = attached.store.events_since(*seen)? else {
             drop(seen);
-            return self.load(attached);
+            return self.load_in_turn(attached);
         };
         let Some(last) = events.last().map(|event| event.seq) else {
             return Ok(());

@@ -63,14 +63,14 @@ impl Registry {
                 content("text/markdown", self.body(entry)?)
             }
             Uri::Skill(uri) => {
-                // Skills nest: the file belongs to the origin that wins, whatever ids are longer.
+                // Skills nest: the innermost one has the file, but never a stranger's before ours.
                 let found = uri
                     .splits()
                     .filter_map(|(id, path)| {
                         let entry = snapshot.get(&id).filter(|e| e.head.is_skill())?;
                         entry.head.file(&path).map(|_| (entry.clone(), path))
                     })
-                    .min_by_key(|(entry, _)| entry.origin.rank(entry.trusted));
+                    .min_by_key(|(entry, _)| entry.trusted == Trusted::No);
                 let (entry, path) = found.ok_or_else(missing)?;
                 content(mime::of_path(path.as_str()), self.file(&entry, &path)?)
             }

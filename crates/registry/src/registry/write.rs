@@ -32,6 +32,11 @@ impl Registry {
         Ok(revisions)
     }
 
+    /// Checks what adding skills would come to, without adding them.
+    pub fn try_add(&self, scope: Scope, skills: Vec<NewSkill>) -> Result<Vec<Option<i64>>> {
+        self.attached(scope)?.store.try_skills(skills)
+    }
+
     /// Removes a skill from a scope; its history stays unless it is purged.
     pub fn remove(&self, scope: Scope, id: &SkillId, history: History) -> Result<bool> {
         let attached = self.attached(scope)?;

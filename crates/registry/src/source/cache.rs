@@ -18,7 +18,7 @@ use super::{index::Index, record::FolderRecord, root::Root};
 use crate::store::create_private_dir;
 
 /// Changes whenever the meaning of a record does.
-const FORMAT: u32 = 4;
+const FORMAT: u32 = 5;
 /// Smaller roots are read faster than a cache is written.
 const WORTH_IT: usize = 64;
 
@@ -27,6 +27,8 @@ struct Saved<'a> {
     format: u32,
     version: &'a str,
     root: &'a str,
+    /// The folder that was not looked into, if any.
+    cut: Option<String>,
     count: usize,
     records: &'a [u8],
 }
@@ -88,7 +90,10 @@ fn read(bytes: &[u8], root: &Root) -> Option<Index> {
             compared.extend(helper.join().ok()?);
         }
         whole?;
-        let mut index = Index::default();
+        let mut index = Index {
+            cut: saved.cut.clone(),
+            ..Index::default()
+        };
         index.folders.reserve(saved.count);
         for (batch, changed) in compared {
             index
@@ -142,6 +147,7 @@ pub(crate) fn save(folder: &Path, root: &Path, index: &mut Index) {
         format: FORMAT,
         version: env!("CARGO_PKG_VERSION"),
         root: &root.to_string_lossy(),
+        cut: index.cut.clone(),
         count: index.folders.len(),
         records: &records,
     };

@@ -25,7 +25,7 @@ use super::{
     cache,
     index::Index,
     pattern::Pattern,
-    record::{Map, Refusal},
+    record::{Map, Refusal, UNREADABLE},
     root::{Root, Stamp, join, parent},
 };
 use crate::{
@@ -108,6 +108,8 @@ pub(crate) struct FileSource {
     owners: Map<String, String>,
     /// Places that were refused a key because another one has it.
     waiting: Map<String, BTreeSet<String>>,
+    /// Places in folders that are no skills that were refused, by folder.
+    refused: Map<String, Vec<String>>,
     /// What was found or lost since it was last asked for.
     pending: Vec<Change>,
     /// Stamps of loose files, so that only changed ones are read again.
@@ -138,6 +140,7 @@ impl FileSource {
             places: BTreeMap::new(),
             owners: Map::default(),
             waiting: Map::default(),
+            refused: Map::default(),
             pending: Vec::new(),
             loose: BTreeMap::new(),
         };
@@ -179,9 +182,14 @@ impl FileSource {
             // Another folder stands where it was, or none; whatever was known is of the old one.
             self.index = Index::default();
             self.loose.clear();
-            if let Ok(root) = Root::open(self.root.path()) {
-                self.root = Arc::new(root);
-            }
+            let Some(root) = self.root.again() else {
+                let places: Vec<String> = self.places.keys().cloned().collect();
+                for place in places {
+                    self.set_place(&place, None);
+                }
+                return;
+            };
+            self.root = Arc::new(root);
         }
         self.index.compare(&self.root);
         self.take_stock();
@@ -202,14 +210,14 @@ impl FileSource {
         let folders = match self.plan {
             // Folders that are no skills have no say in this plan.
             Plan::Folders => {
-                let mut folders = self.index.with_document();
-                let gone: Vec<String> = self
+                let found = self.index.with_document();
+                let gone = self
                     .places
                     .keys()
-                    .filter(|place| folders.binary_search(place).is_err())
-                    .cloned()
-                    .collect();
-                folders.extend(gone);
+                    .filter(|place| found.binary_search(place).is_err());
+                // What is gone goes first: a folder above may have something to say there.
+                let mut folders: Vec<String> = gone.cloned().collect();
+                folders.extend(found);
                 folders
             }
             Plan::Skills(_) | Plan::Prompts(_) => self.index.beneath(""),
@@ -245,6 +253,33 @@ impl FileSource {
         folders.extend(around);
         let folders: Vec<String> = folders.into_iter().collect();
         self.rebuild(&folders);
+    }
+
+    /// Says why names in a folder that is no skill were not looked at, such as linked folders.
+    fn tell_refused(&mut self, folder: &str) {
+        let before = self.refused.remove(folder).unwrap_or_default();
+        for place in before {
+            self.set_place(&place, None);
+        }
+        let Some(record) = self.index.folders.get(folder) else {
+            return;
+        };
+        if record.refused.is_empty() || record.in_skill {
+            return;
+        }
+        let told = |name: &str| name != UNREADABLE && name != repertoire_core::DOCUMENT;
+        let refused: Vec<(String, Refusal)> = record
+            .refused
+            .iter()
+            .filter(|(name, _)| told(name))
+            .map(|(name, why)| (join(folder, name), why.clone()))
+            .collect();
+        let places = refused.iter().map(|(place, _)| place.clone()).collect();
+        self.refused.insert(folder.to_owned(), places);
+        for (place, why) in refused {
+            let notice = self.notice(&place, why);
+            self.set_place(&place, Some(Err(notice)));
+        }
     }
 
     fn still_there(&self, place: &str) -> bool {
@@ -371,18 +406,18 @@ impl FileSource {
 
     /// A key is free again: whoever was refused it gets another chance.
     fn reconsider(&mut self, key: &str) {
+        let mut folders = BTreeSet::new();
         for place in self.waiting.remove(key).unwrap_or_default() {
-            let refused = matches!(self.places.get(&place), Some(Err(n)) if n.code == "duplicate");
-            if !refused {
-                continue;
+            if matches!(self.places.get(&place), Some(Err(n)) if n.code == "duplicate") {
+                self.loose.remove(&place);
+                folders.insert(match self.plan {
+                    Plan::Folders => place,
+                    Plan::Skills(_) | Plan::Prompts(_) => parent(&place).to_owned(),
+                });
             }
-            self.loose.remove(&place);
-            let folder = match self.plan {
-                Plan::Folders => place,
-                Plan::Skills(_) | Plan::Prompts(_) => parent(&place).to_owned(),
-            };
-            self.rebuild(&[folder]);
         }
+        let folders: Vec<String> = folders.into_iter().collect();
+        self.rebuild(&folders);
     }
 
     /// Looks at one skill again, because a read found other bytes than expected.
@@ -407,6 +442,7 @@ impl FileSource {
                     if outcome.is_some() || self.places.contains_key(folder) {
                         self.set_place(folder, outcome);
                     }
+                    self.tell_refused(folder);
                 }
             }
             Plan::Skills(_) | Plan::Prompts(_) => {
@@ -423,7 +459,7 @@ impl Location {
     pub(crate) fn is(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Folder(a, x), Self::Folder(b, y)) | (Self::Loose(a, x), Self::Loose(b, y)) => {
-                x == y && a.path() == b.path()
+                x == y && Arc::ptr_eq(a, b)
             }
             (Self::Stored(a), Self::Stored(b)) | (Self::State(a), Self::State(b)) => a == b,
             _ => false,

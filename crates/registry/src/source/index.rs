@@ -88,7 +88,7 @@ impl Index {
             .collect();
         let in_skill = self.enclosing(start).next().is_some();
         let mut level = vec![(start.to_owned(), in_skill)];
-        for _ in 0..MAX_DEPTH {
+        for _ in depth(start)..MAX_DEPTH {
             let known: Vec<_> = level
                 .into_iter()
                 .map(|(folder, in_skill)| {
@@ -114,16 +114,18 @@ impl Index {
                 break;
             }
         }
-        self.cut = level.into_iter().next().map(|(folder, _)| folder);
+        let within = |cut: &String| start.is_empty() || cut.starts_with(start);
+        self.cut = match level.into_iter().next() {
+            Some((folder, _)) => Some(folder),
+            None => self.cut.take().filter(|cut| !within(cut)),
+        };
         self.read_changed(root, start);
     }
 
     /// Brings the index up to date after changes at these paths, and says what that touched.
     pub(crate) fn reconcile(&mut self, root: &Root, paths: &BTreeSet<String>) -> Delta {
         let mut delta = Delta::default();
-        let ours = |path: &&String| {
-            path.split('/').count() <= MAX_DEPTH && !path.split('/').any(is_ignored)
-        };
+        let ours = |path: &&String| depth(path) <= MAX_DEPTH && !path.split('/').any(is_ignored);
         for path in paths.iter().filter(ours) {
             // A folder that is gone is noticed from the nearest one that is still there.
             let mut folder = parent(path);
@@ -195,15 +197,23 @@ impl Index {
     /// Reads what changed in the folders of a delta, and around them where a limit held it back.
     fn read_delta(&mut self, root: &Root, delta: &mut Delta) {
         let unread = std::mem::take(&mut delta.unread);
-        let mut folders: BTreeSet<String> = BTreeSet::new();
-        for folder in unread {
+        let mut skills: BTreeSet<String> = BTreeSet::new();
+        for folder in &unread {
             // The outermost skill decides which of its files may be read.
-            let outermost = self.enclosing(&folder).last().map(str::to_owned);
-            match outermost {
-                Some(skill) if !folders.contains(&skill) => folders.extend(self.beneath(&skill)),
-                _ => {}
-            }
-            folders.insert(folder);
+            let own = self.folders.get(folder.as_str());
+            let own = own
+                .filter(|record| record.has_document())
+                .map(|_| folder.as_str());
+            skills.extend(
+                own.into_iter()
+                    .chain(self.enclosing(folder))
+                    .last()
+                    .map(str::to_owned),
+            );
+        }
+        let mut folders = unread;
+        for skill in skills {
+            folders.extend(self.beneath(&skill));
         }
         let folders: Vec<String> = folders.into_iter().collect();
         self.read_changed_in(root, &folders);
@@ -372,4 +382,12 @@ impl Index {
         }
         Ok(())
     }
+}
+
+/// How many folders deep a path lies; the root is 0.
+fn depth(path: &str) -> usize {
+    if path.is_empty() {
+        return 0;
+    }
+    path.split('/').count()
 }

@@ -81,9 +81,15 @@ impl Root {
 
     /// Whether the path still leads to this folder.
     pub(crate) fn is_in_place(&self) -> bool {
-        let here = Dir::open_ambient_dir(&self.path, ambient_authority());
         let identity = |dir: &Dir| dir.dir_metadata().ok().map(|m| stamp_of(&m).inode);
-        here.is_ok_and(|here| identity(&here) == identity(&self.dir))
+        self.again()
+            .is_some_and(|here| identity(&here.dir) == identity(&self.dir))
+    }
+
+    /// The folder that stands at the path now; `None` if there is none, or a link to elsewhere.
+    pub(crate) fn again(&self) -> Option<Self> {
+        let same = self.path.canonicalize().is_ok_and(|real| real == self.path);
+        same.then(|| Self::open(&self.path).ok()).flatten()
     }
 
     /// The full path of something beneath, for messages.

@@ -58,16 +58,32 @@ pub(super) enum Op {
 }
 
 impl Store {
+    /// Does everything that storing skills would do, and takes it back.
+    pub fn try_skills(&self, skills: Vec<NewSkill>) -> Result<Vec<Option<i64>>> {
+        Self::each_once(&skills)?;
+        self.write(move |c| {
+            c.execute_batch("SAVEPOINT trial")?;
+            let tried = skills.iter().map(|s| put(c, s, Op::Add)).collect();
+            c.execute_batch("ROLLBACK TO trial; RELEASE trial")?;
+            tried
+        })
+    }
+
     /// Stores skills, all or none, each as a new revision. Says which of them changed anything.
     pub fn put_skills(&self, skills: Vec<NewSkill>) -> Result<Vec<Option<i64>>> {
+        Self::each_once(&skills)?;
+        self.write(move |c| skills.iter().map(|s| put(c, s, Op::Add)).collect())
+    }
+
+    fn each_once(skills: &[NewSkill]) -> Result<()> {
         let mut ids = std::collections::HashSet::new();
-        if let Some(twice) = skills.iter().find(|skill| !ids.insert(&skill.id)) {
-            return Err(Error::Conflict(format!(
+        match skills.iter().find(|skill| !ids.insert(&skill.id)) {
+            None => Ok(()),
+            Some(twice) => Err(Error::Conflict(format!(
                 "skill {} is there twice in one step",
                 twice.id
-            )));
+            ))),
         }
-        self.write(move |c| skills.iter().map(|s| put(c, s, Op::Add)).collect())
     }
 
     /// Removes a skill; its history stays.
