@@ -37,7 +37,7 @@ pub enum Error {
     #[error("{}: leads out of its folder", show(.0))]
     EscapesRoot(PathBuf),
     /// A FIFO, a device, a socket or a linked folder.
-    #[error("{}: not a regular file", show(.0))]
+    #[error("{}: not a regular file (a link to a folder, a pipe or a device)", show(.0))]
     NotRegular(PathBuf),
     /// The file system said no.
     #[error("{}: {error}", show(path))]
