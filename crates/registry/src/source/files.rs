@@ -439,10 +439,14 @@ impl FileSource {
                     .map(|folder| self.skill_folder(folder))
                     .collect();
                 for (folder, outcome) in folders.iter().zip(outcomes) {
+                    let is_skill = matches!(outcome, Some(Ok(_)));
                     if outcome.is_some() || self.places.contains_key(folder) {
                         self.set_place(folder, outcome);
                     }
-                    self.tell_refused(folder);
+                    // A skill tells what is refused in it by itself.
+                    if !is_skill || !self.refused.is_empty() {
+                        self.tell_refused(folder);
+                    }
                 }
             }
             Plan::Skills(_) | Plan::Prompts(_) => {
