@@ -2,11 +2,11 @@
 
 use std::{process::Command, time::Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::{
     fuzz, reference,
-    run::{Count, cargo, checked, counted},
+    run::{Count, cargo, checked, counted, project},
 };
 
 pub(crate) fn run() -> Result<()> {
@@ -46,6 +46,22 @@ pub(crate) fn run() -> Result<()> {
     });
     step("unit, integration and doc tests", &mut || {
         counted(&mut cargo(&["test", "--workspace", "--no-fail-fast"]))
+    });
+    step("the README's first command", &mut || {
+        let readme = std::fs::read_to_string(project().join("README.md"))?;
+        let line = readme
+            .lines()
+            .find_map(|line| line.strip_prefix("$ cargo run "));
+        let args: Vec<&str> = line
+            .context("the README runs nothing")?
+            .split(' ')
+            .collect();
+        let mut command = cargo(&["run"]);
+        // A home of its own, so that nothing of this machine is shown or changed.
+        command
+            .args(args)
+            .env("REPERTOIRE_HOME", project().join("target/xtask/home"));
+        Ok(Count::of("readme", checked(&mut command)))
     });
     step("reference validator", &mut reference::run);
     step("fuzz targets", &mut fuzz::smoke);
