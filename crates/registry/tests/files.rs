@@ -694,3 +694,23 @@ fn the_uri_of_a_skill_leads_to_that_skill() {
     assert_eq!(read(&registry, "skill://outer/template/SKILL.md"), own);
     assert_eq!(read(&registry, "iii://outer/template"), own);
 }
+
+#[test]
+fn a_change_told_only_of_a_folder_above_loses_what_is_gone_beneath() {
+    let base = tempfile::tempdir().unwrap();
+    let root = base.path().canonicalize().unwrap();
+    skill(&root, "team/a", "# A\n");
+    skill(&root, "team/b", "# B\n");
+    file(&root, "team/loose/x.md", "# X\n");
+    file(&root, "team/loose/y.md", "# Y\n");
+    let registry = open(&root);
+    let loose = Registry::open(patterns(&root, &["team/loose/*.md"], &[])).unwrap();
+    assert_eq!(ids(&registry), ["team/a", "team/b"]);
+    assert_eq!(loose.snapshot().len(), 2);
+    fs::remove_dir_all(root.join("team/a")).unwrap();
+    fs::remove_file(root.join("team/loose/x.md")).unwrap();
+    registry.reconcile(&[root.join("team")]);
+    loose.reconcile(&[root.join("team/loose")]);
+    assert_eq!(ids(&registry), ["team/b"]);
+    assert_eq!(loose.snapshot().len(), 1);
+}

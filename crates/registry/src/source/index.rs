@@ -141,11 +141,36 @@ impl Index {
                 .get(folder)
                 .is_some_and(|record| record.folders.iter().any(|f| join(folder, f) == *path));
             if is_folder && delta.scanned.insert(path.clone()) {
-                self.scan(root, path);
+                // It was named because something happened in it, maybe within one tick of the
+                // clock that stamps it.
+                if let Some(record) = self.folders.get_mut(path.as_str()) {
+                    record.stamp = None;
+                }
+                self.scan_again(root, path, &mut delta);
             }
         }
         self.read_delta(root, &mut delta);
         delta
+    }
+
+    /// Looks at the whole tree beneath a folder, and says what of it is no longer there.
+    fn scan_again(&mut self, root: &Root, start: &str, delta: &mut Delta) {
+        let mut before = Vec::new();
+        for folder in self.beneath(start) {
+            if let Some(record) = self.folders.get(folder.as_str()) {
+                let files: Vec<Box<str>> = record.files.iter().map(|f| f.name.clone()).collect();
+                before.push((folder, files));
+            }
+        }
+        self.scan(root, start);
+        for (folder, files) in before {
+            let Some(record) = self.folders.get(folder.as_str()) else {
+                delta.gone.insert(folder);
+                continue;
+            };
+            let gone = files.iter().filter(|name| record.file(name).is_none());
+            delta.gone.extend(gone.map(|name| join(&folder, name)));
+        }
     }
 
     /// Looks at one folder again, and at the folders that are new in it.
@@ -188,7 +213,7 @@ impl Index {
             .collect();
         self.folders.insert(folder.into(), record);
         for new in new {
-            self.scan(root, &new);
+            self.scan_again(root, &new, delta);
             delta.scanned.insert(new);
         }
         delta.unread.insert(folder.to_owned());
