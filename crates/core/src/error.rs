@@ -100,6 +100,9 @@ pub enum Error {
     /// The same path twice in one skill.
     #[error("file {0:?} is in the set twice")]
     DuplicatePath(String),
+    /// URIs that two skills claim, all of them.
+    #[error("claimed by more than one skill: {}", .0.join(", "))]
+    DuplicateUris(Vec<String>),
     /// Two paths that are one file on a case-insensitive or normalising file system.
     #[error("files {first:?} and {second:?} are the same name on some file systems")]
     CollidingPaths {
@@ -163,6 +166,7 @@ impl Error {
             Self::FrontmatterBudget { .. } => "frontmatter_too_large",
             Self::Field { .. } => "invalid_field",
             Self::DuplicatePath(_) => "duplicate_path",
+            Self::DuplicateUris(_) => "duplicate_uri",
             Self::CollidingPaths { .. } => "colliding_paths",
             Self::TooManyFiles { .. } => "too_many_files",
             Self::TooLarge { .. } => "too_large",
@@ -188,6 +192,7 @@ impl Error {
             }
             Self::FrontmatterBudget { .. } => "keep frontmatter short; move content into the body",
             Self::DuplicatePath(_) | Self::CollidingPaths { .. } => "rename one of the files",
+            Self::DuplicateUris(_) => "give one of them another path",
             Self::TooManyFiles { .. } | Self::TooLarge { .. } => {
                 "split the skill, or leave generated and binary files out of it"
             }

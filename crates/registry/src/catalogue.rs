@@ -5,6 +5,7 @@
 //! moment the entries of a snapshot are the fold of the events up to its number.
 
 use std::{
+    borrow::Cow,
     collections::VecDeque,
     ops::Bound,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -12,7 +13,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use repertoire_core::{Prompt, PromptName, SkillId};
+use repertoire_core::{FileEntry, Prompt, PromptName, RelPath, SkillId, SkillUri, mime};
 use rpds::RedBlackTreeMapSync;
 
 use crate::{
@@ -33,6 +34,53 @@ pub struct Entry {
     /// Its metadata.
     pub head: Arc<Head>,
     pub(crate) location: Location,
+}
+
+impl Entry {
+    /// Whether its files are served under `skill://`.
+    pub fn has_files(&self) -> bool {
+        self.head.is_skill() || matches!(self.location, Location::Embedded(_))
+    }
+
+    /// Whether reading it asks another server.
+    pub fn is_remote(&self) -> bool {
+        matches!(self.location, Location::Remote(_))
+    }
+
+    /// Its files in the order in which they are served: as given in code, else by path.
+    pub fn files(&self) -> impl Iterator<Item = &FileEntry> {
+        let given = match &self.location {
+            Location::Embedded(skill) => Some(skill),
+            _ => None,
+        };
+        let in_order = given.into_iter().flat_map(|skill| {
+            let paths = skill
+                .references()
+                .iter()
+                .filter_map(|r| r.path().parse().ok());
+            std::iter::once(RelPath::document())
+                .chain(paths)
+                .filter_map(|path| self.head.file(&path))
+        });
+        let sorted = match given {
+            Some(_) => &[],
+            None => &*self.head.files,
+        };
+        in_order.chain(sorted)
+    }
+
+    /// The MIME type of one of its files.
+    pub fn mime(&self, path: &RelPath) -> Cow<'static, str> {
+        if let Location::Embedded(skill) = &self.location
+            && let Some(reference) = skill
+                .references()
+                .iter()
+                .find(|r| r.path() == path.as_str())
+        {
+            return reference.mime_type().to_owned().into();
+        }
+        mime::of_path(path.as_str()).into()
+    }
 }
 
 /// A prompt in the catalogue.
@@ -202,6 +250,31 @@ impl Snapshot {
     /// A visible skill by its id.
     pub fn get(&self, id: &SkillId) -> Option<&Arc<Entry>> {
         self.skills.get(id)?.first()
+    }
+
+    /// The skill and the file that a `skill://` URI names.
+    ///
+    /// Skills nest: the innermost one has the file, but never a stranger's before ours, and never
+    /// another server's before one of this.
+    pub fn locate(&self, uri: &SkillUri) -> Option<(Arc<Entry>, RelPath)> {
+        uri.splits()
+            .filter_map(|(id, path)| {
+                let entry = self.get(&id).filter(|entry| entry.has_files())?;
+                let known = entry.head.dynamic || entry.head.file(&path).is_some();
+                known.then(|| (entry.clone(), path))
+            })
+            .min_by_key(|(entry, _)| (entry.trusted == Trusted::No, entry.is_remote()))
+    }
+
+    /// The visible prompts behind a name, sorted by name.
+    pub fn prompts_after(
+        &self,
+        name: Option<&PromptName>,
+    ) -> impl Iterator<Item = &Arc<PromptEntry>> {
+        let start = name.map_or(Bound::Unbounded, Bound::Excluded);
+        self.prompts
+            .range::<PromptName, _>((start, Bound::Unbounded))
+            .filter_map(|(_, slot)| slot.first())
     }
 
     /// The visible prompts, sorted by name.

@@ -31,7 +31,9 @@ pub enum Error {
         name: String,
     },
     /// No such origin.
-    #[error("no origin {0:?}: use state, workspace, files, files-2 …, or account")]
+    #[error(
+        "no origin {0:?}: use state, workspace, embedded, files, files-2 …, account, or mcp-LABEL"
+    )]
     Origin(String),
     /// A path that leads out of its root.
     #[error("{}: leads out of its folder", show(.0))]
@@ -115,6 +117,24 @@ pub enum Error {
         /// The message it had then.
         message: String,
     },
+    /// Another server could not be asked, or its answer could not be used.
+    #[error("server {label:?}: {reason}")]
+    Remote {
+        /// The label the user gave it.
+        label: String,
+        /// What went wrong.
+        reason: String,
+    },
+    /// Another server sent something else than it had listed.
+    #[error("{uri} from server {label:?}: {reason}: refused")]
+    Tampered {
+        /// The label the user gave the server.
+        label: String,
+        /// What was read.
+        uri: String,
+        /// How it differs.
+        reason: String,
+    },
     /// The caller asked to stop.
     #[error("interrupted")]
     Interrupted,
@@ -152,6 +172,8 @@ impl Error {
             Self::Sqlite(_) => "store_error",
             Self::Pattern { .. } => "invalid_pattern",
             Self::Skipped { code, .. } => code,
+            Self::Remote { .. } => "remote_error",
+            Self::Tampered { .. } => "tampered",
             Self::Interrupted => "interrupted",
         }
     }
@@ -164,12 +186,18 @@ impl Error {
                 "skill" => "`repertoire list --all` shows every skill",
                 "revision" => "`repertoire history` shows every revision",
                 "folder to pack" => "`repertoire export` prints a skill of a store",
+                "server" => "`repertoire remotes` shows every server",
+                "token" => "`repertoire token list` shows every token",
                 "prompt" => "`repertoire list --prompts` shows every prompt",
                 _ => return None,
             },
             Self::EscapesRoot(_) => "copy the file into the skill instead of linking to it",
             Self::NotRegular(_) => "a skill holds regular files only: remove it or replace it",
             Self::NameMismatch { .. } => "rename the folder or change `name:`",
+            Self::Remote { .. } => "check that it runs; `repertoire add mcp` changes where it is",
+            Self::Tampered { .. } => {
+                "list it again with `repertoire refresh`; if it stays, ask who runs the server"
+            }
             Self::Corrupt { .. } => "move the file away, then import from an export or a backup",
             Self::Newer { .. } => "install a newer version of repertoire",
             Self::Busy(_) => "try again, or end the other process",

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use repertoire_core::{
-    FileEntry, Frontmatter, Manifest, Package, RelPath, SkillId, frontmatter,
+    FileEntry, Frontmatter, Manifest, Package, RelPath, Skill, SkillId, frontmatter,
     markdown::{Head as Summary, cut, one_line},
     package::PACKAGE_FILE,
     surface,
@@ -82,6 +82,9 @@ pub struct Head {
     /// What a package adds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub package: Option<Arc<PackageHead>>,
+    /// Its content is made when it is read: there are no digests.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dynamic: bool,
 }
 
 /// What a package adds to a head.
@@ -177,7 +180,33 @@ impl Head {
             frontmatter: Some(document.frontmatter.clone()),
             files: files.into_files(),
             package,
+            dynamic: false,
         }
+    }
+
+    /// The head of a skill written in code.
+    ///
+    /// One whose document is no skill of its id has no frontmatter here, and is a resource only.
+    pub(crate) fn of_skill(skill: &Skill) -> repertoire_core::Result<Self> {
+        let document = FileEntry::of(RelPath::document(), skill.body().as_bytes());
+        let references = skill
+            .references()
+            .iter()
+            .map(|r| Ok(FileEntry::of(r.path().parse()?, r.body())))
+            .collect::<repertoire_core::Result<Vec<_>>>()?;
+        let front = skill.frontmatter().ok();
+        Ok(Self {
+            title: Summary::of(skill.body()).title.map(Into::into),
+            description: skill.description().map(|d| one_line(d).into()),
+            frontmatter: front.map(|front| {
+                serde_json::Value::Object(front.to_json())
+                    .to_string()
+                    .into()
+            }),
+            files: Manifest::new(std::iter::once(document).chain(references))?.into_files(),
+            package: None,
+            dynamic: false,
+        })
     }
 
     /// The head of a complete file set that belongs at this id.
@@ -233,6 +262,7 @@ impl Head {
             frontmatter: read.map(|(_, head)| head.frontmatter),
             files: [file].into(),
             package: None,
+            dynamic: false,
         }
     }
 

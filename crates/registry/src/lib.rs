@@ -26,6 +26,7 @@ pub mod folder;
 mod head;
 mod origin;
 mod registry;
+pub mod remote;
 mod settings;
 mod source;
 pub mod store;

@@ -1,6 +1,6 @@
 //! Where an entry comes from, and which entry wins when ids meet.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, sync::Arc};
 
 use repertoire_core::SkillId;
 
@@ -32,10 +32,14 @@ pub enum Origin {
     State,
     /// A package in the workspace's store.
     Workspace,
+    /// Brought by the program itself.
+    Embedded,
     /// The folder or pattern with this number, from 1.
     Files(u16),
     /// A package in the account's store.
     Account,
+    /// Another server, by the label the user gave it.
+    Remote(Arc<str>),
 }
 
 impl Origin {
@@ -54,8 +58,10 @@ impl Origin {
         let base = match self {
             Self::State => 0,
             Self::Workspace => 1,
-            Self::Files(number) => 2 + u32::from(*number),
+            Self::Embedded => 2,
+            Self::Files(number) => 3 + u32::from(*number),
             Self::Account => 1 << 20,
+            Self::Remote(_) => 1 << 21,
         };
         match trusted {
             Trusted::Yes => base,
@@ -69,7 +75,7 @@ impl Origin {
 pub enum Trusted {
     /// The user's own, or approved by the user.
     Yes,
-    /// Came with a workspace that nobody approved.
+    /// Came with a workspace, or from another server, and nobody approved it.
     No,
 }
 
@@ -79,6 +85,8 @@ impl fmt::Display for Origin {
             Self::State => f.write_str("state"),
             Self::Workspace => f.write_str("workspace"),
             Self::Account => f.write_str("account"),
+            Self::Embedded => f.write_str("embedded"),
+            Self::Remote(label) => write!(f, "mcp-{label}"),
             Self::Files(0 | 1) => f.write_str("files"),
             Self::Files(number) => write!(f, "files-{number}"),
         }
@@ -94,6 +102,8 @@ impl FromStr for Origin {
             "workspace" => Self::Workspace,
             "account" => Self::Account,
             "files" => Self::Files(1),
+            "embedded" => Self::Embedded,
+            _ if text.starts_with("mcp-") => Self::Remote(text[4..].into()),
             _ => match text.strip_prefix("files-").map(str::parse::<u16>) {
                 Some(Ok(number)) if number > 1 => Self::Files(number),
                 _ => {

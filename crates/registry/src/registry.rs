@@ -8,19 +8,22 @@ mod read;
 mod write;
 
 use std::{
+    borrow::Cow,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use bytes::Bytes;
 pub use write::History;
 
 use crate::{
-    catalogue::Catalogue,
+    catalogue::{Again, Catalogue, Change, Entry},
     error::{Error, Result},
+    head::Head,
     origin::{Origin, Scope, Trusted},
+    remote::Remotes,
     settings::{AskedBy, Place, Settings},
-    source::{FileSource, Notice, Pattern, Plan},
+    source::{FileSource, Location, Notice, Pattern, Plan},
     store::{Store, Trust},
     trust,
 };
@@ -32,7 +35,7 @@ const SKILLS: &str = "skills";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Content {
     /// The MIME type.
-    pub mime: &'static str,
+    pub mime: Cow<'static, str>,
     /// The bytes as they are served everywhere.
     pub bytes: Bytes,
 }
@@ -70,6 +73,9 @@ pub struct Registry {
     no_account: Option<Notice>,
     /// Held while what happened in stores is read and applied, so that it is applied in order.
     following: Mutex<()>,
+    /// How other servers are asked, once somebody knows.
+    remotes: OnceLock<Arc<dyn Remotes>>,
+    cache: Option<PathBuf>,
 }
 
 impl Registry {
@@ -87,7 +93,10 @@ impl Registry {
             workspace: None,
             no_account: None,
             following: Mutex::default(),
+            remotes: OnceLock::new(),
+            cache: settings.cache.clone(),
         };
+        registry.embed(&settings)?;
         registry.attach_stores(&settings)?;
         registry.open_files(&settings)?;
         let mut damaged = Vec::new();
@@ -109,6 +118,22 @@ impl Registry {
         }
         registry.catalogue.apply(changes);
         Ok(Arc::new(registry))
+    }
+
+    fn embed(&self, settings: &Settings) -> Result<()> {
+        settings.embedded.check()?;
+        let embedded = settings.embedded.iter().map(|skill| {
+            let entry = Entry {
+                id: skill.id()?,
+                origin: Origin::Embedded,
+                trusted: Trusted::Yes,
+                head: Arc::new(Head::of_skill(skill)?),
+                location: Location::Embedded(Arc::new(skill.clone())),
+            };
+            Ok(Change::PutSkill(entry, Again::Ignore))
+        });
+        self.catalogue.apply(embedded.collect::<Result<Vec<_>>>()?);
+        Ok(())
     }
 
     fn attach_stores(&mut self, settings: &Settings) -> Result<()> {

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use repertoire_core::Skills;
+
 /// A folder or a pattern, and who asked for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
@@ -35,7 +37,9 @@ pub struct Settings {
     pub skills: Vec<Place>,
     /// Patterns of prompts.
     pub prompts: Vec<Place>,
-    /// Where indexes of folders are kept between runs.
+    /// Skills the program itself brings.
+    pub embedded: Skills,
+    /// Where indexes of folders, and files of other servers, are kept between runs.
     pub cache: Option<PathBuf>,
 }
 

@@ -51,7 +51,7 @@ fn prompt_text(registry: &Registry, reference: &Reference) -> Result<Content> {
         None => registry.prompt_text(snapshot.skill(reference).ok_or_else(missing)?)?,
     };
     Ok(Content {
-        mime: "text/markdown",
+        mime: "text/markdown".into(),
         bytes: text.into(),
     })
 }

@@ -15,7 +15,8 @@ use crate::{
     catalogue::{Again, Change, Entry, PromptEntry},
     error::Result,
     head::Head,
-    origin::{Origin, Trusted},
+    origin::{Origin, Scope, Trusted},
+    remote::{self, Label, Listed},
     source::Location,
     store::StateRow,
 };
@@ -101,6 +102,9 @@ impl Registry {
                 changes.extend(self.prompt_change(&stored.prompt.name, Again::Ignore)?);
             }
         }
+        if attached.scope == Scope::Account {
+            changes.extend(self.remote_changes(attached)?);
+        }
         self.catalogue.apply(changes);
         *seen = last;
         Ok(())
@@ -164,6 +168,7 @@ impl Registry {
             return Ok(());
         };
         let mut changes = Vec::new();
+        let mut remotes = false;
         for event in events {
             let origin = Origin::of_scope(attached.scope);
             match event.kind.as_str() {
@@ -177,15 +182,44 @@ impl Registry {
                 "state:skills" if attached.trusted == Trusted::Yes => {
                     changes.extend(self.registered_change(&event.id, Again::Tell, None)?);
                 }
+                // An approval may be one of a remote skill.
+                "remote" | "approval" if attached.scope == Scope::Account => remotes = true,
                 "prompt" if attached.trusted == Trusted::Yes => {
                     changes.extend(self.prompt_change(&event.id.parse()?, Again::Tell)?);
                 }
                 _ => {}
             }
         }
+        if remotes {
+            changes.extend(self.remote_changes(attached)?);
+        }
         self.catalogue.apply(changes);
         *seen = last;
         Ok(())
+    }
+
+    /// What the servers of an account listed last, against what the catalogue has of them.
+    fn remote_changes(&self, attached: &Attached) -> Result<Vec<Change>> {
+        let snapshot = self.snapshot();
+        let mut changes = Vec::new();
+        let stored = attached.store.remotes()?;
+        for remote in &stored {
+            let Ok(label) = remote.label.parse::<Label>() else {
+                continue;
+            };
+            // A listing of a form nobody knows any more is as good as none.
+            let listing = remote.listing.clone().unwrap_or_default();
+            let listing: Vec<Listed> = serde_json::from_value(listing).unwrap_or_default();
+            let (entries, _) = remote::entries(&attached.store, &label, &listing)?;
+            let now = snapshot.all_skills().map(|(entry, _)| entry);
+            changes.extend(remote::changes(&label, now, entries));
+        }
+        let forgotten = snapshot.all_skills().filter(|(entry, _)| {
+            matches!(&entry.origin, Origin::Remote(label)
+                if stored.iter().all(|remote| *remote.label != **label))
+        });
+        changes.extend(forgotten.map(|(e, _)| Change::RemoveSkill(e.id.clone(), e.origin.clone())));
+        Ok(changes)
     }
 }
 

@@ -17,6 +17,7 @@ use crate::{
     error::{Error, Result},
     head::utf8,
     origin::{Origin, Scope, Trusted},
+    remote,
     source::{Location, Notice},
 };
 
@@ -54,7 +55,12 @@ impl Registry {
             what: "resource",
             name: uri.to_string(),
         };
-        let content = |mime, bytes| Ok(Content { mime, bytes });
+        let content = |mime: &'static str, bytes| {
+            Ok(Content {
+                mime: mime.into(),
+                bytes,
+            })
+        };
         match uri {
             Uri::Index => content("text/markdown", index(&snapshot).into()),
             Uri::DiscoveryIndex => content("application/json", discovery(&snapshot).into()),
@@ -64,15 +70,11 @@ impl Registry {
             }
             Uri::Skill(uri) => {
                 // Skills nest: the innermost one has the file, but never a stranger's before ours.
-                let found = uri
-                    .splits()
-                    .filter_map(|(id, path)| {
-                        let entry = snapshot.get(&id).filter(|e| e.head.is_skill())?;
-                        entry.head.file(&path).map(|_| (entry.clone(), path))
-                    })
-                    .min_by_key(|(entry, _)| entry.trusted == Trusted::No);
-                let (entry, path) = found.ok_or_else(missing)?;
-                content(mime::of_path(path.as_str()), self.file(&entry, &path)?)
+                let (entry, path) = snapshot.locate(uri).ok_or_else(missing)?;
+                Ok(Content {
+                    mime: entry.mime(&path),
+                    bytes: self.file(&entry, &path)?,
+                })
             }
             Uri::Function(_) => Err(missing()),
         }
@@ -92,8 +94,23 @@ impl Registry {
             what: "file",
             name: format!("{}/{path}", entry.id),
         };
+        if let Location::Remote(place) = &entry.location {
+            let remotes = self.remotes.get().ok_or_else(|| Error::Remote {
+                label: place.label.to_string(),
+                reason: "is not connected".to_owned(),
+            })?;
+            return remote::read(&**remotes, self.cache.as_deref(), entry, place, path);
+        }
         let expected = entry.head.file(path).ok_or_else(missing)?;
         match &entry.location {
+            Location::Embedded(skill) if path.is_document() => Ok(skill.body().to_owned().into()),
+            Location::Embedded(skill) => {
+                let found = skill
+                    .references()
+                    .iter()
+                    .find(|r| r.path() == path.as_str());
+                found.map(|r| r.body().clone()).ok_or_else(missing)
+            }
             Location::State(scope) => {
                 let body = self.registered_body(*scope, &entry.id)?;
                 let document = surface::registered_document(&entry.id, &body);
@@ -127,8 +144,8 @@ impl Registry {
     pub fn prompt_text(&self, entry: &Entry) -> Result<String> {
         let document = self.file(entry, &RelPath::document())?;
         let mut references = Vec::new();
-        for file in entry.head.files.iter().filter(|f| !f.path.is_document()) {
-            if !mime::is_text(file.mime()) {
+        for file in entry.files().filter(|f| !f.path.is_document()) {
+            if !mime::is_text(&entry.mime(&file.path)) {
                 continue;
             }
             let bytes = self.file(entry, &file.path)?;
@@ -190,14 +207,16 @@ fn index(snapshot: &Snapshot) -> String {
         title: entry.head.title.as_deref(),
         description: entry.head.description.as_deref(),
         section: match entry.origin {
-            Origin::Files(_) => Section::Custom,
-            Origin::State | Origin::Workspace | Origin::Account => Section::Registered,
+            Origin::Files(_) | Origin::Remote(_) => Section::Custom,
+            Origin::State | Origin::Workspace | Origin::Embedded | Origin::Account => {
+                Section::Registered
+            }
         },
     }))
 }
 
 fn discovery(snapshot: &Snapshot) -> String {
-    let skills = snapshot.skills().filter(|entry| entry.head.is_skill());
+    let skills = snapshot.skills().filter(|entry| entry.has_files());
     surface::discovery_index(skills.map(|entry| {
         let description = entry.head.description.as_deref().unwrap_or_default();
         (&entry.id, entry.id.name(), description)

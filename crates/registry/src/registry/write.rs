@@ -1,13 +1,17 @@
 //! Writing: every change goes to a store first and reaches the catalogue through its events.
 
+use std::sync::Arc;
+
 use repertoire_core::{Prompt, PromptName, SkillId};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Registry, SKILLS};
 use crate::{
-    error::Result,
+    catalogue::Entry,
+    error::{Error, Result},
     head::Head,
     origin::Scope,
+    remote::{self, Label, Listed, Refused, Remotes},
     store::{NewSkill, Revision},
 };
 
@@ -93,6 +97,63 @@ impl Registry {
             }
         }
         Ok(false)
+    }
+
+    /// Says how other servers are asked for their files.
+    pub fn connect(&self, remotes: Arc<dyn Remotes>) {
+        // The first one stays: it may already be in use.
+        let _ = self.remotes.set(remotes);
+    }
+
+    /// Adds another server, or changes how it is reached.
+    pub fn put_remote(&self, label: &Label, target: &Value) -> Result<()> {
+        let attached = self.attached(Scope::Account)?;
+        attached.store.put_remote(label.as_str(), target)?;
+        self.sync_store(attached)
+    }
+
+    /// Takes over what a server lists; gives what of it cannot be used, and why.
+    pub fn put_listing(&self, label: &Label, listing: &[Listed]) -> Result<Vec<Refused>> {
+        let attached = self.attached(Scope::Account)?;
+        let (_, refused) = remote::entries(&attached.store, label, listing)?;
+        let same = attached.store.remotes()?.into_iter().any(|known| {
+            known.label == label.as_str() && known.listing.as_ref() == Some(&json!(listing))
+        });
+        if !same
+            && !attached
+                .store
+                .put_listing(label.as_str(), &json!(listing))?
+        {
+            return Err(Error::NotFound {
+                what: "server",
+                name: label.to_string(),
+            });
+        }
+        self.sync_store(attached)?;
+        Ok(refused)
+    }
+
+    /// Forgets another server and its skills; says whether there was one.
+    pub fn remove_remote(&self, label: &Label) -> Result<bool> {
+        let attached = self.attached(Scope::Account)?;
+        let removed = attached.store.remove_remote(label.as_str())?;
+        self.sync_store(attached)?;
+        Ok(removed)
+    }
+
+    /// Approves a skill of another server, with exactly the files it has now.
+    pub fn approve(&self, entry: &Entry) -> Result<()> {
+        let attached = self.attached(Scope::Account)?;
+        remote::approve(&attached.store, entry)?;
+        self.sync_store(attached)
+    }
+
+    /// Takes the approval of a skill back; says whether there was one.
+    pub fn disapprove(&self, entry: &Entry) -> Result<bool> {
+        let attached = self.attached(Scope::Account)?;
+        let revoked = remote::revoke(&attached.store, entry)?;
+        self.sync_store(attached)?;
+        Ok(revoked)
     }
 
     /// Stores a prompt in place of any of its name.

@@ -68,6 +68,10 @@ pub(crate) enum Location {
     Stored(crate::Scope),
     /// A body or a prompt registered at run time, in the store of a scope.
     State(crate::Scope),
+    /// A skill of the program itself.
+    Embedded(Arc<repertoire_core::Skill>),
+    /// A skill on another server.
+    Remote(Arc<crate::remote::Place>),
 }
 
 /// What a source has at one place.
@@ -233,8 +237,12 @@ impl FileSource {
         let relative: BTreeSet<String> = paths
             .filter_map(|path| path.strip_prefix(self.root.path()).ok())
             .map(|path| path.to_string_lossy().replace('\\', "/"))
-            .filter(|path| !path.is_empty())
             .collect();
+        if relative.contains("") {
+            // Something happened to the root itself.
+            self.scan();
+            return;
+        }
         if relative.is_empty() {
             return;
         }
@@ -425,7 +433,10 @@ impl FileSource {
         let path = match location {
             Location::Folder(_, folder) => self.root.join(&join(folder, path.as_str())),
             Location::Loose(_, file) => self.root.join(file),
-            Location::Stored(_) | Location::State(_) => return,
+            Location::Stored(_)
+            | Location::State(_)
+            | Location::Embedded(_)
+            | Location::Remote(_) => return,
         };
         self.reconcile(std::iter::once(path.as_path()));
     }
@@ -466,6 +477,8 @@ impl Location {
                 x == y && Arc::ptr_eq(a, b)
             }
             (Self::Stored(a), Self::Stored(b)) | (Self::State(a), Self::State(b)) => a == b,
+            (Self::Embedded(a), Self::Embedded(b)) => a == b,
+            (Self::Remote(a), Self::Remote(b)) => a == b,
             _ => false,
         }
     }
@@ -477,7 +490,9 @@ impl Location {
                 .read(&join(folder, path.as_str()), repertoire_core::MAX_BYTES)
                 .map(|(bytes, _)| bytes),
             Self::Loose(root, file) => root.read(file, MAX_BODY).map(|(bytes, _)| bytes),
-            Self::Stored(_) | Self::State(_) => return None,
+            Self::Stored(_) | Self::State(_) | Self::Embedded(_) | Self::Remote(_) => {
+                return None;
+            }
         })
     }
 }

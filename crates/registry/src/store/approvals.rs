@@ -2,7 +2,7 @@
 
 use rusqlite::{OptionalExtension, params};
 
-use super::{Store, now};
+use super::{Store, events, now};
 use crate::error::Result;
 
 /// One approval.
@@ -23,7 +23,7 @@ impl Store {
                 "INSERT OR REPLACE INTO approvals VALUES (?1, ?2, ?3, ?4)",
                 params![kind, subject, binding, now()],
             )?;
-            Ok(())
+            events::record(c, "put", "approval", &subject)
         })
     }
 
@@ -32,7 +32,11 @@ impl Store {
         let subject = subject.to_owned();
         self.write(move |c| {
             let sql = "DELETE FROM approvals WHERE kind = ?1 AND subject = ?2";
-            Ok(c.execute(sql, params![kind, subject])? > 0)
+            let revoked = c.execute(sql, params![kind, subject])? > 0;
+            if revoked {
+                events::record(c, "remove", "approval", &subject)?;
+            }
+            Ok(revoked)
         })
     }
 

@@ -13,7 +13,7 @@ const KEEP: i64 = 100_000;
 pub struct StoreEvent {
     /// Its number; later changes have larger ones.
     pub seq: i64,
-    /// `skill`, `prompt` or `state:<scope>`.
+    /// `skill`, `prompt`, `state:<scope>`, `remote` or `approval`.
     pub kind: String,
     /// The id, name or key.
     pub id: String,

@@ -9,9 +9,11 @@ mod connection;
 mod events;
 mod history;
 mod prompts;
+mod remotes;
 mod schema;
 mod skills;
 mod state;
+mod tokens;
 mod writer;
 
 use std::{
@@ -26,8 +28,10 @@ pub use connection::Trust;
 pub use events::StoreEvent;
 pub use history::Revision;
 pub use prompts::StoredPrompt;
+pub use remotes::StoredRemote;
 pub use skills::NewSkill;
 pub use state::StateRow;
+pub use tokens::{Access, Token};
 
 use crate::error::{Error, Result};
 

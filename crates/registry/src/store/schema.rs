@@ -8,12 +8,12 @@ use rusqlite::Connection;
 use crate::error::Result;
 
 /// The newest schema this version knows.
-pub(super) const VERSION: i64 = 1;
+pub(super) const VERSION: i64 = 2;
 /// `RPTR`: marks a file as ours.
 pub(super) const APPLICATION_ID: i64 = 0x5250_5452;
 
 /// What turns version `n` into `n + 1`.
-const MIGRATIONS: [&str; 1] = [V1];
+const MIGRATIONS: [&str; 2] = [V1, V2];
 
 const V1: &str = r"
 CREATE TABLE meta (
@@ -147,6 +147,25 @@ CREATE TABLE approvals (
     granted_at TEXT NOT NULL,
     PRIMARY KEY (kind, subject)
 ) WITHOUT ROWID;
+";
+
+/// Who may ask over HTTP, and which other servers are asked.
+const V2: &str = r"
+CREATE TABLE tokens (
+    name       TEXT PRIMARY KEY,
+    hash       BLOB NOT NULL UNIQUE,
+    access     TEXT NOT NULL,
+    created_at TEXT NOT NULL,
+    expires_at TEXT
+) WITHOUT ROWID;
+
+CREATE TABLE remotes (
+    label     TEXT PRIMARY KEY,
+    target    TEXT NOT NULL,
+    added_at  TEXT NOT NULL,
+    listed_at TEXT,
+    listing   TEXT
+);
 ";
 
 /// Brings a file from its version to the newest, one transaction a step.

@@ -1,0 +1,84 @@
+//! Other servers whose skills are read: where they are, and what they listed last.
+
+use rusqlite::params;
+use serde_json::Value;
+
+use super::{Store, events, now};
+use crate::error::Result;
+
+/// Another server as it is kept.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredRemote {
+    /// The label the user gave it.
+    pub label: String,
+    /// How to reach it.
+    pub target: Value,
+    /// When it was added, RFC 3339 in UTC.
+    pub added_at: String,
+    /// When it was last asked what it has.
+    pub listed_at: Option<String>,
+    /// What it had then, entry by entry as it sent them.
+    pub listing: Option<Value>,
+}
+
+impl Store {
+    /// Adds a server, or changes how one is reached; what it listed before is forgotten.
+    pub fn put_remote(&self, label: &str, target: &Value) -> Result<()> {
+        let (label, target) = (label.to_owned(), target.to_string());
+        self.write(move |c| {
+            c.execute(
+                "INSERT INTO remotes (label, target, added_at) VALUES (?1, ?2, ?3)
+                 ON CONFLICT DO UPDATE SET target = ?2, listing = NULL, listed_at = NULL",
+                params![label, target, now()],
+            )?;
+            events::record(c, "put", "remote", &label)
+        })
+    }
+
+    /// Keeps what a server listed; says whether it is still one of ours.
+    pub fn put_listing(&self, label: &str, listing: &Value) -> Result<bool> {
+        let (label, listing) = (label.to_owned(), listing.to_string());
+        self.write(move |c| {
+            let changed = c.execute(
+                "UPDATE remotes SET listing = ?2, listed_at = ?3 WHERE label = ?1",
+                params![label, listing, now()],
+            )?;
+            if changed > 0 {
+                events::record(c, "put", "remote", &label)?;
+            }
+            Ok(changed > 0)
+        })
+    }
+
+    /// Forgets a server; says whether there was one.
+    pub fn remove_remote(&self, label: &str) -> Result<bool> {
+        let label = label.to_owned();
+        self.write(move |c| {
+            let removed = c.execute("DELETE FROM remotes WHERE label = ?1", [&label])? > 0;
+            if removed {
+                events::record(c, "remove", "remote", &label)?;
+            }
+            Ok(removed)
+        })
+    }
+
+    /// Every server, sorted by label.
+    pub fn remotes(&self) -> Result<Vec<StoredRemote>> {
+        self.read(|c| {
+            let mut statement = c.prepare_cached(
+                "SELECT label, target, added_at, listed_at, listing FROM remotes ORDER BY label",
+            )?;
+            let rows = statement.query_map([], |row| {
+                let parse = |text: String| serde_json::from_str(&text).unwrap_or(Value::Null);
+                Ok(StoredRemote {
+                    label: row.get(0)?,
+                    target: parse(row.get(1)?),
+                    added_at: row.get(2)?,
+                    listed_at: row.get(3)?,
+                    listing: row.get::<_, Option<String>>(4)?.map(parse),
+                })
+            })?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        })
+    }
+}
