@@ -129,6 +129,59 @@ pub(crate) enum Command {
         #[arg(long, value_name = "NAME", conflicts_with = "uri")]
         prompt: Option<Reference>,
     },
+    /// Serve skills to one MCP host over stdin and stdout
+    #[command(
+        after_help = "Examples:\n  repertoire mcp\n  repertoire mcp examples/skills\n  \
+                            claude mcp add skills -- repertoire mcp ~/skills"
+    )]
+    Mcp {
+        /// Folders to serve instead of stores and settings
+        #[arg(value_name = "PATH", value_hint = ValueHint::DirPath)]
+        paths: Vec<PathBuf>,
+        #[command(flatten)]
+        expose: ExposeArgs,
+    },
+    /// Serve skills to many hosts over HTTP
+    #[command(
+        after_help = "Examples:\n  repertoire serve\n  repertoire serve examples/skills \
+                            --port 9000\n  repertoire token create laptop && repertoire serve \
+                            --bind 0.0.0.0 --host skills.example.com\n\n\
+                            /mcp is the MCP endpoint, /healthz and /metrics are for operators."
+    )]
+    Serve {
+        /// Folders to serve instead of stores and settings
+        #[arg(value_name = "PATH", value_hint = ValueHint::DirPath)]
+        paths: Vec<PathBuf>,
+        /// The port; 0 takes any that is free
+        #[arg(long, env = "REPERTOIRE_PORT", default_value_t = 8321)]
+        port: u16,
+        /// The address to listen on; one that others can reach needs a token
+        #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+        bind: std::net::IpAddr,
+        /// A further name under which the server may be addressed
+        #[arg(long, value_name = "NAME")]
+        host: Vec<String>,
+        /// A web page that may ask, such as https://app.example.com
+        #[arg(long, value_name = "URL")]
+        origin: Vec<String>,
+        /// Write a line of JSON for each request here; `-` is stderr
+        #[arg(long, value_name = "FILE")]
+        access_log: Option<PathBuf>,
+        /// Answer everybody who can reach the port, whatever tokens there are
+        #[arg(long)]
+        no_auth: bool,
+        #[command(flatten)]
+        expose: ExposeArgs,
+    },
+    /// Make, list and revoke tokens for HTTP
+    #[command(
+        after_help = "Examples:\n  repertoire token create laptop --expires 90d\n  \
+                            repertoire token list\n  repertoire token revoke laptop"
+    )]
+    Token {
+        #[command(subcommand)]
+        command: TokenCommand,
+    },
     /// Say whether folders are valid Agent Skills
     #[command(after_help = "Examples:\n  repertoire validate my-skill\n  \
                             repertoire validate --recursive --strict skills/")]
@@ -272,6 +325,54 @@ pub(crate) enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TokenCommand {
+    /// Make a token; it is shown once and kept as a hash
+    Create {
+        /// What to call it
+        name: String,
+        /// Let it change things, not only read them
+        #[arg(long)]
+        write: bool,
+        /// How long it counts: 12h, 90d [default: until revoked]
+        #[arg(long, value_name = "TIME", value_parser = parse_time)]
+        expires: Option<std::time::Duration>,
+    },
+    /// Show every token, without the secrets
+    List,
+    /// Make a token worthless
+    Revoke {
+        /// Its name
+        name: String,
+    },
+}
+
+/// Reads a time such as `30m`, `12h` or `90d`.
+fn parse_time(text: &str) -> Result<std::time::Duration, String> {
+    let wrong = || "write a number and m, h or d, such as 90d".to_owned();
+    let unit = match text.chars().last() {
+        Some('m') => 60,
+        Some('h') => 60 * 60,
+        Some('d') => 24 * 60 * 60,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = text[..text.len() - 1].parse().map_err(|_| wrong())?;
+    let seconds = number.checked_mul(unit).filter(|s| *s > 0);
+    seconds
+        .map(std::time::Duration::from_secs)
+        .ok_or_else(wrong)
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExposeArgs {
+    /// Which skills are also prompts: `all`, `none`, or ids with commas [default: all]
+    #[arg(long, value_name = "WHICH", value_delimiter = ',')]
+    pub(crate) prompts: Vec<String>,
+    /// Do not follow changes on disk
+    #[arg(long)]
+    pub(crate) no_watch: bool,
 }
 
 #[derive(Debug, clap::Args)]

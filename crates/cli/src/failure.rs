@@ -32,11 +32,11 @@ pub(crate) const INTERRUPTED: u8 = 130;
 /// The one table from codes to exit codes; what is not in it was refused.
 fn exit_code(code: &str) -> u8 {
     match code {
-        "usage" | "invalid_pattern" => USAGE,
+        "usage" | "invalid_pattern" | "listen" | "invalid_target" => USAGE,
         "not_found" => NOT_FOUND,
         "store_corrupt" | "store_newer" | "store_busy" | "store_error" => STORE,
         "untrusted" => UNTRUSTED,
-        "io_error" => IO,
+        "io_error" | "remote_error" | "transport" => IO,
         "interrupted" => INTERRUPTED,
         _ => REFUSED,
     }
@@ -46,6 +46,9 @@ fn exit_code(code: &str) -> u8 {
 fn describe(error: &anyhow::Error) -> (&'static str, Option<&'static str>) {
     for cause in error.chain() {
         if let Some(error) = cause.downcast_ref::<repertoire_registry::Error>() {
+            return (error.code(), error.hint());
+        }
+        if let Some(error) = cause.downcast_ref::<repertoire_serve::Error>() {
             return (error.code(), error.hint());
         }
         if let Some(error) = cause.downcast_ref::<repertoire_core::Error>() {

@@ -5,18 +5,28 @@
 
 use std::{
     io::Write,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use crate::failure::INTERRUPTED;
 
 static BUSY: AtomicBool = AtomicBool::new(false);
 static STOP: AtomicBool = AtomicBool::new(false);
+static SHUT_DOWN: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
 
 /// Listens for Ctrl-C and SIGTERM.
 pub(crate) fn install() {
     let installed = ctrlc::set_handler(|| {
         let again = STOP.swap(true, Ordering::SeqCst);
+        if let Some(shut_down) = SHUT_DOWN.get()
+            && !again
+        {
+            shut_down();
+            return;
+        }
         if again || !BUSY.load(Ordering::SeqCst) {
             // Stores change in transactions: what was not reported as done was not done.
             let _ = writeln!(std::io::stderr(), "interrupted");
@@ -26,6 +36,11 @@ pub(crate) fn install() {
     if let Err(error) = installed {
         tracing::debug!(%error, "signals are not handled");
     }
+}
+
+/// From now on the first signal asks for this instead; the second one ends the process.
+pub(crate) fn shut_down_with(shut_down: impl Fn() + Send + Sync + 'static) {
+    let _ = SHUT_DOWN.set(Box::new(shut_down));
 }
 
 /// Runs work that has to clean up after itself; it asks the given function whether to stop.

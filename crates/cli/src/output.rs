@@ -95,6 +95,16 @@ impl Output {
         self.raw_err(&format!("{GOOD}hint:{GOOD:#} {text}\n"));
     }
 
+    /// Whether people want to hear less.
+    pub(crate) fn quiet(&self) -> bool {
+        self.quiet
+    }
+
+    /// Says something to people from a thread that has no output of its own.
+    pub(crate) fn whisper(text: &str) {
+        let _ = anstream::stderr().lock().write_all(text.as_bytes());
+    }
+
     pub(crate) fn raw_err(&self, text: &str) {
         // With stderr gone there is nobody left to tell.
         let _ = anstream::stderr().lock().write_all(text.as_bytes());

@@ -24,8 +24,19 @@ pub(crate) struct Config {
     /// Patterns of prompts.
     #[serde(default)]
     pub(crate) prompts: Vec<String>,
+    /// Which skills are also prompts over MCP.
+    #[serde(default)]
+    pub(crate) skills_as_prompts: Option<Which>,
     /// The store that `add`, `import` and `remove` use.
     pub(crate) scope: Option<ConfigScope>,
+}
+
+/// `"all"`, `"none"` or a list of ids.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Which {
+    Word(String),
+    Ids(Vec<String>),
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -57,6 +68,8 @@ pub(crate) struct Settings {
     pub(crate) scope: Option<Scope>,
     /// The same by the workspace's settings; it counts only if the workspace is trusted.
     pub(crate) workspace_scope: Option<Scope>,
+    /// Which skills are also prompts over MCP, by the account's settings.
+    pub(crate) skills_as_prompts: Option<Vec<String>>,
     /// What is wrong with the workspace's file; it counts only if the workspace is trusted.
     pub(crate) workspace_problem: Option<String>,
 }
@@ -104,6 +117,7 @@ pub(crate) fn resolve(global: &Global) -> Result<Settings> {
             },
             scope: None,
             workspace_scope: None,
+            skills_as_prompts: None,
             workspace_problem: None,
         };
         let sources = bare.sources_of(&global.from)?;
@@ -134,6 +148,10 @@ pub(crate) fn resolve(global: &Global) -> Result<Settings> {
         sources,
         scope: config.scope.map(Into::into),
         workspace_scope: workspace_scope.map(Into::into),
+        skills_as_prompts: config.skills_as_prompts.map(|which| match which {
+            Which::Word(word) => vec![word],
+            Which::Ids(ids) => ids,
+        }),
         workspace_problem,
     })
 }

@@ -42,6 +42,11 @@ impl Uri {
         Self::file(id, &RelPath::document())
     }
 
+    /// The `skill://` URI of a path that spans skill and file.
+    pub fn from_path(path: &RelPath) -> Self {
+        Self::Skill(SkillUri(path.as_str().into()))
+    }
+
     /// The URI of a file of a skill.
     pub fn file(id: &SkillId, path: &RelPath) -> Self {
         Self::Skill(SkillUri(format!("{id}/{path}").into()))

@@ -156,9 +156,10 @@ fn check(label: &Label, listed: &Listed) -> repertoire_core::Result<(SkillId, He
         title: None,
         description: Some(one_line(description).into()),
         frontmatter: Some(Value::Object(listed.frontmatter.clone()).to_string().into()),
-        files: match dynamic {
-            true => Box::default(),
-            false => Manifest::new(files)?.into_files(),
+        files: if dynamic {
+            Box::default()
+        } else {
+            Manifest::new(files)?.into_files()
         },
         package: None,
         dynamic,
@@ -432,6 +433,7 @@ mod tests {
 
     use super::*;
 
+    #[allow(clippy::needless_pass_by_value, reason = "literals in tests")]
     fn listed(uri: &str, resources: Value) -> Listed {
         serde_json::from_value(json!({
             "uri": uri,

@@ -9,7 +9,9 @@ mod lint;
 mod list;
 mod package;
 mod remove;
+mod serve;
 mod show;
+mod token;
 mod tour;
 mod trust;
 mod validate;
@@ -80,6 +82,27 @@ fn run_with(command: Command, settings: &Settings, output: &Output) -> Result<Ex
                 _ => list::flat(&registry, origin.as_ref(), output),
             }
         }
+        Command::Mcp { paths, expose } => serve::mcp(&paths, &expose, settings, output),
+        Command::Serve {
+            paths,
+            port,
+            bind,
+            host,
+            origin,
+            access_log,
+            no_auth,
+            expose,
+        } => {
+            let listen = serve::Listen {
+                address: (bind, port).into(),
+                hosts: host,
+                origins: origin,
+                access_log,
+                no_auth,
+            };
+            serve::http(&paths, listen, &expose, settings, output)
+        }
+        Command::Token { command } => token::run(command, settings, output),
         Command::Show { skill } => show::run(&skill, settings, output),
         Command::Cat { uri, prompt } => cat::run(uri.as_deref(), prompt.as_ref(), settings, output),
         Command::Lint {

@@ -1,0 +1,102 @@
+//! `token`: who may ask over HTTP.
+
+use std::{process::ExitCode, sync::Arc};
+
+use anyhow::Result;
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use repertoire_core::text::terminal_safe;
+use repertoire_registry::{
+    Error,
+    store::{Access, Store, Trust},
+    trust,
+};
+use serde_json::json;
+
+use crate::{
+    args::TokenCommand,
+    failure::Usage,
+    output::{DIM, ID, Output},
+    settings::Settings,
+};
+
+pub(crate) fn run(command: TokenCommand, settings: &Settings, output: &Output) -> Result<ExitCode> {
+    let store = Store::open(&settings.account.join(trust::STORE), Trust::Own)?;
+    match command {
+        TokenCommand::Create {
+            name,
+            write,
+            expires,
+        } => {
+            let access = if write { Access::Write } else { Access::Read };
+            create(&store, &name, access, expires, output)
+        }
+        TokenCommand::List => list(&store, output),
+        TokenCommand::Revoke { name } => {
+            if !store.revoke_token(&name)? {
+                return Err(Error::NotFound {
+                    what: "token",
+                    name,
+                }
+                .into());
+            }
+            output.note(format!(
+                "{} is worthless; running servers know within a second",
+                terminal_safe(&name)
+            ));
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn create(
+    store: &Arc<Store>,
+    name: &str,
+    access: Access,
+    expires: Option<std::time::Duration>,
+    output: &Output,
+) -> Result<ExitCode> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
+    if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
+        return Err(Usage(
+            "a token's name is 1 to 64 letters, digits and `-`, `_`, `.`, `@`".to_owned(),
+        )
+        .into());
+    }
+    let random = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()].map(uuid::Uuid::into_bytes);
+    let secret = format!("rpt_{}", URL_SAFE_NO_PAD.encode(random.concat()));
+    let token = store.add_token(name, &secret, access, expires)?;
+    if output.json {
+        let mut value = json!(token);
+        value["token"] = secret.into();
+        output.print_json(&value)?;
+    } else {
+        output.print(&format!("{secret}\n"))?;
+        output.note("keep it now: it is not shown again");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(store: &Arc<Store>, output: &Output) -> Result<ExitCode> {
+    let tokens = store.tokens()?;
+    if output.json {
+        output.print_json(&json!({"tokens": tokens}))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for token in &tokens {
+        let until = match &token.expires_at {
+            None => String::new(),
+            Some(at) if token.is_expired() => format!(", expired {at}"),
+            Some(at) => format!(", until {at}"),
+        };
+        output.print(&format!(
+            "{ID}{}{ID:#}  {}  {DIM}made {}{until}{DIM:#}\n",
+            token.name,
+            token.access.as_str(),
+            token.created_at
+        ))?;
+    }
+    if tokens.is_empty() {
+        output.note("no tokens; `repertoire token create NAME` makes one");
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,304 @@
+//! What every request passes before it is answered.
+//!
+//! A page in a browser can make its visitor's machine send requests to a local port, under a name
+//! of its own that leads there. So the name a request was sent to and the page it comes from are
+//! checked before anything else of it is looked at (T28).
+
+use std::{
+    borrow::Cow,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Instant,
+};
+
+use axum::{
+    body::{Body, Bytes},
+    extract::{Request, State},
+    http::{HeaderMap, Method, StatusCode, Uri, header, uri::Authority},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use http_body::Frame;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use repertoire_registry::store::Access;
+use serde::{Deserialize, de::IgnoredAny};
+use serde_json::json;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::{HttpOptions, Shared, access_log::Line};
+
+/// Names of this machine's loopback.
+const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
+
+/// A refusal as JSON, for people and programs.
+pub(super) fn refusal(status: StatusCode, code: &str, message: &str) -> Response {
+    let body = json!({"error": {"code": code, "message": message}}).to_string();
+    (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+/// A refusal of a JSON-RPC message nobody can answer by its id.
+fn rpc_refusal(status: StatusCode, code: i32, message: &str) -> Response {
+    let body = json!({"jsonrpc": "2.0", "error": {"code": code, "message": message}}).to_string();
+    (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+/// Checks a request, answers it, counts it and writes it down.
+pub(super) async fn pass(
+    State(shared): State<Arc<Shared>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let start = Instant::now();
+    let method = request.method().clone();
+    let path = request.uri().path().to_owned();
+    let mut seen = Seen::default();
+    let response = match check(&shared, request, &mut seen).await {
+        Ok(request) => {
+            let response = next.run(request).await;
+            let slot = seen.slot.take();
+            response.map(|body| Body::new(Tracked { body, _slot: slot }))
+        }
+        Err(refused) => *refused,
+    };
+    let status = response.status().as_u16();
+    shared.engine.metrics.responded(status);
+    if let Some(log) = &shared.options.access_log {
+        log.write(&Line {
+            at: format!("{:.3}", jiff::Timestamp::now()),
+            method: method.as_str(),
+            path: &path,
+            rpc: seen.rpc.as_deref(),
+            token: seen.token.as_deref(),
+            status,
+            micros: start.elapsed().as_micros(),
+        });
+    }
+    response
+}
+
+/// What was learnt about a request on the way.
+#[derive(Default)]
+struct Seen {
+    token: Option<String>,
+    rpc: Option<String>,
+    slot: Option<Slot>,
+}
+
+type Refused = Box<Response>;
+
+async fn check(
+    shared: &Arc<Shared>,
+    request: Request,
+    seen: &mut Seen,
+) -> Result<Request, Refused> {
+    let options = &shared.options;
+    check_host(request.uri(), request.headers(), options)?;
+    if request.uri().path() == "/healthz" {
+        return Ok(request);
+    }
+    let caller = options.auth.caller(request.headers());
+    let Some(caller) = caller.filter(|caller| caller.access >= Access::Read) else {
+        let mut response = refusal(
+            StatusCode::UNAUTHORIZED,
+            "unauthorized",
+            "send a token as `Authorization: Bearer …`; `repertoire token create` makes one",
+        );
+        let ask = header::HeaderValue::from_static("Bearer");
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, ask);
+        return Err(Box::new(response));
+    };
+    seen.token = caller.token;
+    if request.uri().path() != "/mcp" || request.method() != Method::POST {
+        return Ok(request);
+    }
+    if shared.engine.stop.is_cancelled() {
+        return Err(busy("the server is shutting down"));
+    }
+    let permit = shared.room.clone().try_acquire_owned();
+    let permit = permit.map_err(|_| busy("too many requests at a time"))?;
+    seen.slot = Some(Slot::new(shared, permit));
+    let request = arrive(shared, request, seen).await?;
+    if seen.rpc.as_deref() == Some("initialize")
+        && shared.sessions.sessions.read().await.len() >= options.max_sessions
+    {
+        return Err(busy("too many sessions; idle ones end after five minutes"));
+    }
+    Ok(request)
+}
+
+fn busy(message: &str) -> Refused {
+    let mut response = refusal(StatusCode::SERVICE_UNAVAILABLE, "busy", message);
+    let later = header::HeaderValue::from_static("1");
+    response.headers_mut().insert(header::RETRY_AFTER, later);
+    Box::new(response)
+}
+
+/// Reads the body within its limits, and looks whether it can be a message at all.
+async fn arrive(shared: &Shared, request: Request, seen: &mut Seen) -> Result<Request, Refused> {
+    let options = &shared.options;
+    let too_large = || {
+        let message = format!("a request has at most {} bytes", options.max_body);
+        Box::new(refusal(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "too_large",
+            &message,
+        ))
+    };
+    let (parts, body) = request.into_parts();
+    let length = parts.headers.get(header::CONTENT_LENGTH);
+    let length = length.and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
+    if length.is_some_and(|length| length > options.max_body as u64) {
+        return Err(too_large());
+    }
+    let reading = Limited::new(body, options.max_body).collect();
+    let bytes = match tokio::time::timeout(options.patience, reading).await {
+        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(too_large()),
+        Ok(Err(_)) => {
+            return Err(Box::new(refusal(
+                StatusCode::BAD_REQUEST,
+                "incomplete",
+                "the request broke off",
+            )));
+        }
+        Err(_) => {
+            return Err(Box::new(refusal(
+                StatusCode::REQUEST_TIMEOUT,
+                "timeout",
+                "the request took too long to arrive",
+            )));
+        }
+    };
+    seen.rpc = peek(&bytes)?;
+    Ok(Request::from_parts(parts, Body::from(bytes)))
+}
+
+/// The method of a message; refuses what is no JSON, or JSON that is no message.
+fn peek(bytes: &[u8]) -> Result<Option<String>, Refused> {
+    #[derive(Deserialize)]
+    struct Peek<'a> {
+        #[serde(borrow, default)]
+        method: Option<Cow<'a, str>>,
+        #[serde(default, rename = "params")]
+        _params: Option<IgnoredAny>,
+    }
+    let refuse =
+        |code, message: &str| Box::new(rpc_refusal(StatusCode::BAD_REQUEST, code, message));
+    if bytes.trim_ascii_start().first() == Some(&b'[') {
+        return Err(refuse(-32600, "batches are not part of the protocol"));
+    }
+    match serde_json::from_slice::<Peek<'_>>(bytes) {
+        Ok(peek) => Ok(peek.method.map(|m| crate::error::shorten(&m))),
+        Err(error) if error.is_data() => Err(refuse(-32600, "not a JSON-RPC message")),
+        Err(error) => Err(refuse(-32700, &format!("not JSON: {error}"))),
+    }
+}
+
+/// The name and port of an authority, without brackets, in lower case.
+fn host_of(authority: &Authority) -> (String, Option<u16>) {
+    let host = authority.host().trim_start_matches('[');
+    let host = host.trim_end_matches(']').to_ascii_lowercase();
+    (host, authority.port_u16())
+}
+
+fn is_ours(host: &str, options: &HttpOptions) -> bool {
+    let ours = options.hosts.iter().map(String::as_str);
+    LOOPBACK
+        .into_iter()
+        .chain(ours)
+        .any(|ours| ours.eq_ignore_ascii_case(host))
+}
+
+fn check_host(uri: &Uri, headers: &HeaderMap, options: &HttpOptions) -> Result<(), Refused> {
+    let refuse = |message: &str| {
+        let response = refusal(StatusCode::FORBIDDEN, "forbidden", message);
+        Err(Box::new(response))
+    };
+    let mut named = headers.get_all(header::HOST).iter();
+    let authority = match (named.next(), named.next()) {
+        (Some(host), None) => host.to_str().ok().and_then(|h| h.parse::<Authority>().ok()),
+        (None, _) => uri.authority().cloned(),
+        (Some(_), Some(_)) => None,
+    };
+    let Some(authority) = authority.filter(|a| !a.as_str().contains('@')) else {
+        return refuse("the Host header is missing or wrong");
+    };
+    let host = host_of(&authority);
+    if !is_ours(&host.0, options) {
+        return refuse("this name is not served here; --host allows one");
+    }
+    let mut origins = headers.get_all(header::ORIGIN).iter();
+    let origin = match (origins.next(), origins.next()) {
+        (None, _) => return Ok(()),
+        (Some(origin), None) => origin.to_str().ok(),
+        (Some(_), Some(_)) => None,
+    };
+    let Some(origin) = origin else {
+        return refuse("the Origin header is wrong");
+    };
+    let allowed = options.origins.iter();
+    if allowed
+        .map(|o| o.trim_end_matches('/'))
+        .any(|o| o.eq_ignore_ascii_case(origin))
+    {
+        return Ok(());
+    }
+    // The server's own pages have the origin they were loaded from.
+    let own = origin.split_once("://").is_some_and(|(scheme, rest)| {
+        matches!(scheme, "http" | "https")
+            && rest.parse::<Authority>().is_ok_and(|a| host_of(&a) == host)
+    });
+    if own {
+        return Ok(());
+    }
+    refuse("this web page may not ask here; --origin allows one")
+}
+
+/// The room a request takes, from its arrival to the last byte of its answer.
+struct Slot {
+    shared: Arc<Shared>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Slot {
+    fn new(shared: &Arc<Shared>, permit: OwnedSemaphorePermit) -> Self {
+        shared.engine.metrics.in_flight.inc();
+        Self {
+            shared: shared.clone(),
+            _permit: permit,
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.shared.engine.metrics.in_flight.dec();
+    }
+}
+
+/// A body that holds its request's room until it is sent.
+struct Tracked {
+    body: Body,
+    _slot: Option<Slot>,
+}
+
+impl http_body::Body for Tracked {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
+    }
+}

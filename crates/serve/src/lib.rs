@@ -1,0 +1,39 @@
+//! Gives the skills of a registry to every host.
+//!
+//! Over MCP a skill is a set of verified resources, an entry of `skills/list`, a prompt and the
+//! answer of a tool; all of them come from one value. [`Server`] brings skills written in code
+//! to a host in a few lines, [`Engine`] serves a whole registry, [`Handlers`] answers within
+//! somebody else's server, and [`client`] reads skills from other servers.
+//!
+//! ```
+//! use repertoire_serve::{Server, Skill};
+//!
+//! let greeting = Skill::new("hello", "---\nname: hello\ndescription: Greets.\n---\n# Hello\n");
+//! let server = Server::builder()
+//!     .name("demo")
+//!     .version("0.1.0")
+//!     .bootstrap_skill_and_prompt(greeting, "say_hello")
+//!     .build()?;
+//! # let _ = server;
+//! # Ok::<(), repertoire_serve::Error>(())
+//! ```
+//!
+//! Invariant: only this crate knows JSON-RPC; it knows no SQL and opens no skill file.
+
+mod builder;
+pub mod client;
+mod engine;
+mod error;
+pub mod http;
+mod instructions;
+pub mod mcp;
+mod metrics;
+mod stdio;
+
+pub use builder::{Server, ServerBuilder};
+pub use engine::{Engine, Exposure, Identity, Options};
+pub use error::{Error, Result};
+pub use mcp::Handlers;
+pub use repertoire_core::{Skill, SkillReference, Skills};
+pub use rmcp;
+pub use stdio::serve_stdio;

@@ -1,0 +1,188 @@
+//! The two tools for hosts whose models cannot read resources by themselves.
+
+use std::{
+    fmt::Write as _,
+    sync::{Arc, LazyLock},
+};
+
+use repertoire_core::{
+    markdown::{cut, one_line},
+    surface,
+};
+use repertoire_registry::Registry;
+use rmcp::{
+    ErrorData,
+    model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations},
+};
+use serde_json::{Value, json};
+
+use super::{
+    cursor::{Cursor, page},
+    resources::content,
+};
+use crate::{engine::Options, error::shorten};
+
+/// The most URIs one call may name.
+const MAX_URIS: usize = 64;
+/// The most bytes one call answers with.
+const MAX_BYTES: usize = 4 * 1024 * 1024;
+
+/// The tools. `skills_list` comes first: it is useful without arguments.
+pub(super) fn all() -> &'static [Tool] {
+    static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
+        let schema = |value: Value| match value {
+            Value::Object(object) => Arc::new(object),
+            _ => Arc::default(),
+        };
+        let reads = || ToolAnnotations::new().read_only(true).open_world(false);
+        vec![
+            Tool::new(
+                "skills_list",
+                "List the available skills: id and what each is for.",
+                schema(json!({
+                    "type": "object",
+                    "properties": {
+                        "cursor": {"type": "string", "description": "From the end of the last page"},
+                    },
+                })),
+            )
+            .with_annotations(reads()),
+            Tool::new(
+                "skill__fetch",
+                "Read skills and their files by skill:// or iii:// URI, several at once.",
+                schema(json!({
+                    "type": "object",
+                    "properties": {
+                        "uri": {"type": "string", "description": "One URI"},
+                        "uris": {
+                            "type": "array", "items": {"type": "string"},
+                            "description": "Several URIs; wins over uri",
+                        },
+                    },
+                })),
+            )
+            .with_annotations(reads()),
+        ]
+    });
+    &TOOLS
+}
+
+/// Runs a tool. What the caller got wrong is a result it can read, not a protocol error.
+pub(super) async fn call(
+    registry: &Arc<Registry>,
+    options: &Options,
+    name: &str,
+    arguments: &JsonObject,
+) -> Result<CallToolResult, ErrorData> {
+    let outcome = match name {
+        "skills_list" => list(registry, options, arguments),
+        "skill__fetch" => fetch(registry, arguments).await,
+        _ => {
+            let message = format!("tool {:?}: not found", shorten(name));
+            return Err(ErrorData::invalid_params(message, None));
+        }
+    };
+    Ok(match outcome {
+        Ok(text) => CallToolResult::success(vec![ContentBlock::text(text)]),
+        Err(message) => CallToolResult::error(vec![ContentBlock::text(message)]),
+    })
+}
+
+fn list(
+    registry: &Arc<Registry>,
+    options: &Options,
+    arguments: &JsonObject,
+) -> Result<String, String> {
+    let cursor = match arguments.get("cursor") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(text)) => Some(text.as_str()),
+        Some(_) => return Err("`cursor` must be a string".to_owned()),
+    };
+    let after = cursor
+        .filter(|text| !text.is_empty())
+        .map(|text| Cursor::decode(text, "s"))
+        .transpose()
+        .map_err(|error| error.message.into_owned())?;
+    let after = after.map(|cursor| cursor.key.parse()).transpose();
+    let after = after.map_err(|error| format!("`cursor` is none of ours: {error}"))?;
+    let snapshot = registry.snapshot();
+    let lines = snapshot.skills_after(after.as_ref()).map(|entry| {
+        let mut line = if entry.has_files() {
+            format!("- {} (skill://{}/SKILL.md)", entry.id, entry.id)
+        } else {
+            format!("- {} (iii://{})", entry.id, entry.id)
+        };
+        if let Some(description) = &entry.head.description {
+            // Writing to a string cannot fail.
+            let _ = write!(line, ": {}", cut(&one_line(description), 200));
+        }
+        (Cursor::new('s', entry.id.as_str()), line.len(), line)
+    });
+    let page = page(lines, options.page_size);
+    let mut text = page.items.join("\n");
+    if text.is_empty() {
+        text.push_str("There are no skills.");
+    }
+    if let Some(next) = page.next {
+        let _ = write!(text, "\n\nThere are more: call again with cursor {next}");
+    }
+    Ok(text)
+}
+
+/// Reads every URI, or none: all are checked before the first is touched.
+async fn fetch(registry: &Arc<Registry>, arguments: &JsonObject) -> Result<String, String> {
+    let uris = wanted(arguments)?;
+    let mut sections = Vec::with_capacity(uris.len());
+    let mut bytes = 0;
+    for uri in uris {
+        let content = content(registry, &uri).await;
+        let content = content.map_err(|error| error.message.into_owned())?;
+        bytes += content.bytes.len();
+        if bytes > MAX_BYTES {
+            return Err(format!(
+                "{uri}: more than {MAX_BYTES} bytes in one answer; ask for fewer URIs"
+            ));
+        }
+        let text = String::from_utf8(content.bytes.into());
+        let text = text.map_err(|_| format!("{uri}: not text; read it as a resource"))?;
+        sections.push((uri, text));
+    }
+    let sections = sections.iter().map(|(u, t)| (u.as_str(), t.as_str()));
+    Ok(surface::fetch_text(sections))
+}
+
+fn wanted(arguments: &JsonObject) -> Result<Vec<String>, String> {
+    let text = |value: &Value| match value {
+        Value::String(text) => Ok(text.trim().to_owned()),
+        _ => Err("every URI must be a string".to_owned()),
+    };
+    let many = match arguments.get("uris") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(uris)) => uris.iter().map(text).collect::<Result<_, _>>()?,
+        Some(_) => return Err("`uris` must be an array of strings".to_owned()),
+    };
+    let mut uris: Vec<String> = many.into_iter().filter(|uri| !uri.is_empty()).collect();
+    if uris.is_empty() {
+        let one = arguments.get("uri").filter(|uri| !uri.is_null());
+        uris = one.map(text).transpose()?.into_iter().collect();
+        uris.retain(|uri| !uri.is_empty());
+    }
+    if uris.is_empty() {
+        return Err("give `uri` or `uris`, such as skill://ID/SKILL.md".to_owned());
+    }
+    if uris.len() > MAX_URIS {
+        return Err(format!(
+            "{} URIs: at most {MAX_URIS} in one call",
+            uris.len()
+        ));
+    }
+    for uri in &uris {
+        if !uri.starts_with("skill://") && !uri.starts_with("iii://") {
+            return Err(format!(
+                "{}: every URI must start with skill:// or iii://",
+                shorten(uri)
+            ));
+        }
+    }
+    Ok(uris)
+}

@@ -1,0 +1,147 @@
+//! What the server counts, for Prometheus.
+
+use std::time::Duration;
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode},
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::Gauge,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Registry,
+};
+
+/// The methods that are counted by name; a peer's own inventions are counted together.
+const METHODS: [&str; 16] = [
+    "initialize",
+    "server/discover",
+    "skills/list",
+    "skills/get",
+    "resources/directory/read",
+    "resources/list",
+    "resources/read",
+    "resources/templates/list",
+    "resources/subscribe",
+    "resources/unsubscribe",
+    "subscriptions/listen",
+    "prompts/list",
+    "prompts/get",
+    "tools/list",
+    "tools/call",
+    "completion/complete",
+];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Call {
+    method: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Method {
+    method: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Status {
+    status: u16,
+}
+
+/// Counters of one server.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    calls: Family<Call, Counter>,
+    seconds: Family<Method, Histogram>,
+    responses: Family<Status, Counter>,
+    notifications: Counter,
+    pub(crate) in_flight: Gauge,
+    pub(crate) connections: Gauge,
+    skills: Gauge,
+    prompts: Gauge,
+    registry: Registry,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut metrics = Self {
+            calls: Family::default(),
+            seconds: Family::new_with_constructor(|| {
+                Histogram::new(exponential_buckets(0.000_1, 4.0, 9))
+            }),
+            responses: Family::default(),
+            notifications: Counter::default(),
+            in_flight: Gauge::default(),
+            connections: Gauge::default(),
+            skills: Gauge::default(),
+            prompts: Gauge::default(),
+            registry: Registry::with_prefix("repertoire"),
+        };
+        let registry = &mut metrics.registry;
+        registry.register("mcp_requests", "MCP requests", metrics.calls.clone());
+        registry.register(
+            "mcp_request_seconds",
+            "Time to answer an MCP request",
+            metrics.seconds.clone(),
+        );
+        registry.register(
+            "mcp_notifications",
+            "Notifications sent",
+            metrics.notifications.clone(),
+        );
+        registry.register(
+            "http_responses",
+            "HTTP responses",
+            metrics.responses.clone(),
+        );
+        registry.register(
+            "http_requests_in_flight",
+            "HTTP requests being answered",
+            metrics.in_flight.clone(),
+        );
+        registry.register(
+            "http_connections",
+            "Open HTTP connections",
+            metrics.connections.clone(),
+        );
+        registry.register("skills", "Visible skills", metrics.skills.clone());
+        registry.register("prompts", "Visible prompts", metrics.prompts.clone());
+        metrics
+    }
+}
+
+impl Metrics {
+    /// Counts one answered request.
+    pub(crate) fn answered(&self, method: &str, ok: bool, time: Duration) {
+        let method = METHODS.into_iter().find(|known| *known == method);
+        let method = method.unwrap_or("other");
+        let outcome = if ok { "ok" } else { "error" };
+        self.calls.get_or_create(&Call { method, outcome }).inc();
+        let seconds = self.seconds.get_or_create(&Method { method });
+        seconds.observe(time.as_secs_f64());
+    }
+
+    /// Counts one HTTP response.
+    pub(crate) fn responded(&self, status: u16) {
+        self.responses.get_or_create(&Status { status }).inc();
+    }
+
+    /// Counts one notification.
+    pub(crate) fn notified(&self) {
+        self.notifications.inc();
+    }
+
+    /// Everything, as Prometheus reads it.
+    pub(crate) fn render(&self, snapshot: Option<&repertoire_registry::Snapshot>) -> String {
+        if let Some(snapshot) = snapshot {
+            let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+            self.skills.set(count(snapshot.len()));
+            self.prompts.set(count(snapshot.prompts().count()));
+        }
+        let mut out = String::new();
+        // Writing to a string cannot fail.
+        let _ = encode(&mut out, &self.registry);
+        out
+    }
+}
