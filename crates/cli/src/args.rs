@@ -161,7 +161,7 @@ pub(crate) enum Command {
         /// A further name under which the server may be addressed
         #[arg(long, value_name = "NAME")]
         host: Vec<String>,
-        /// A web page that may ask, such as https://app.example.com
+        /// A web page that may ask, such as `https://app.example.com`
         #[arg(long, value_name = "URL")]
         origin: Vec<String>,
         /// Write a line of JSON for each request here; `-` is stderr

@@ -1,6 +1,6 @@
 //! `mcp` and `serve`: the catalogue for hosts, over stdio and over HTTP.
 
-use std::{net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc};
+use std::{fmt::Write as _, net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc};
 
 use anyhow::{Context, Result, bail};
 use repertoire_core::{Digest, SkillId, text::terminal_safe};
@@ -148,27 +148,31 @@ fn engine(
     let problem = settings.workspace_problem.clone();
     let quiet = output.quiet();
     Ok(Engine::open(sources, options, move |registry| {
+        // Writing to a string cannot fail.
         let mut words = String::new();
         if let Some(problem) = problem {
-            words += &format!("warning: {} (ignored)\n", terminal_safe(&problem));
+            let _ = writeln!(words, "warning: {} (ignored)", terminal_safe(&problem));
         }
         if let Some((workspace, Trusted::No)) = registry.workspace() {
-            words += &format!(
-                "workspace {} is not trusted: its skills can be read, they are no prompts\n",
+            let _ = writeln!(
+                words,
+                "workspace {} is not trusted: its skills can be read, they are no prompts",
                 terminal_safe(&workspace.to_string_lossy())
             );
         }
         let skipped = registry.notices();
         for notice in skipped.iter().take(10) {
-            words += &format!(
-                "skipped [{}] {}\n",
+            let _ = writeln!(
+                words,
+                "skipped [{}] {}",
                 notice.code,
                 terminal_safe(&notice.message)
             );
         }
         if skipped.len() > 10 {
-            words += &format!(
-                "… and {} more: `repertoire list --all`\n",
+            let _ = writeln!(
+                words,
+                "… and {} more: `repertoire list --all`",
                 skipped.len() - 10
             );
         }

@@ -127,6 +127,10 @@ async fn check(
     Ok(request)
 }
 
+#[allow(
+    clippy::unnecessary_box_returns,
+    reason = "a refusal is boxed everywhere"
+)]
 fn busy(message: &str) -> Refused {
     let mut response = refusal(StatusCode::SERVICE_UNAVAILABLE, "busy", message);
     let later = header::HeaderValue::from_static("1");

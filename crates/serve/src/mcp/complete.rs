@@ -41,9 +41,11 @@ pub(super) fn complete(
             Vec::new()
         }
         Reference::Resource(resource) => match (resource.uri.as_str(), argument.name.as_str()) {
-            (DOCUMENT_TEMPLATE | FILE_TEMPLATE, "id") => {
-                ids(snapshot, &argument.value, |entry| entry.has_files())
-            }
+            (DOCUMENT_TEMPLATE | FILE_TEMPLATE, "id") => ids(
+                snapshot,
+                &argument.value,
+                repertoire_registry::Entry::has_files,
+            ),
             (BODY_TEMPLATE, "id") => ids(snapshot, &argument.value, |_| true),
             (FILE_TEMPLATE, "file") => {
                 let chosen = request.context.as_ref();

@@ -5,7 +5,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
 };
 
@@ -126,21 +126,17 @@ impl Drop for Session {
 
 impl Session {
     /// Starts to tell a peer of changes, once.
-    pub(super) fn start(
-        self: &std::sync::Arc<Self>,
-        engine: &std::sync::Arc<Engine>,
-        peer: Peer<RoleServer>,
-    ) {
+    pub(super) fn start(self: &Arc<Self>, engine: &Arc<Engine>, peer: Peer<RoleServer>) {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if task.is_none() {
-            let session = std::sync::Arc::downgrade(self);
+            let session = Arc::downgrade(self);
             let run = tell(engine.clone(), session, peer);
             *task = Some(tokio::spawn(run).abort_handle());
         }
     }
 }
 
-async fn tell(engine: std::sync::Arc<Engine>, session: Weak<Session>, peer: Peer<RoleServer>) {
+async fn tell(engine: Arc<Engine>, session: Weak<Session>, peer: Peer<RoleServer>) {
     let Ok(registry) = engine.registry().await else {
         return;
     };
@@ -148,7 +144,7 @@ async fn tell(engine: std::sync::Arc<Engine>, session: Weak<Session>, peer: Peer
     let mut seen = registry.snapshot().seq();
     loop {
         tokio::select! {
-            changed = changes.changed() => if changed.is_err() { return },
+            alive = changes.changed() => if alive.is_err() { return },
             () = engine.stop.cancelled() => return,
         }
         let snapshot = registry.snapshot();
@@ -157,14 +153,13 @@ async fn tell(engine: std::sync::Arc<Engine>, session: Weak<Session>, peer: Peer
         let Some(session) = session.upgrade() else {
             return;
         };
-        let updated = match news.skills {
-            false => Vec::new(),
-            true => {
-                let subscriptions = session.subscriptions.lock();
-                subscriptions
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .changed(&snapshot)
-            }
+        let updated = if news.skills {
+            let subscriptions = session.subscriptions.lock();
+            subscriptions
+                .unwrap_or_else(PoisonError::into_inner)
+                .changed(&snapshot)
+        } else {
+            Vec::new()
         };
         drop(session);
         let mut alive = true;
@@ -220,7 +215,7 @@ pub(super) async fn listen(engine: &Engine, context: SubscriptionContext) {
     }
     loop {
         tokio::select! {
-            changed = changes.changed() => if changed.is_err() { return },
+            alive = changes.changed() => if alive.is_err() { return },
             () = context.cancelled() => return,
             () = engine.stop.cancelled() => return,
         }

@@ -214,6 +214,9 @@ impl ServerHandler for Handlers {
         request: InitializeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
+        if context.meta.protocol_version().is_some() && is_modern(&context) {
+            return Err(not_found("initialize"));
+        }
         self.settle().await;
         context.peer.set_peer_info(request.clone());
         self.engine
@@ -431,24 +434,32 @@ impl ServerHandler for Handlers {
                     let children = Value::Array(page.items);
                     Ok(complete(&context, "resources", children, page.next))
                 }
+                gone if GONE.contains(&gone) && is_modern(&context) => Err(not_found(gone)),
                 // A method we know arrives here only if its parameters could not be read.
                 known if METHODS.contains(&known) => Err(params(format!(
                     "{known}: its parameters are missing or wrong"
                 ))),
-                unknown => {
-                    let message = format!("method {:?}: not found", shorten(unknown));
-                    let data = json!({"method": shorten(unknown)});
-                    Err(ErrorData::new(
-                        ErrorCode::METHOD_NOT_FOUND,
-                        message,
-                        Some(data),
-                    ))
-                }
+                unknown => Err(not_found(unknown)),
             }
         })
         .await
     }
 }
+
+fn not_found(method: &str) -> ErrorData {
+    let message = format!("method {:?}: not found", shorten(method));
+    let data = json!({"method": shorten(method)});
+    ErrorData::new(ErrorCode::METHOD_NOT_FOUND, message, Some(data))
+}
+
+/// Methods that revision 2026-07-28 no longer has.
+const GONE: [&str; 5] = [
+    "initialize",
+    "ping",
+    "logging/setLevel",
+    "resources/subscribe",
+    "resources/unsubscribe",
+];
 
 /// Methods of the protocol that have parameters.
 const METHODS: [&str; 12] = [

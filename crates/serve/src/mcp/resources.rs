@@ -86,7 +86,7 @@ pub(super) fn list(
 ) -> Result<Page<Resource>, ErrorData> {
     let after = cursor.map(|text| Cursor::decode(text, "isb")).transpose()?;
     let (fixed, id, again) = match &after {
-        None => (Some("".to_owned()), None, false),
+        None => (Some(String::new()), None, false),
         Some(cursor) if cursor.kind == 'i' => (Some(cursor.key.clone()), None, false),
         Some(cursor) => {
             let id: SkillId = cursor
@@ -175,7 +175,7 @@ pub(super) async fn content(registry: &Arc<Registry>, uri: &str) -> Result<Conte
 pub(super) fn contents(uri: &str, content: Content) -> ResourceContents {
     let Content { mime, bytes } = content;
     let text = if mime::is_text(&mime) {
-        String::from_utf8(bytes.into()).map_err(|error| error.into_bytes())
+        String::from_utf8(bytes.into()).map_err(std::string::FromUtf8Error::into_bytes)
     } else {
         Err(bytes.into())
     };
