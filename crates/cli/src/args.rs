@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
 use repertoire_core::SkillId;
-use repertoire_registry::{Origin, Reference};
+use repertoire_registry::{Origin, Reference, remote::Label};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -98,7 +98,7 @@ pub(crate) enum Command {
         /// Also show what is shadowed or skipped, and why
         #[arg(long)]
         all: bool,
-        /// Only skills from here: state, workspace, files, files-2, account
+        /// Only skills from here: state, workspace, files, files-2, account, mcp-LABEL
         #[arg(long, value_name = "ORIGIN")]
         origin: Option<Origin>,
         /// Draw ids as a tree
@@ -212,11 +212,15 @@ pub(crate) enum Command {
         #[arg(long, conflicts_with = "targets")]
         rules: bool,
     },
-    /// Copy skill folders into a store
+    /// Copy skill folders into a store, or add another MCP server
     #[command(after_help = "Examples:\n  repertoire add ./pdf-forms\n  \
                             repertoire add ./refunds --id acme/billing/refunds\n  \
-                            repertoire add ./skills --scope account --dry-run")]
+                            repertoire add ./skills --scope account --dry-run\n  \
+                            repertoire add mcp acme https://skills.example.com/mcp")]
+    #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
     Add {
+        #[command(subcommand)]
+        from: Option<AddFrom>,
         /// A skill folder, or a folder of skill folders
         #[arg(required = true, value_name = "PATH", value_hint = ValueHint::DirPath)]
         paths: Vec<PathBuf>,
@@ -299,6 +303,27 @@ pub(crate) enum Command {
         #[arg(long, short, value_name = "DIR")]
         output: Option<PathBuf>,
     },
+    /// Look after other MCP servers whose skills are read
+    #[command(
+        after_help = "Examples:\n  repertoire remote list\n  repertoire remote refresh \
+                            acme\n  repertoire remote remove acme"
+    )]
+    Remote {
+        #[command(subcommand)]
+        command: RemoteCommand,
+    },
+    /// Let a skill of another server speak as one of yours, as long as it stays as it is
+    #[command(
+        after_help = "Examples:\n  repertoire show acme/pdf     # look first\n  \
+                            repertoire approve acme/pdf\n  repertoire approve acme/pdf --revoke"
+    )]
+    Approve {
+        /// The skill
+        skill: Reference,
+        /// Take the approval back
+        #[arg(long)]
+        revoke: bool,
+    },
     /// Let a workspace from elsewhere override and run
     #[command(
         after_help = "Examples:\n  repertoire list        # look first\n  repertoire trust\n  \
@@ -324,6 +349,48 @@ pub(crate) enum Command {
     Completions {
         /// The shell
         shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum AddFrom {
+    /// Another MCP server: its skills are listed now, and read and verified when needed
+    #[command(
+        after_help = "Examples:\n  repertoire add mcp acme https://skills.example.com/mcp \
+                      --bearer-env ACME_TOKEN\n  repertoire add mcp local -- npx -y some-mcp-server\n\n\
+                      Its skills get ids that start with the label: acme/pdf"
+    )]
+    Mcp {
+        /// What to call it: lowercase letters, digits and hyphens
+        label: Label,
+        /// Its address
+        #[arg(required_unless_present = "command", conflicts_with_all = ["command", "env"])]
+        url: Option<String>,
+        /// The environment variable that holds its token
+        #[arg(long, value_name = "NAME", conflicts_with = "command")]
+        bearer_env: Option<String>,
+        /// An environment variable to hand to the program
+        #[arg(long, value_name = "NAME")]
+        env: Vec<String>,
+        /// A program that speaks MCP over stdin and stdout
+        #[arg(last = true)]
+        command: Vec<String>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RemoteCommand {
+    /// Show every server, and what it had when it was last asked
+    List,
+    /// Ask servers again what they have
+    Refresh {
+        /// Their labels [default: all]
+        labels: Vec<Label>,
+    },
+    /// Forget a server and its skills
+    Remove {
+        /// Its label
+        label: Label,
     },
 }
 

@@ -186,7 +186,7 @@ impl Error {
                 "skill" => "`repertoire list --all` shows every skill",
                 "revision" => "`repertoire history` shows every revision",
                 "folder to pack" => "`repertoire export` prints a skill of a store",
-                "server" => "`repertoire remotes` shows every server",
+                "server" => "`repertoire remote list` shows every server",
                 "token" => "`repertoire token list` shows every token",
                 "prompt" => "`repertoire list --prompts` shows every prompt",
                 _ => return None,
@@ -196,7 +196,7 @@ impl Error {
             Self::NameMismatch { .. } => "rename the folder or change `name:`",
             Self::Remote { .. } => "check that it runs; `repertoire add mcp` changes where it is",
             Self::Tampered { .. } => {
-                "list it again with `repertoire refresh`; if it stays, ask who runs the server"
+                "list it again with `repertoire remote refresh`; if it stays, ask who runs the server"
             }
             Self::Corrupt { .. } => "move the file away, then import from an export or a backup",
             Self::Newer { .. } => "install a newer version of repertoire",

@@ -8,6 +8,7 @@ mod init;
 mod lint;
 mod list;
 mod package;
+mod remote;
 mod remove;
 mod serve;
 mod show;
@@ -28,6 +29,7 @@ use anyhow::{Context, Result};
 use clap::CommandFactory;
 use repertoire_core::text::terminal_safe;
 use repertoire_registry::{Error, Origin, Reference, Registry, Scope, Trusted};
+use repertoire_serve::client::Pool;
 
 use crate::{
     args::{Args, Command, ScopeArg},
@@ -108,7 +110,17 @@ fn run_with(command: Command, settings: &Settings, output: &Output) -> Result<Ex
         Command::Lint {
             targets, strict, ..
         } => lint::run(&targets, strict, settings, output),
-        Command::Add { paths, id, write } => add::run(&paths, id, &write, settings, output),
+        Command::Add {
+            from: Some(from), ..
+        } => remote::add(from, settings, output),
+        Command::Add {
+            from: None,
+            paths,
+            id,
+            write,
+        } => add::run(&paths, id, &write, settings, output),
+        Command::Remote { command } => remote::run(command, settings, output),
+        Command::Approve { skill, revoke } => remote::approve(&skill, revoke, settings, output),
         Command::Remove {
             skills,
             purge,
@@ -138,6 +150,7 @@ fn run_with(command: Command, settings: &Settings, output: &Output) -> Result<Ex
 fn open(paths: &[PathBuf], settings: &Settings, output: &Output) -> Result<Arc<Registry>> {
     let sources = settings.sources_of(paths)?;
     let registry = output.working("reading skills", || Registry::open(sources))?;
+    Pool::of(&registry)?;
     if let Some(problem) = &settings.workspace_problem
         && paths.is_empty()
     {

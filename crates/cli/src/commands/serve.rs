@@ -11,6 +11,7 @@ use repertoire_registry::{
 };
 use repertoire_serve::{
     Engine, Exposure, Options,
+    client::Pool,
     http::{AccessLog, Auth, HttpOptions, Listener},
 };
 use tokio::{runtime::Runtime, sync::Notify};
@@ -41,6 +42,7 @@ pub(crate) fn mcp(
     let runtime = runtime()?;
     let _entered = runtime.enter();
     let engine = engine(paths, expose, settings, output, |_| {})?;
+    runtime.spawn(follow_remotes(engine.clone()));
     let stop = engine.clone();
     interrupt::shut_down_with(move || stop.shut_down());
     let ended = runtime.block_on(repertoire_serve::serve_stdio(engine));
@@ -80,6 +82,7 @@ pub(crate) fn http(
                 Output::whisper(&format!("serving {skills}\n"));
             }
         })?;
+        tokio::spawn(follow_remotes(engine.clone()));
         output.note(format!("listening on http://{address}/mcp; Ctrl-C ends"));
         if output.json {
             let line = serde_json::json!({"url": format!("http://{address}/mcp")});
@@ -115,6 +118,15 @@ pub(crate) fn http(
         }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// Keeps in touch with other servers, if the account names any.
+async fn follow_remotes(engine: Arc<Engine>) {
+    if let Ok(registry) = engine.registry().await
+        && let Ok(pool) = Pool::of(registry)
+    {
+        pool.follow(engine).await;
+    }
 }
 
 fn runtime() -> Result<Runtime> {

@@ -62,6 +62,22 @@ impl Store {
         })
     }
 
+    /// How every server is reached, sorted by label; no listing is read.
+    pub fn remote_targets(&self) -> Result<Vec<(String, Value)>> {
+        self.read(|c| {
+            let sql = "SELECT label, target FROM remotes ORDER BY label";
+            let mut statement = c.prepare_cached(sql)?;
+            let rows = statement.query_map([], |row| {
+                let target: String = row.get(1)?;
+                Ok((
+                    row.get(0)?,
+                    serde_json::from_str(&target).unwrap_or(Value::Null),
+                ))
+            })?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        })
+    }
+
     /// Every server, sorted by label.
     pub fn remotes(&self) -> Result<Vec<StoredRemote>> {
         self.read(|c| {

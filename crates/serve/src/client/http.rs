@@ -1,0 +1,350 @@
+//! Another server over streamable HTTP.
+//!
+//! Redirects are followed by hand, within one origin and only a few; a name is looked up once and
+//! stays where it led; a token goes to the origin it was meant for and nowhere else.
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use futures::StreamExt as _;
+use reqwest::{
+    Client, Response, StatusCode,
+    dns::{Addrs, Name, Resolve, Resolving},
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION},
+    redirect::Policy,
+};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use url::Url;
+
+use super::{
+    Failure, Question, Result, message, result,
+    target::{Reach, Target, is_public},
+};
+
+/// The most redirects of one question.
+const MAX_REDIRECTS: usize = 3;
+const SESSION: &str = "mcp-session-id";
+
+/// A server at an address.
+#[derive(Debug)]
+pub(super) struct Http {
+    client: Client,
+    url: Url,
+    token: Option<HeaderValue>,
+    session: OnceLock<HeaderValue>,
+    next: AtomicU64,
+}
+
+impl Http {
+    pub(super) fn new(target: &Target) -> Result<Self> {
+        let Target::Http {
+            url,
+            bearer_env,
+            reach,
+        } = target
+        else {
+            return Err(Failure::Unusable("is no address".into()));
+        };
+        let token = match bearer_env {
+            None => None,
+            Some(name) => {
+                let secret = std::env::var(name).map_err(|_| {
+                    Failure::Gone(format!("its token is to be in ${name}, which is not set"))
+                })?;
+                let mut value = HeaderValue::from_str(&format!("Bearer {}", secret.trim()))
+                    .map_err(|_| Failure::Gone(format!("${name} holds no token")))?;
+                value.set_sensitive(true);
+                Some(value)
+            }
+        };
+        if let Some(ip) = url
+            .host_str()
+            .and_then(|h| h.trim_matches(['[', ']']).parse().ok())
+            && *reach == Reach::Public
+            && !is_public(ip)
+        {
+            return Err(Failure::Gone(format!("{ip} is a private address")));
+        }
+        // The provider may have been installed by whoever embeds us.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = Client::builder()
+            .redirect(Policy::none())
+            .no_proxy()
+            .dns_resolver(Arc::new(Pinned {
+                reach: *reach,
+                known: Arc::default(),
+            }))
+            .user_agent(concat!("repertoire/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|error| Failure::Gone(error.to_string()))?;
+        Ok(Self {
+            client,
+            url: url.clone(),
+            token,
+            session: OnceLock::new(),
+            next: AtomicU64::new(1),
+        })
+    }
+
+    pub(super) async fn ask(&self, question: Question<'_>) -> Result<Value> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let body = message(id, &question);
+        let mut headers = HeaderMap::new();
+        let text = |text: &str| HeaderValue::from_str(text).ok();
+        if let Some(version) = question.version.and_then(text) {
+            headers.insert("mcp-protocol-version", version);
+        }
+        if question.version == Some(super::MODERN) {
+            headers.extend(text(question.method).map(|m| (static_name("mcp-method"), m)));
+            let uri = question.params.get("uri").and_then(Value::as_str);
+            if question.method == "resources/read" {
+                headers.extend(uri.and_then(text).map(|u| (static_name("mcp-name"), u)));
+            }
+        }
+        let work = async {
+            let response = self.post(&body, headers).await?;
+            if question.method == "initialize"
+                && let Some(session) = response.headers().get(SESSION)
+            {
+                let _ = self.session.set(session.clone());
+            }
+            answer(response, id, question.limit).await
+        };
+        let answer = tokio::time::timeout_at(question.until, work).await;
+        result(answer.map_err(|_| Failure::Gone("did not answer in time".into()))??)
+    }
+
+    pub(super) async fn tell(&self, method: &str, version: &str, until: Instant) -> Result<()> {
+        let body = json!({"jsonrpc": "2.0", "method": method});
+        let mut headers = HeaderMap::new();
+        if let Ok(version) = HeaderValue::from_str(version) {
+            headers.insert("mcp-protocol-version", version);
+        }
+        let told = tokio::time::timeout_at(until, self.post(&body, headers)).await;
+        told.map_err(|_| Failure::Gone("did not answer in time".into()))??;
+        Ok(())
+    }
+
+    async fn post(&self, body: &Value, mut headers: HeaderMap) -> Result<Response> {
+        let accept = HeaderValue::from_static("application/json, text/event-stream");
+        headers.insert(ACCEPT, accept);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(session) = self.session.get() {
+            headers.insert(SESSION, session.clone());
+        }
+        if let Some(token) = &self.token {
+            headers.insert(AUTHORIZATION, token.clone());
+        }
+        let mut url = self.url.clone();
+        for _ in 0..=MAX_REDIRECTS {
+            let request = self.client.post(url.clone()).headers(headers.clone());
+            let response = request.body(body.to_string()).send().await;
+            // The URL is in the error, and known.
+            let response = response.map_err(|error| {
+                Failure::Gone(format!(
+                    "cannot be reached: {}",
+                    cause(&error.without_url())
+                ))
+            })?;
+            if !response.status().is_redirection() {
+                return Ok(response);
+            }
+            url = self.redirected(&url, &response)?;
+        }
+        Err(Failure::Gone(format!(
+            "redirects more than {MAX_REDIRECTS} times"
+        )))
+    }
+
+    /// Where a redirect leads, if it may be followed.
+    fn redirected(&self, from: &Url, response: &Response) -> Result<Url> {
+        let refuse = |reason: &str| Err(Failure::Gone(format!("a redirect {reason}: refused")));
+        if !matches!(
+            response.status(),
+            StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT
+        ) {
+            return refuse("that changes the question");
+        }
+        let to = response.headers().get(LOCATION);
+        let to = to.and_then(|to| from.join(to.to_str().ok()?).ok());
+        match to {
+            Some(to) if to.origin() == self.url.origin() => Ok(to),
+            Some(_) => refuse("to another origin"),
+            None => refuse("to nowhere"),
+        }
+    }
+}
+
+fn static_name(name: &'static str) -> reqwest::header::HeaderName {
+    reqwest::header::HeaderName::from_static(name)
+}
+
+/// The innermost reason of an error.
+fn cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut inner = error;
+    while let Some(source) = inner.source() {
+        inner = source;
+    }
+    inner.to_string()
+}
+
+/// The answer with this id, from a body of JSON or a stream of events.
+async fn answer(response: Response, id: u64, limit: usize) -> Result<Value> {
+    let status = response.status();
+    let kind = response.headers().get(CONTENT_TYPE);
+    let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let events = kind.starts_with("text/event-stream");
+    if !events && !kind.starts_with("application/json") {
+        return Err(match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                Failure::Gone(format!("refuses us ({status}); does it want a token?"))
+            }
+            _ if status.is_success() => Failure::Unusable(format!("answered with {kind:?}")),
+            _ => Failure::Answer {
+                code: i64::from(status.as_u16()),
+                message: status.to_string(),
+            },
+        });
+    }
+    if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+        return Err(Failure::Gone(format!(
+            "refuses us ({status}); does it want a token?"
+        )));
+    }
+    let mut stream = response.bytes_stream();
+    let mut buffer: Vec<u8> = Vec::new();
+    let mut total = 0usize;
+    while let Some(chunk) = stream.next().await {
+        let chunk =
+            chunk.map_err(|error| Failure::Gone(format!("broke off: {}", cause(&error))))?;
+        total = total.saturating_add(chunk.len());
+        if total > limit {
+            return Err(Failure::Unusable(format!("sent more than {limit} bytes")));
+        }
+        buffer.extend_from_slice(&chunk);
+        if events {
+            while let Some(event) = take_event(&mut buffer) {
+                if let Some(found) = ours(&event, id) {
+                    return Ok(found);
+                }
+            }
+        }
+    }
+    let rest = if events { take_data(&buffer) } else { buffer };
+    ours(&rest, id).ok_or_else(|| match status.is_success() {
+        true => Failure::Unusable("sent no answer to the question".into()),
+        false => Failure::Answer {
+            code: i64::from(status.as_u16()),
+            message: status.to_string(),
+        },
+    })
+}
+
+/// The message with this id; an error without any is taken as meant for us.
+fn ours(bytes: &[u8], id: u64) -> Option<Value> {
+    let value: Value = serde_json::from_slice(bytes).ok()?;
+    let answer = value.get("result").is_some() || value.get("error").is_some();
+    let meant = match value.get("id") {
+        Some(Value::Null) | None => value.get("error").is_some(),
+        Some(other) => *other == id,
+    };
+    (answer && meant).then_some(value)
+}
+
+/// Takes one whole event from the front of what arrived, and gives its data.
+fn take_event(buffer: &mut Vec<u8>) -> Option<Vec<u8>> {
+    let end = |pattern: &[u8]| {
+        let at = buffer.windows(pattern.len()).position(|w| w == pattern);
+        at.map(|at| (at, pattern.len()))
+    };
+    let ends = [end(b"\n\n"), end(b"\r\n\r\n"), end(b"\r\r")];
+    let (at, length) = ends.into_iter().flatten().min()?;
+    let event: Vec<u8> = buffer.drain(..at + length).collect();
+    Some(take_data(&event))
+}
+
+/// The data lines of an event, joined.
+fn take_data(event: &[u8]) -> Vec<u8> {
+    let mut data = Vec::new();
+    for line in event.split(|b| *b == b'\n' || *b == b'\r') {
+        if let Some(text) = line.strip_prefix(b"data:") {
+            if !data.is_empty() {
+                data.push(b'\n');
+            }
+            data.extend_from_slice(text.strip_prefix(b" ").unwrap_or(text));
+        }
+    }
+    data
+}
+
+/// Looks a name up once; it stays where it led (T26).
+#[derive(Debug)]
+struct Pinned {
+    reach: Reach,
+    known: Arc<Mutex<HashMap<String, Vec<SocketAddr>>>>,
+}
+
+impl Resolve for Pinned {
+    fn resolve(&self, name: Name) -> Resolving {
+        let (reach, known) = (self.reach, self.known.clone());
+        let host = name.as_str().to_owned();
+        Box::pin(async move {
+            let lock = || known.lock().unwrap_or_else(PoisonError::into_inner);
+            let pinned = lock().get(&host).cloned();
+            let found = match pinned {
+                Some(found) => found,
+                None => {
+                    let found = tokio::net::lookup_host((host.as_str(), 0)).await?;
+                    let found: Vec<SocketAddr> = found.collect();
+                    if reach == Reach::Public
+                        && let Some(bad) = found.iter().find(|a| !is_public(a.ip()))
+                    {
+                        let reason = format!(
+                            "{host} leads to {}, a private address, and did not when it was added",
+                            bad.ip()
+                        );
+                        return Err(reason.into());
+                    }
+                    lock().insert(host, found.clone());
+                    found
+                }
+            };
+            Ok(Box::new(found.into_iter()) as Addrs)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_cut_where_they_end() {
+        let mut buffer =
+            b": hi\n\nevent: message\ndata: {\"a\":\ndata: 1}\n\ndata: x\r\n\r\nda".to_vec();
+        assert_eq!(take_event(&mut buffer), Some(Vec::new()));
+        assert_eq!(take_event(&mut buffer), Some(b"{\"a\":\n1}".to_vec()));
+        assert_eq!(take_event(&mut buffer), Some(b"x".to_vec()));
+        assert_eq!(take_event(&mut buffer), None);
+        assert_eq!(buffer, b"da");
+    }
+
+    #[tokio::test]
+    async fn t26_a_name_that_turns_private_is_refused() {
+        let resolver = |reach| Pinned {
+            reach,
+            known: Arc::default(),
+        };
+        let name = || "localhost".parse::<Name>().unwrap();
+        let refused = resolver(Reach::Public).resolve(name()).await.err().unwrap();
+        assert!(refused.to_string().contains("private address"));
+        assert!(resolver(Reach::Private).resolve(name()).await.is_ok());
+    }
+}

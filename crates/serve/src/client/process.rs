@@ -1,0 +1,267 @@
+//! Another server as a program of ours, over its stdin and stdout.
+//!
+//! It is given a small environment, its lines are bounded, and it ends with us: with its whole
+//! process group, so that a wrapper leaves nothing behind.
+
+use std::{
+    collections::HashMap,
+    process::Stdio,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader},
+    process::{Child, ChildStdin, Command},
+    sync::oneshot,
+    time::Instant,
+};
+
+use super::{Failure, Question, Result, message, result, target::Target};
+
+/// Variables every program may know.
+const USUAL: [&str; 12] = [
+    "HOME",
+    "PATH",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LC_ALL",
+    "TERM",
+    "TMPDIR",
+    "TZ",
+    "SYSTEMROOT",
+    "USERPROFILE",
+];
+/// The most bytes of a line nobody is waiting for.
+const MAX_NOISE: usize = 64 * 1024;
+/// How much of the last words on stderr is kept.
+const LAST_WORDS: usize = 400;
+
+type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<Value>>>>;
+
+/// A program that was started.
+#[derive(Debug)]
+pub(super) struct Process {
+    child: Mutex<Child>,
+    group: Option<u32>,
+    stdin: Arc<tokio::sync::Mutex<ChildStdin>>,
+    waiting: Waiting,
+    /// The most bytes of a line, by what was asked for.
+    limit: Arc<AtomicUsize>,
+    ended: Arc<AtomicBool>,
+    last_words: Arc<Mutex<Vec<u8>>>,
+    next: AtomicU64,
+}
+
+impl Process {
+    pub(super) fn start(target: &Target) -> Result<Self> {
+        let Target::Command { argv, env } = target else {
+            return Err(Failure::Unusable("is no command".into()));
+        };
+        let Some((program, arguments)) = argv.split_first() else {
+            return Err(Failure::Unusable("the command is empty".into()));
+        };
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .env_clear()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        for name in USUAL.into_iter().chain(env.iter().map(String::as_str)) {
+            if let Some(value) = std::env::var_os(name) {
+                command.env(name, value);
+            }
+        }
+        #[cfg(unix)]
+        command.process_group(0);
+        let failed = |error: std::io::Error| {
+            Failure::Gone(format!("{program:?} could not be started: {error}"))
+        };
+        let mut child = command.spawn().map_err(failed)?;
+        let (Some(stdin), Some(stdout), Some(stderr)) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take())
+        else {
+            return Err(Failure::Gone(format!("{program:?} has no pipes")));
+        };
+        let process = Self {
+            group: child.id(),
+            child: Mutex::new(child),
+            stdin: Arc::new(tokio::sync::Mutex::new(stdin)),
+            waiting: Waiting::default(),
+            limit: Arc::new(AtomicUsize::new(MAX_NOISE)),
+            ended: Arc::default(),
+            last_words: Arc::default(),
+            next: AtomicU64::new(1),
+        };
+        process.listen(stdout);
+        process.overhear(stderr);
+        Ok(process)
+    }
+
+    /// Gives each answer to whoever waits for it, until the program ends.
+    fn listen(&self, stdout: impl AsyncRead + Unpin + Send + 'static) {
+        let (waiting, ended) = (self.waiting.clone(), self.ended.clone());
+        let (limit, stdin) = (self.limit.clone(), self.stdin.clone());
+        tokio::spawn(async move {
+            let mut reader = BufReader::new(stdout);
+            let mut line = Vec::new();
+            loop {
+                line.clear();
+                if !read_line(&mut reader, &mut line, &limit).await {
+                    break;
+                }
+                let Ok(value) = serde_json::from_slice::<Value>(&line) else {
+                    continue;
+                };
+                let id = value.get("id").cloned();
+                if value.get("method").is_some() {
+                    if let Some(id) = id {
+                        refuse(&stdin, &value, &id).await;
+                    }
+                    continue;
+                }
+                let asker = id.and_then(|id| id.as_u64()).and_then(|id| {
+                    waiting
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .remove(&id)
+                });
+                if let Some(asker) = asker {
+                    let _ = asker.send(value);
+                }
+            }
+            ended.store(true, Ordering::SeqCst);
+            waiting
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clear();
+        });
+    }
+
+    /// Keeps the last words on stderr, to say why a program failed.
+    fn overhear(&self, stderr: impl AsyncRead + Unpin + Send + 'static) {
+        let words = self.last_words.clone();
+        tokio::spawn(async move {
+            let mut stderr = stderr;
+            let mut chunk = [0u8; 1024];
+            while let Ok(read @ 1..) = stderr.read(&mut chunk).await {
+                let mut words = words.lock().unwrap_or_else(PoisonError::into_inner);
+                words.extend_from_slice(&chunk[..read]);
+                let extra = words.len().saturating_sub(LAST_WORDS);
+                words.drain(..extra);
+            }
+        });
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    fn gone(&self) -> Failure {
+        let words = self
+            .last_words
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let words = String::from_utf8_lossy(&words);
+        let last = words.lines().rev().find(|line| !line.trim().is_empty());
+        Failure::Gone(match last {
+            Some(last) => format!("ended; its last words: {}", last.trim()),
+            None => "ended".to_owned(),
+        })
+    }
+
+    pub(super) async fn ask(&self, question: Question<'_>) -> Result<Value> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (answer, wait) = oneshot::channel();
+        self.waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(id, answer);
+        self.limit.fetch_max(question.limit, Ordering::Relaxed);
+        let work = async {
+            if self.has_ended() {
+                return Err(self.gone());
+            }
+            self.write(&message(id, &question)).await?;
+            wait.await.map_err(|_| self.gone())
+        };
+        let answered = tokio::time::timeout_at(question.until, work).await;
+        self.waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&id);
+        result(answered.map_err(|_| Failure::Gone("did not answer in time".into()))??)
+    }
+
+    pub(super) async fn tell(&self, method: &str, until: Instant) -> Result<()> {
+        let value = json!({"jsonrpc": "2.0", "method": method});
+        let told = tokio::time::timeout_at(until, self.write(&value)).await;
+        told.map_err(|_| Failure::Gone("did not answer in time".into()))?
+    }
+
+    async fn write(&self, value: &Value) -> Result<()> {
+        let mut stdin = self.stdin.lock().await;
+        let line = format!("{value}\n");
+        let written = match stdin.write_all(line.as_bytes()).await {
+            Ok(()) => stdin.flush().await,
+            error => error,
+        };
+        written.map_err(|_| self.gone())
+    }
+}
+
+/// Reads one line; says no at the end, and at a line that is longer than anybody asked for.
+async fn read_line(
+    reader: &mut (impl AsyncBufReadExt + Unpin),
+    line: &mut Vec<u8>,
+    limit: &AtomicUsize,
+) -> bool {
+    loop {
+        let Ok(chunk @ [_, ..]) = reader.fill_buf().await else {
+            return false;
+        };
+        let end = chunk.iter().position(|byte| *byte == b'\n');
+        let taken = end.map_or(chunk.len(), |at| at + 1);
+        line.extend_from_slice(&chunk[..taken]);
+        reader.consume(taken);
+        if line.len() > limit.load(Ordering::Relaxed) {
+            return false;
+        }
+        if end.is_some() {
+            return true;
+        }
+    }
+}
+
+/// Answers a question of the server's own: a ping, or that it is not done here.
+async fn refuse(stdin: &tokio::sync::Mutex<ChildStdin>, question: &Value, id: &Value) {
+    let answer = if question.get("method").and_then(Value::as_str) == Some("ping") {
+        json!({"jsonrpc": "2.0", "id": id, "result": {}})
+    } else {
+        let error = json!({"code": -32601, "message": "not done here"});
+        json!({"jsonrpc": "2.0", "id": id, "error": error})
+    };
+    let line = format!("{answer}\n");
+    // A server that no longer reads has other problems.
+    let _ = stdin.lock().await.write_all(line.as_bytes()).await;
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        #[cfg(unix)]
+        if let Some(group) = self.group.and_then(|id| i32::try_from(id).ok())
+            && let Some(group) = rustix::process::Pid::from_raw(group)
+        {
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        }
+        let child = self.child.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let _ = child.start_kill();
+    }
+}

@@ -1,0 +1,211 @@
+//! Where another server is: an address, or a program to start.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use serde::{Deserialize, Serialize};
+use url::{Host, Url};
+
+use crate::error::{Error, Result};
+
+/// Where another server is, as it is kept. Secrets are named here, never written down.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Target {
+    /// At an address.
+    Http {
+        /// The address.
+        url: Url,
+        /// The environment variable that holds its token.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bearer_env: Option<String>,
+        /// Whether it was on a private network when it was added.
+        reach: Reach,
+    },
+    /// A program that speaks over stdin and stdout.
+    Command {
+        /// The program and its arguments.
+        argv: Vec<String>,
+        /// Environment variables it is given besides the usual ones.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        env: Vec<String>,
+    },
+}
+
+/// Which addresses a name may lead to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reach {
+    /// Public ones only: a name that suddenly leads into the own network is refused.
+    Public,
+    /// Any: it was private when the user added it.
+    Private,
+}
+
+impl Target {
+    /// An address as the user wrote it. Looks its name up once, to know what it may lead to.
+    pub fn http(text: &str, bearer_env: Option<String>) -> Result<Self> {
+        let refuse = |reason: &str| Err(Error::Target(format!("{text:?}: {reason}")));
+        let url = match Url::parse(text) {
+            Ok(url) => url,
+            Err(error) => return refuse(&error.to_string()),
+        };
+        if !matches!(url.scheme(), "http" | "https") {
+            return refuse("must start with http:// or https://");
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return refuse("must not hold a password: put a token into a variable, --bearer-env");
+        }
+        if url.fragment().is_some() {
+            return refuse("must not have a fragment");
+        }
+        let reach = match url.host() {
+            None => return refuse("must name a host"),
+            Some(Host::Ipv4(ip)) => reach_of([IpAddr::V4(ip)]),
+            Some(Host::Ipv6(ip)) => reach_of([IpAddr::V6(ip)]),
+            Some(Host::Domain(name)) => {
+                let port = url.port_or_known_default().unwrap_or(443);
+                let found = std::net::ToSocketAddrs::to_socket_addrs(&(name, port));
+                match found {
+                    Ok(found) => reach_of(found.map(|address| address.ip())),
+                    Err(error) => return refuse(&format!("its name leads nowhere: {error}")),
+                }
+            }
+        };
+        if url.scheme() == "http" && reach == Reach::Public && bearer_env.is_some() {
+            return refuse("a token is sent to strangers' networks over https:// only");
+        }
+        Ok(Self::Http {
+            url,
+            bearer_env,
+            reach,
+        })
+    }
+
+    /// A program and its arguments.
+    pub fn command(argv: Vec<String>, env: Vec<String>) -> Result<Self> {
+        if argv.first().is_none_or(|program| program.trim().is_empty()) {
+            return Err(Error::Target("the command is empty".to_owned()));
+        }
+        Ok(Self::Command { argv, env })
+    }
+
+    /// For people: where it is.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Http { url, .. } => url.to_string(),
+            Self::Command { argv, .. } => argv.join(" "),
+        }
+    }
+}
+
+fn reach_of(addresses: impl IntoIterator<Item = IpAddr>) -> Reach {
+    if addresses.into_iter().all(is_public) {
+        Reach::Public
+    } else {
+        Reach::Private
+    }
+}
+
+/// Whether an address is one of the public internet.
+pub(super) fn is_public(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => is_public_v4(ip),
+        IpAddr::V6(ip) => match ip.to_ipv4_mapped() {
+            Some(ip) => is_public_v4(ip),
+            None => is_public_v6(ip),
+        },
+    }
+}
+
+fn is_public_v4(ip: Ipv4Addr) -> bool {
+    let [a, b, ..] = ip.octets();
+    !(ip.is_loopback()
+        || ip.is_private()
+        || ip.is_link_local()
+        || ip.is_broadcast()
+        || ip.is_multicast()
+        || ip.is_unspecified()
+        || ip.is_documentation()
+        || a == 0
+        || a >= 240
+        // Carrier networks and benchmarks.
+        || (a == 100 && (64..128).contains(&b))
+        || (a == 198 && (18..20).contains(&b))
+        || (a == 192 && b == 0))
+}
+
+fn is_public_v6(ip: Ipv6Addr) -> bool {
+    let first = ip.segments()[0];
+    // What carries an IPv4 address within is judged by nobody here, so it is not public.
+    let carries_v4 = first == 0x2002 || (first == 0x64 && ip.segments()[1] == 0xff9b);
+    !(ip.is_loopback()
+        || ip.is_unspecified()
+        || ip.is_multicast()
+        || ip.is_unique_local()
+        || ip.is_unicast_link_local()
+        || carries_v4
+        || first == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn t26_schemes_match_exactly_and_secrets_stay_out_of_addresses() {
+        for text in [
+            "file:///etc/passwd",
+            "gopher://x.test/",
+            "httpx://x.test/",
+            "ws://127.0.0.1/",
+            "http://user:secret@127.0.0.1/",
+            "http://token@127.0.0.1/",
+            "http://127.0.0.1/#x",
+            "//127.0.0.1/mcp",
+            "127.0.0.1:8321/mcp",
+            "http://",
+        ] {
+            let refused = Target::http(text, None).unwrap_err();
+            assert_eq!(refused.code(), "invalid_target", "{text}");
+        }
+        assert!(Target::http("http://127.0.0.1:8321/mcp", None).is_ok());
+    }
+
+    #[test]
+    fn t26_private_addresses_are_known_in_every_form() {
+        for ip in [
+            "127.0.0.1",
+            "10.0.0.1",
+            "172.16.0.1",
+            "192.168.1.1",
+            "169.254.169.254",
+            "0.0.0.0",
+            "100.64.0.1",
+            "198.18.0.1",
+            "240.0.0.1",
+            "255.255.255.255",
+            "::1",
+            "::",
+            "::ffff:127.0.0.1",
+            "::ffff:169.254.169.254",
+            "fe80::1",
+            "fc00::1",
+            "ff02::1",
+            "64:ff9b::7f00:1",
+            "2002:7f00:1::",
+        ] {
+            assert!(!is_public(ip.parse().unwrap()), "{ip}");
+        }
+        for ip in ["1.1.1.1", "93.184.216.34", "2606:4700::1111"] {
+            assert!(is_public(ip.parse().unwrap()), "{ip}");
+        }
+    }
+
+    #[test]
+    fn t27_a_token_goes_over_plain_http_to_this_machine_only() {
+        let plain = Target::http("http://1.1.1.1/mcp", Some("TOKEN".into()));
+        assert!(plain.unwrap_err().to_string().contains("https"));
+        assert!(Target::http("https://1.1.1.1/mcp", Some("TOKEN".into())).is_ok());
+        assert!(Target::http("http://127.0.0.1/mcp", Some("TOKEN".into())).is_ok());
+    }
+}
