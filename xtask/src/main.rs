@@ -9,6 +9,7 @@
 )]
 
 mod fuzz;
+mod interop;
 mod reference;
 mod run;
 mod test;
@@ -19,7 +20,9 @@ const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
   test                  format, lints, unit, integration and doc tests, the reference
-                        validator, the fuzz targets
+                        validator, the official MCP conformance suite, inspector and SDKs,
+                        the fuzz targets
+  interop               only the part with the MCP suite, inspector and SDKs
   bench catalogue       measure the catalogue against sha256sum and bare SQLite
   fuzz TARGET SECONDS   fuzz one target (frontmatter, markdown, package, uri)";
 
@@ -28,6 +31,8 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let result = match args.as_slice() {
         ["test"] => test::run(),
+        ["interop"] => test::interop(),
+        ["conformance-client", program, url] => interop::conformance_client(program, url),
         ["bench", rest @ ..] if !rest.is_empty() => bench(rest),
         ["fuzz", target, seconds] => fuzz::run(target, seconds),
         _ => {

@@ -5,25 +5,45 @@ use std::{process::Command, time::Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    fuzz, reference,
+    fuzz, interop, reference,
     run::{Count, cargo, checked, counted, project},
 };
+
+/// Only the steps that need what others wrote.
+pub(crate) fn interop() -> Result<()> {
+    let mut total = Count::default();
+    total.add(step("MCP conformance suite", &mut interop::conformance));
+    total.add(step("MCP inspector", &mut interop::inspector));
+    total.add(step("MCP SDKs", &mut interop::sdks));
+    finish(total)
+}
+
+fn step(name: &str, work: &mut dyn FnMut() -> Result<Count>) -> Count {
+    println!("\n== {name}");
+    let begun = Instant::now();
+    let count = work().unwrap_or_else(|error| Count::of(name, Err(error)));
+    println!(
+        "== {name}: {} passed, {} failed in {:.0?}",
+        count.passed,
+        count.failed,
+        begun.elapsed()
+    );
+    count
+}
+
+fn finish(total: Count) -> Result<()> {
+    println!("{} passed, {} failed", total.passed, total.failed);
+    if total.failed > 0 {
+        bail!("{} checks failed", total.failed);
+    }
+    Ok(())
+}
 
 pub(crate) fn run() -> Result<()> {
     let started = Instant::now();
     let mut total = Count::default();
-    let mut step = |name: &str, work: &mut dyn FnMut() -> Result<Count>| {
-        println!("\n== {name}");
-        let begun = Instant::now();
-        let count = work().unwrap_or_else(|error| Count::of(name, Err(error)));
-        println!(
-            "== {name}: {} passed, {} failed in {:.0?}",
-            count.passed,
-            count.failed,
-            begun.elapsed()
-        );
-        total.add(count);
-    };
+    let mut step =
+        |name: &str, work: &mut dyn FnMut() -> Result<Count>| total.add(step(name, work));
     step("format", &mut || {
         let result = checked(&mut cargo(&["fmt", "--all", "--check"]));
         Ok(Count::of("format", result))
@@ -64,6 +84,9 @@ pub(crate) fn run() -> Result<()> {
         Ok(Count::of("readme", checked(&mut command)))
     });
     step("reference validator", &mut reference::run);
+    step("MCP conformance suite", &mut interop::conformance);
+    step("MCP inspector", &mut interop::inspector);
+    step("MCP SDKs", &mut interop::sdks);
     step("fuzz targets", &mut fuzz::smoke);
     step("licences and advisories", &mut || {
         let installed = Command::new("cargo-deny").arg("--version").output();
@@ -74,9 +97,5 @@ pub(crate) fn run() -> Result<()> {
         Ok(Count::of("deny", checked(&mut cargo(&["deny", "check"]))))
     });
     println!("\nfinished in {:.0?}", started.elapsed());
-    println!("{} passed, {} failed", total.passed, total.failed);
-    if total.failed > 0 {
-        bail!("{} checks failed", total.failed);
-    }
-    Ok(())
+    finish(total)
 }

@@ -238,12 +238,14 @@ async fn answer(response: Response, id: u64, limit: usize) -> Result<Value> {
         }
     }
     let rest = if events { take_data(&buffer) } else { buffer };
-    ours(&rest, id).ok_or_else(|| match status.is_success() {
-        true => Failure::Unusable("sent no answer to the question".into()),
-        false => Failure::Answer {
+    ours(&rest, id).ok_or_else(|| {
+        if status.is_success() {
+            return Failure::Unusable("sent no answer to the question".into());
+        }
+        Failure::Answer {
             code: i64::from(status.as_u16()),
             message: status.to_string(),
-        },
+        }
     })
 }
 
@@ -298,24 +300,21 @@ impl Resolve for Pinned {
         Box::pin(async move {
             let lock = || known.lock().unwrap_or_else(PoisonError::into_inner);
             let pinned = lock().get(&host).cloned();
-            let found = match pinned {
-                Some(found) => found,
-                None => {
-                    let found = tokio::net::lookup_host((host.as_str(), 0)).await?;
-                    let found: Vec<SocketAddr> = found.collect();
-                    if reach == Reach::Public
-                        && let Some(bad) = found.iter().find(|a| !is_public(a.ip()))
-                    {
-                        let reason = format!(
-                            "{host} leads to {}, a private address, and did not when it was added",
-                            bad.ip()
-                        );
-                        return Err(reason.into());
-                    }
-                    lock().insert(host, found.clone());
-                    found
-                }
-            };
+            if let Some(found) = pinned {
+                return Ok(Box::new(found.into_iter()) as Addrs);
+            }
+            let found = tokio::net::lookup_host((host.as_str(), 0)).await?;
+            let found: Vec<SocketAddr> = found.collect();
+            if reach == Reach::Public
+                && let Some(bad) = found.iter().find(|a| !is_public(a.ip()))
+            {
+                let reason = format!(
+                    "{host} leads to {}, a private address, and did not when it was added",
+                    bad.ip()
+                );
+                return Err(reason.into());
+            }
+            lock().insert(host, found.clone());
             Ok(Box::new(found.into_iter()) as Addrs)
         })
     }

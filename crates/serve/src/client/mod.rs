@@ -33,7 +33,7 @@ const HELLO: Duration = Duration::from_secs(20);
 /// How long it may take to answer one question.
 const ANSWER: Duration = Duration::from_secs(30);
 /// How long a whole listing may take.
-const LISTING: Duration = Duration::from_secs(120);
+const LISTING: Duration = Duration::from_mins(2);
 /// The most pages of a listing.
 const MAX_PAGES: usize = 1000;
 /// The most bytes of one page.
@@ -94,7 +94,7 @@ impl Connection {
     /// Reaches a server and agrees on a revision.
     pub(crate) async fn open(target: &Target) -> Result<Self> {
         let until = Instant::now() + HELLO;
-        let channel = Channel::open(target).await?;
+        let channel = Channel::open(target)?;
         match channel.discover(until).await {
             Ok(version) => return Ok(Self { channel, version }),
             Err(Failure::Gone(reason)) if matches!(channel, Channel::Http(_)) => {
@@ -104,7 +104,7 @@ impl Connection {
         }
         // A program that ended over a question it did not know is asked the older one anew.
         let channel = match channel {
-            Channel::Process(process) if process.has_ended() => Channel::open(target).await?,
+            Channel::Process(process) if process.has_ended() => Channel::open(target)?,
             channel => channel,
         };
         let version = channel.initialize(until).await?;
@@ -219,7 +219,7 @@ fn weight(value: &Value) -> usize {
 }
 
 impl Channel {
-    async fn open(target: &Target) -> Result<Self> {
+    fn open(target: &Target) -> Result<Self> {
         Ok(match target {
             Target::Http { .. } => Self::Http(http::Http::new(target)?),
             Target::Command { .. } => Self::Process(process::Process::start(target)?),

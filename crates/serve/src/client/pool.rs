@@ -21,7 +21,7 @@ use super::{Connection, Failure, Target};
 use crate::engine::Engine;
 
 /// How often running servers ask others what is new.
-const EVERY: Duration = Duration::from_secs(300);
+const EVERY: Duration = Duration::from_mins(5);
 
 /// The connections to other servers, made when they are first needed.
 #[derive(Debug, Default)]

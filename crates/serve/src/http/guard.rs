@@ -55,7 +55,11 @@ pub(super) async fn pass(
     let mut seen = Seen::default();
     let response = match check(&shared, request, &mut seen).await {
         Ok(request) => {
-            let response = next.run(request).await;
+            let mut response = next.run(request).await;
+            if method == Method::DELETE && response.status() == StatusCode::ACCEPTED {
+                // The session is gone when this is answered; some clients look for that.
+                *response.status_mut() = StatusCode::NO_CONTENT;
+            }
             let slot = seen.slot.take();
             response.map(|body| Body::new(Tracked { body, _slot: slot }))
         }

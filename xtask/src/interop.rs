@@ -1,0 +1,597 @@
+//! The server and the client against what others wrote: the official conformance suite, the
+//! official inspector, the official TypeScript and Python SDKs.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::run::{Count, cargo, checked, project};
+
+const ERAS: [&str; 2] = ["2025-11-25", "2026-07-28"];
+/// How many skills the SDKs page through, besides the two made by hand.
+const MANY: usize = 5000;
+
+/// Scenarios that have to pass whole, each at the revisions it is made for.
+const MUST: [(&str, &[&str]); 12] = [
+    ("sep-2640-skills-enumeration", &ERAS),
+    ("sep-2640-skills-manifest", &ERAS),
+    ("sep-2640-skills-directory", &ERAS),
+    ("server-initialize", &["2025-11-25"]),
+    ("ping", &["2025-11-25"]),
+    ("resources-list", &ERAS),
+    ("prompts-list", &ERAS),
+    ("sep-2164-resource-not-found", &["2026-07-28"]),
+    ("caching", &["2026-07-28"]),
+    ("dns-rebinding-protection", &ERAS),
+    ("http-header-validation", &["2026-07-28"]),
+    ("tools-list", &ERAS),
+];
+
+/// Scenarios of extensions, which the suite runs only one by one.
+const EXTENSIONS: [&str; 13] = [
+    "sep-2640-skills-enumeration",
+    "sep-2640-skills-manifest",
+    "sep-2640-skills-directory",
+    "tasks-lifecycle",
+    "tasks-capability-negotiation",
+    "tasks-wire-fields",
+    "tasks-request-state-removal",
+    "tasks-mrtr-input",
+    "tasks-request-headers",
+    "tasks-dispatch-and-envelope",
+    "tasks-status-notifications",
+    "tasks-required-task-error",
+    "tasks-mrtr-composition",
+];
+
+const CLIENT: [(&str, &str); 4] = [
+    ("sep-2640-client-no-prefetch", "sep-2640-host-no-prefetch"),
+    (
+        "sep-2640-client-verify-digest",
+        "sep-2640-host-verify-digest",
+    ),
+    (
+        "sep-2640-client-verify-size",
+        "sep-2640-host-size-mismatch-failure",
+    ),
+    (
+        "sep-2640-client-verify-frontmatter",
+        "sep-2640-host-frontmatter-comparison",
+    ),
+];
+
+/// Where this run keeps its files.
+fn scratch() -> PathBuf {
+    project().join("target/xtask/interop")
+}
+
+/// The command under test, built.
+fn repertoire() -> Result<PathBuf> {
+    checked(&mut cargo(&["build", "--quiet", "--package", "repertoire"]))?;
+    Ok(project().join("target/debug/repertoire"))
+}
+
+/// A server over HTTP that ends with this value.
+struct Serving {
+    child: Child,
+    url: String,
+}
+
+impl Serving {
+    fn start(program: &Path, home: &Path, folder: Option<&Path>) -> Result<Self> {
+        let mut child = Command::new(program)
+            .args(["serve", "--port", "0", "--json", "--quiet"])
+            .args(folder)
+            .env("REPERTOIRE_HOME", home)
+            .current_dir(home)
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let out = child.stdout.take().context("no stdout")?;
+        let mut line = String::new();
+        BufReader::new(out).read_line(&mut line)?;
+        let said: Value = serde_json::from_str(&line).context("the server did not start")?;
+        let url = said["url"].as_str().context("no url")?.to_owned();
+        Ok(Self { child, url })
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // It was started here, so it is ended here.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An empty folder for a test's account.
+fn fresh_home(name: &str) -> Result<PathBuf> {
+    let home = scratch().join(name);
+    let _ = fs::remove_dir_all(&home);
+    fs::create_dir_all(&home)?;
+    Ok(home)
+}
+
+/// Node and the packages of `interop/package.json`, installed once.
+struct Node {
+    bin: PathBuf,
+    modules: PathBuf,
+}
+
+impl Node {
+    fn install() -> Result<Self> {
+        let place = scratch().join("node");
+        let wanted = fs::read_to_string(project().join("interop/package-lock.json"))?;
+        let stamp = place.join("installed.json");
+        let node = Self {
+            bin: place.join("node_modules/node/bin"),
+            modules: place.join("node_modules"),
+        };
+        if fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) {
+            println!("using interop/package.json installed earlier");
+            return Ok(node);
+        }
+        println!("installing interop/package.json into target/xtask/interop/node");
+        let _ = fs::remove_dir_all(&place);
+        fs::create_dir_all(&place)?;
+        for file in ["package.json", "package-lock.json", ".npmrc"] {
+            fs::copy(project().join("interop").join(file), place.join(file))?;
+        }
+        // Not `npm ci`: it does not accept a lock without the address of a registry.
+        checked(
+            Command::new("npm")
+                .args(["install", "--no-audit", "--no-fund", "--loglevel=error"])
+                .current_dir(&place),
+        )?;
+        if !node.bin.join("node").exists() {
+            // Newer npm does not run a package's own installation unasked.
+            checked(
+                Command::new("node")
+                    .arg("installArchSpecificPackage.js")
+                    .current_dir(node.modules.join("node")),
+            )?;
+        }
+        fs::write(stamp, wanted)?;
+        Ok(node)
+    }
+
+    /// Node 24 with a script of a package.
+    fn command(&self, script: &Path) -> Command {
+        let mut command = Command::new(self.bin.join("node"));
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let paths = std::iter::once(self.bin.clone()).chain(std::env::split_paths(&path));
+        if let Ok(path) = std::env::join_paths(paths) {
+            command.env("PATH", path);
+        }
+        command.arg(script);
+        command
+    }
+
+    fn conformance(&self) -> Command {
+        let script = "@modelcontextprotocol/conformance/dist/index.js";
+        self.command(&self.modules.join(script))
+    }
+
+    fn inspector(&self, home: &Path) -> Command {
+        let script = "@modelcontextprotocol/inspector/clients/launcher/build/index.js";
+        let mut command = self.command(&self.modules.join(script));
+        command
+            .arg("--cli")
+            .env("HOME", home)
+            .current_dir(project());
+        command
+    }
+}
+
+/// One entry of the list of known failures.
+#[derive(Deserialize)]
+struct Allow {
+    reason: String,
+    scenarios: Vec<String>,
+    check: String,
+}
+
+#[derive(Deserialize)]
+struct AllowList {
+    allow: Vec<Allow>,
+}
+
+/// What a check came to.
+type Checks = BTreeMap<String, Vec<(String, String)>>;
+
+/// Reads what the suite wrote down: scenario → (check, status).
+fn results(folder: &Path) -> Result<Checks> {
+    let mut found = Checks::new();
+    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        // `server-<scenario>-<time>`, without `server-` for clients; the time has 24 characters.
+        let name = name.strip_prefix("server-").unwrap_or(&name);
+        let scenario = name.len().checked_sub(25).map_or(name, |end| &name[..end]);
+        let checks = fs::read_to_string(entry.path().join("checks.json"))?;
+        let checks: Vec<Value> = serde_json::from_str(&checks)?;
+        let list = found.entry(scenario.to_owned()).or_default();
+        for check in checks {
+            let text = |key: &str| check[key].as_str().unwrap_or_default().to_owned();
+            list.push((text("id"), text("status")));
+        }
+    }
+    Ok(found)
+}
+
+pub(crate) fn conformance() -> Result<Count> {
+    let node = Node::install()?;
+    let program = repertoire()?;
+    let home = fresh_home("conformance-home")?;
+    let skills = project().join("examples/skills");
+    let prompts = project().join("interop/prompts/*.md");
+    let config = format!(
+        "folders = ['{}']\nprompts = ['{}']\n",
+        skills.display(),
+        prompts.display()
+    );
+    fs::write(home.join("config.toml"), config)?;
+    let serving = Serving::start(&program, &home, None)?;
+    let out = fresh_home("conformance")?;
+    let mut all: BTreeMap<&str, Checks> = BTreeMap::new();
+    for era in ERAS {
+        let place = out.join(era);
+        fs::create_dir_all(&place)?;
+        let suite = ["--suite", "all", "--spec-version", era];
+        run_suite(&node, &serving.url, &suite, &place)?;
+        for scenario in EXTENSIONS {
+            let one = ["--scenario", scenario, "--spec-version", era, "--force"];
+            run_suite(&node, &serving.url, &one, &place)?;
+        }
+        all.insert(era, results(&place)?);
+    }
+    let mut count = judge(&all)?;
+    count.add(client_scenarios(&node, &program)?);
+    Ok(count)
+}
+
+fn run_suite(node: &Node, url: &str, args: &[&str], out: &Path) -> Result<()> {
+    // Its exit code says that something failed; what is allowed to is decided here.
+    let ran = node
+        .conformance()
+        .args(["server", "--url", url])
+        .args(args)
+        .arg("-o")
+        .arg(out)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()?;
+    ensure!(ran.code().is_some(), "the conformance suite was killed");
+    Ok(())
+}
+
+/// Compares what failed with what may fail, in both directions.
+fn judge(all: &BTreeMap<&str, Checks>) -> Result<Count> {
+    let list = fs::read_to_string(project().join("interop/conformance.toml"))?;
+    let list: AllowList = toml::from_str(&list)?;
+    let allowed = |scenario: &str, check: &str| {
+        list.allow.iter().position(|allow| {
+            (allow.check == "*" || allow.check == check)
+                && allow.scenarios.iter().any(|s| s == scenario)
+        })
+    };
+    let mut count = Count::default();
+    let mut used: BTreeSet<(usize, String)> = BTreeSet::new();
+    let mut fail = |message: String| {
+        eprintln!("{message}");
+        count.failed += 1;
+    };
+    let (mut passed, mut known) = (0, 0);
+    for (era, scenarios) in all {
+        for (scenario, checks) in scenarios {
+            for (check, status) in checks {
+                match (status.as_str(), allowed(scenario, check)) {
+                    ("SUCCESS", _) => passed += 1,
+                    ("FAILURE", Some(entry)) => {
+                        known += 1;
+                        used.insert((entry, scenario.clone()));
+                    }
+                    ("FAILURE", None) => fail(format!("{era} {scenario}: {check} failed")),
+                    ("WARNING", None) => println!("{era} {scenario}: {check} is a warning"),
+                    _ => {}
+                }
+            }
+        }
+    }
+    for (entry, allow) in list.allow.iter().enumerate() {
+        for scenario in &allow.scenarios {
+            if !used.contains(&(entry, scenario.clone())) {
+                fail(format!(
+                    "interop/conformance.toml allows {scenario} to fail ({}), and it does not",
+                    allow.reason
+                ));
+            }
+            if MUST.iter().any(|(must, _)| must == scenario) {
+                fail(format!(
+                    "{scenario} must pass and may not be allowed to fail"
+                ));
+            }
+        }
+    }
+    for (scenario, eras) in MUST {
+        for era in eras {
+            let checks = all.get(era).and_then(|found| found.get(scenario));
+            let succeeded = checks.is_some_and(|checks| checks.iter().any(|c| c.1 == "SUCCESS"));
+            if !succeeded {
+                fail(format!("{era} {scenario}: was not run"));
+            }
+        }
+    }
+    println!("conformance: {passed} checks passed, {known} known not to");
+    count.passed += passed;
+    Ok(count)
+}
+
+fn client_scenarios(node: &Node, program: &Path) -> Result<Count> {
+    let mut count = Count::default();
+    for era in ERAS {
+        let out = fresh_home(&format!("conformance-client-{era}"))?;
+        for (scenario, check) in CLIENT {
+            let this = std::env::current_exe()?;
+            let command = format!(
+                "{} conformance-client {}",
+                this.display(),
+                program.display()
+            );
+            let ran = node
+                .conformance()
+                .args(["client", "--scenario", scenario, "--spec-version", era])
+                .args(["--force", "--timeout", "60000", "--command", &command, "-o"])
+                .arg(&out)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()?;
+            ensure!(ran.code().is_some(), "the conformance suite was killed");
+            let found = results(&out)?;
+            let status = found.get(scenario).and_then(|checks| {
+                let mut ours = checks.iter().filter(|(id, _)| id == check);
+                ours.next_back().map(|(_, status)| status.clone())
+            });
+            if status.as_deref() == Some("SUCCESS") {
+                count.passed += 1;
+            } else {
+                eprintln!("{era} {scenario}: {check} is {status:?}");
+                count.failed += 1;
+            }
+        }
+    }
+    Ok(count)
+}
+
+/// What the suite starts as a client: the command itself, as a person would use it.
+pub(crate) fn conformance_client(program: &str, url: &str) -> Result<()> {
+    let scenario = std::env::var("MCP_CONFORMANCE_SCENARIO")?;
+    let home = fresh_home(&format!("client-home-{}", std::process::id()))?;
+    let run = |args: &[&str]| {
+        let mut command = Command::new(program);
+        command
+            .args(args)
+            .env("REPERTOIRE_HOME", &home)
+            .current_dir(&home);
+        checked(&mut command)
+    };
+    run(&["add", "mcp", "suite", url])?;
+    run(&["list"])?;
+    if scenario == "sep-2640-client-no-prefetch" {
+        return run(&["remote", "refresh"]);
+    }
+    run(&["cat", "skill://suite/pdf-processing/SKILL.md"])?;
+    // Reached only if the document was what it was listed as.
+    run(&["cat", "skill://suite/pdf-processing/references/FORMS.md"])
+}
+
+pub(crate) fn inspector() -> Result<Count> {
+    let node = Node::install()?;
+    let program = repertoire()?;
+    let home = fresh_home("inspector-home")?;
+    let skills = project().join("examples/skills");
+    let serving = Serving::start(&program, &home, Some(&skills))?;
+    let mut count = Count::default();
+    for era in ["legacy", "modern"] {
+        let mut stdio = node.inspector(&home);
+        stdio
+            .args([
+                "--method",
+                "skills/list",
+                "--verify",
+                "--protocol-era",
+                era,
+                "-q",
+            ])
+            .args(["-e", &format!("REPERTOIRE_HOME={}", home.display()), "--"])
+            .arg(&program)
+            .arg("mcp")
+            .arg(&skills);
+        let mut http = node.inspector(&home);
+        http.arg(&serving.url).args([
+            "--method",
+            "skills/list",
+            "--verify",
+            "--protocol-era",
+            era,
+            "-q",
+        ]);
+        for (name, mut command) in [("stdio", stdio), ("http", http)] {
+            let output = command.output()?;
+            let text = String::from_utf8_lossy(&output.stdout);
+            let verified = text
+                .lines()
+                .filter(|line| line.contains("\"ok\":true"))
+                .count();
+            println!(
+                "inspector {name} {era}: {verified} skills verified, {}",
+                output.status
+            );
+            if output.status.success() && verified == 6 {
+                count.passed += 1;
+            } else {
+                eprintln!("{text}{}", String::from_utf8_lossy(&output.stderr));
+                count.failed += 1;
+            }
+        }
+        let mut directory = node.inspector(&home);
+        directory.arg(&serving.url).args([
+            "--method",
+            "resources/directory/read",
+            "--uri",
+            "skill://code-mode",
+            "--protocol-era",
+            era,
+            "-q",
+        ]);
+        let output = directory.output()?;
+        let refused = String::from_utf8_lossy(&output.stdout).into_owned();
+        let shown = output.status.success().then_some(());
+        let shown = shown.with_context(|| format!("the inspector refuses it: {refused}"));
+        count.add(Count::of("directory", shown));
+    }
+    Ok(count)
+}
+
+/// The Python of an environment with the pinned SDK, made once.
+fn install_python() -> Result<PathBuf> {
+    let requirements = "interop/requirements.txt";
+    let wanted = fs::read_to_string(project().join(requirements))?;
+    let environment = scratch().join("python");
+    let python = environment.join("bin/python");
+    let stamp = environment.join("installed.txt");
+    if fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) {
+        println!("using {requirements} installed earlier");
+        return Ok(python);
+    }
+    println!("installing {requirements} into target/xtask/interop/python");
+    let _ = fs::remove_dir_all(&environment);
+    fs::create_dir_all(scratch())?;
+    checked(
+        Command::new("python3")
+            .args(["-m", "venv"])
+            .arg(&environment),
+    )?;
+    checked(
+        Command::new(&python)
+            .args([
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+            ])
+            .args(["--no-deps", "--requirement", requirements])
+            .current_dir(project()),
+    )?;
+    fs::write(stamp, wanted)?;
+    Ok(python)
+}
+
+/// A folder with thousands of skills, one with a picture, and one to edit.
+fn many_skills() -> Result<PathBuf> {
+    let folder = fresh_home("skills")?;
+    let write = |id: &str, more: &str| -> Result<()> {
+        let place = folder.join(id);
+        fs::create_dir_all(&place)?;
+        let name = id.rsplit('/').next().unwrap_or(id);
+        let text = format!(
+            "---\nname: {name}\ndescription: Stands for {id}. Use when {id} is asked for.\n---\n\
+             # {id}\n\n{more}\n"
+        );
+        Ok(fs::write(place.join("SKILL.md"), text)?)
+    };
+    for number in 0..MANY {
+        write(
+            &format!("team-{}/skill-{number}", number % 7),
+            "Nothing to do.",
+        )?;
+    }
+    write("live", "This one is edited.")?;
+    write(
+        "picture",
+        "See [the dot](assets/dot.png) and [notes](notes.md).",
+    )?;
+    fs::create_dir_all(folder.join("picture/assets"))?;
+    let pixels: Vec<u8> = (0..=255).chain([0, 159, 146, 150]).collect();
+    fs::write(folder.join("picture/assets/dot.png"), pixels)?;
+    fs::write(folder.join("picture/notes.md"), "A dot, drawn once.\n")?;
+    Ok(folder)
+}
+
+pub(crate) fn sdks() -> Result<Count> {
+    let node = Node::install()?;
+    let python = install_python()?;
+    let program = repertoire()?;
+    let folder = many_skills()?;
+    let home = fresh_home("sdk-home")?;
+    let made = Command::new(&program)
+        .args(["token", "create", "interop"])
+        .env("REPERTOIRE_HOME", &home)
+        .output()?;
+    let token = String::from_utf8(made.stdout)?.trim().to_owned();
+    let serving = Serving::start(&program, &home, Some(&folder))?;
+    // The script must stand beside its packages to find them.
+    let script = scratch().join("node/ts_client.mjs");
+    fs::copy(project().join("interop/ts_client.mjs"), &script)?;
+    let expected = (MANY + 2).to_string();
+    let mut count = Count::default();
+    for era in ERAS {
+        for transport in ["stdio", "http"] {
+            let mut target: Vec<&std::ffi::OsStr> = Vec::new();
+            if transport == "stdio" {
+                target.extend([program.as_os_str(), "mcp".as_ref(), folder.as_os_str()]);
+            } else {
+                target.push(serving.url.as_ref());
+            }
+            let typescript = node.command(&script);
+            let mut py = Command::new(&python);
+            py.arg(project().join("interop/py_client.py"));
+            for (name, mut command) in [("TypeScript", typescript), ("Python", py)] {
+                command
+                    .args([transport, era, &expected])
+                    .arg(&folder)
+                    .args(&target)
+                    .env("REPERTOIRE_HOME", &home)
+                    .env("INTEROP_TOKEN", &token);
+                println!("-- {name} SDK, {transport}, {era}");
+                count.add(steps(&mut command)?);
+            }
+        }
+    }
+    Ok(count)
+}
+
+/// Runs a client and counts the steps that held.
+fn steps(command: &mut Command) -> Result<Count> {
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    let out = child.stdout.take().context("no stdout")?;
+    let mut count = Count::default();
+    for line in BufReader::new(out).lines() {
+        let line = line?;
+        println!("{line}");
+        count.passed += usize::from(line.starts_with("ok "));
+    }
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            if !status.success() {
+                count.failed += 1;
+            }
+            return Ok(count);
+        }
+        if start.elapsed() > Duration::from_mins(1) {
+            child.kill()?;
+            bail!("a client said everything and did not end");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
