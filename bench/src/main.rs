@@ -5,7 +5,9 @@
     reason = "a tool for the terminal"
 )]
 
+mod bare;
 mod catalogue;
+mod mcp;
 mod measure;
 
 use std::process::ExitCode;
@@ -15,10 +17,15 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let result = match args.as_slice() {
         ["catalogue"] => catalogue::run(),
+        ["mcp", ours, pmcp] => mcp::run(ours.as_ref(), pmcp.as_ref()),
+        ["bare", transport, size] => size
+            .parse()
+            .map_err(anyhow::Error::from)
+            .and_then(|size| bare::run(transport, size)),
         // The benchmark starts itself for what needs a process of its own.
         ["load", rest @ ..] => catalogue::load(rest),
         _ => {
-            eprintln!("usage: cargo xtask bench catalogue");
+            eprintln!("usage: cargo xtask bench catalogue|mcp");
             return ExitCode::from(2);
         }
     };

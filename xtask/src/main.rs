@@ -24,6 +24,7 @@ usage: cargo xtask COMMAND
                         the fuzz targets
   interop               only the part with the MCP suite, inspector and SDKs
   bench catalogue       measure the catalogue against sha256sum and bare SQLite
+  bench mcp             measure the MCP server against pmcp and bare rmcp
   fuzz TARGET SECONDS   fuzz one target (frontmatter, markdown, package, uri)";
 
 fn main() -> ExitCode {
@@ -50,6 +51,23 @@ fn main() -> ExitCode {
 }
 
 fn bench(args: &[&str]) -> anyhow::Result<()> {
+    let ours = run::project().join("target/release/repertoire");
+    let pmcp = run::project().join("target/xtask/pmcp/release/pmcp-peer");
+    let (ours, pmcp) = (ours.to_string_lossy(), pmcp.to_string_lossy());
+    let servers = [&*ours, &*pmcp];
+    if args == ["mcp"] {
+        run::checked(&mut run::cargo(&[
+            "build",
+            "--release",
+            "--package",
+            "repertoire",
+        ]))?;
+        println!("building the peer on pmcp; the first time takes some minutes");
+        let manifest = "bench/peers/pmcp/Cargo.toml";
+        let target = "target/xtask/pmcp";
+        let mut peer = run::cargo(&["build", "--release", "--manifest-path", manifest]);
+        run::checked(peer.args(["--target-dir", target]))?;
+    }
     let mut command = run::cargo(&[
         "run",
         "--release",
@@ -59,5 +77,8 @@ fn bench(args: &[&str]) -> anyhow::Result<()> {
         "--",
     ]);
     command.args(args);
+    if args == ["mcp"] {
+        command.args(servers);
+    }
     run::checked(&mut command)
 }

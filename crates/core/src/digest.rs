@@ -37,12 +37,21 @@ impl Digest {
 
     /// The 64 hexadecimal digits without the prefix.
     pub fn hex(&self) -> String {
+        let mut out = String::with_capacity(64);
+        self.push_hex(&mut out);
+        out
+    }
+
+    /// Adds the 64 hexadecimal digits to a text.
+    pub fn push_hex(&self, out: &mut String) {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        self.0
-            .iter()
-            .flat_map(|b| [b >> 4, b & 15])
-            .map(|n| char::from(DIGITS[usize::from(n)]))
-            .collect()
+        let mut text = [0; 64];
+        for (pair, byte) in text.chunks_exact_mut(2).zip(self.0) {
+            pair[0] = DIGITS[usize::from(byte >> 4)];
+            pair[1] = DIGITS[usize::from(byte & 15)];
+        }
+        // Digits are ASCII.
+        out.push_str(std::str::from_utf8(&text).unwrap_or_default());
     }
 }
 

@@ -12,6 +12,7 @@ use crate::{
     error::Result,
     frontmatter::{self, Frontmatter},
     id::{SkillId, SkillName},
+    manifest::FileEntry,
     markdown::{Head, cut, one_line},
     path::RelPath,
     uri::Uri,
@@ -186,6 +187,53 @@ fn escape_markdown(out: &mut String, text: &str) {
             word.clear();
         }
     }
+}
+
+/// One skill as `skills/list` and `skills/get` show it: a JSON object, added to a text.
+///
+/// `frontmatter` is the document's, as JSON; `files` are all of the skill's, or none where its
+/// content is made when it is read.
+///
+/// ```
+/// use repertoire_core::{FileEntry, RelPath, surface::skill_entry};
+///
+/// let mut out = String::new();
+/// let file = FileEntry::of(RelPath::document(), b"");
+/// skill_entry(&mut out, &"demo".parse()?, "{}", Some([&file]));
+/// assert!(out.starts_with("{\"uri\":\"skill://demo/SKILL.md\",\"frontmatter\":{},"));
+/// # Ok::<(), repertoire_core::Error>(())
+/// ```
+pub fn skill_entry<'a>(
+    out: &mut String,
+    id: &SkillId,
+    frontmatter: &str,
+    files: Option<impl IntoIterator<Item = &'a FileEntry>>,
+) {
+    // URIs and digests hold nothing that JSON would have to escape.
+    out.push_str("{\"uri\":\"");
+    Uri::push_file(out, id, &RelPath::document());
+    out.push_str("\",\"frontmatter\":");
+    out.push_str(frontmatter);
+    out.push_str(",\"resources\":");
+    let Some(files) = files else {
+        out.push_str("\"dynamic\"}");
+        return;
+    };
+    let mut open = '[';
+    for file in files {
+        out.push(open);
+        open = ',';
+        out.push_str("{\"uri\":\"");
+        Uri::push_file(out, id, &file.path);
+        out.push_str("\",\"digest\":\"sha256:");
+        file.digest.push_hex(out);
+        // Writing to a string cannot fail.
+        let _ = write!(out, "\",\"size\":{}}}", file.size);
+    }
+    if open == '[' {
+        out.push('[');
+    }
+    out.push_str("]}");
 }
 
 /// The discovery index of the draft surface, `skill://index.json`.

@@ -42,6 +42,19 @@ impl Uri {
         Self::file(id, &RelPath::document())
     }
 
+    /// Adds the URI of a file of a skill to a text, without a value in between.
+    pub fn push_file(out: &mut String, id: &SkillId, path: &RelPath) {
+        out.push_str("skill://");
+        out.push_str(id.as_str());
+        out.push('/');
+        if path.as_str().bytes().all(is_plain) {
+            out.push_str(path.as_str());
+        } else {
+            // Writing to a string cannot fail.
+            let _ = fmt::Write::write_fmt(out, format_args!("{}", Encoded(path.as_str())));
+        }
+    }
+
     /// The `skill://` URI of a path that spans skill and file.
     pub fn from_path(path: &RelPath) -> Self {
         Self::Skill(SkillUri(path.as_str().into()))
@@ -194,9 +207,26 @@ fn decode(segment: &str) -> Result<String, &'static str> {
     String::from_utf8(bytes).map_err(|_| "must decode to UTF-8")
 }
 
+/// Whether a byte stands for itself in a URI's path.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte)
+}
+
+/// A path, written as it stands in a URI.
+struct Encoded<'a>(&'a str);
+
+impl fmt::Display for Encoded<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        encode(self.0, f)
+    }
+}
+
 fn encode(path: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    if path.bytes().all(is_plain) {
+        return f.write_str(path);
+    }
     for byte in path.bytes() {
-        if byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte) {
+        if is_plain(byte) {
             fmt::Write::write_char(f, char::from(byte))?;
         } else {
             write!(f, "%{byte:02X}")?;

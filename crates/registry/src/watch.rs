@@ -87,7 +87,10 @@ fn start_watcher(
     signals: mpsc::Sender<Signal>,
 ) -> notify::Result<notify::RecommendedWatcher> {
     // A link is watched as a link: what it leads to is none of ours.
-    let config = notify::Config::default().with_follow_symlinks(false);
+    // Reading is nothing to be told of, least of all our own.
+    let config = notify::Config::default()
+        .with_follow_symlinks(false)
+        .with_event_kinds(notify::EventKindMask::CORE);
     let handler = move |event: notify::Result<notify::Event>| {
         let signal = match event {
             Ok(event) if matches!(event.kind, EventKind::Access(_)) => return,

@@ -483,6 +483,17 @@ impl Location {
         }
     }
 
+    /// Reads one file of a skill from disk, if it still is what it was when it was looked at.
+    pub(crate) fn read_known(&self, known: &repertoire_core::FileEntry) -> Option<Bytes> {
+        match self {
+            Self::Folder(root, folder) => {
+                root.read_known(&join(folder, known.path.as_str()), known)
+            }
+            Self::Loose(root, file) => root.read_known(file, known),
+            Self::Stored(_) | Self::State(_) | Self::Embedded(_) | Self::Remote(_) => None,
+        }
+    }
+
     /// Reads one file of a skill from disk; `None` for places that are not on disk.
     pub(crate) fn read(&self, path: &RelPath) -> Option<Result<Bytes>> {
         Some(match self {

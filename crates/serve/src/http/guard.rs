@@ -5,7 +5,6 @@
 //! checked before anything else of it is looked at (T28).
 
 use std::{
-    borrow::Cow,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -15,18 +14,21 @@ use std::{
 use axum::{
     body::{Body, Bytes},
     extract::{Request, State},
-    http::{HeaderMap, Method, StatusCode, Uri, header, uri::Authority},
+    http::{
+        HeaderMap, HeaderValue, Method, StatusCode, Uri, header, request::Parts, uri::Authority,
+    },
     middleware::Next,
     response::{IntoResponse, Response},
 };
 use http_body::Frame;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use repertoire_registry::store::Access;
-use serde::{Deserialize, de::IgnoredAny};
+use serde::de::IgnoredAny;
 use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{HttpOptions, Shared, access_log::Line};
+use crate::mcp::fast::{self, Era, Message};
 
 /// Names of this machine's loopback.
 const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
@@ -54,7 +56,17 @@ pub(super) async fn pass(
     let path = request.uri().path().to_owned();
     let mut seen = Seen::default();
     let response = match check(&shared, request, &mut seen).await {
-        Ok(request) => {
+        Ok(Passed::Answered(bytes)) => {
+            let json = HeaderValue::from_static("application/json");
+            let body = Tracked {
+                body: Body::from(bytes),
+                _slot: seen.slot.take(),
+            };
+            let mut response = Response::new(Body::new(body));
+            response.headers_mut().insert(header::CONTENT_TYPE, json);
+            response
+        }
+        Ok(Passed::On(request)) => {
             let mut response = next.run(request).await;
             if method == Method::DELETE && response.status() == StatusCode::ACCEPTED {
                 // The session is gone when this is answered; some clients look for that.
@@ -91,15 +103,19 @@ struct Seen {
 
 type Refused = Box<Response>;
 
-async fn check(
-    shared: &Arc<Shared>,
-    request: Request,
-    seen: &mut Seen,
-) -> Result<Request, Refused> {
+/// A request that may be answered.
+enum Passed {
+    /// It is answered already.
+    Answered(Vec<u8>),
+    /// It goes on.
+    On(Request),
+}
+
+async fn check(shared: &Arc<Shared>, request: Request, seen: &mut Seen) -> Result<Passed, Refused> {
     let options = &shared.options;
     check_host(request.uri(), request.headers(), options)?;
     if request.uri().path() == "/healthz" {
-        return Ok(request);
+        return Ok(Passed::On(request));
     }
     let caller = options.auth.caller(request.headers());
     let Some(caller) = caller.filter(|caller| caller.access >= Access::Read) else {
@@ -108,13 +124,13 @@ async fn check(
             "unauthorized",
             "send a token as `Authorization: Bearer …`; `repertoire token create` makes one",
         );
-        let ask = header::HeaderValue::from_static("Bearer");
+        let ask = HeaderValue::from_static("Bearer");
         response.headers_mut().insert(header::WWW_AUTHENTICATE, ask);
         return Err(Box::new(response));
     };
     seen.token = caller.token;
     if request.uri().path() != "/mcp" || request.method() != Method::POST {
-        return Ok(request);
+        return Ok(Passed::On(request));
     }
     if shared.engine.stop.is_cancelled() {
         return Err(busy("the server is shutting down"));
@@ -122,13 +138,48 @@ async fn check(
     let permit = shared.room.clone().try_acquire_owned();
     let permit = permit.map_err(|_| busy("too many requests at a time"))?;
     seen.slot = Some(Slot::new(shared, permit));
-    let request = arrive(shared, request, seen).await?;
+    let (parts, bytes) = arrive(shared, request).await?;
+    let message = look(&bytes)?;
+    seen.rpc = message
+        .as_ref()
+        .and_then(|message| message.method.as_deref())
+        .map(crate::error::shorten);
+    if let Some(message) = &message
+        && is_plain(&parts.headers, message)
+        && let Some(answer) = fast::answer(&shared.engine, message, Era::Modern)
+    {
+        return Ok(Passed::Answered(answer));
+    }
     if seen.rpc.as_deref() == Some("initialize")
         && shared.sessions.sessions.read().await.len() >= options.max_sessions
     {
         return Err(busy("too many sessions; idle ones end after five minutes"));
     }
-    Ok(request)
+    Ok(Passed::On(Request::from_parts(parts, Body::from(bytes))))
+}
+
+/// Whether the headers of a message say what the message says, in the newest revision.
+fn is_plain(headers: &HeaderMap, message: &Message<'_>) -> bool {
+    let one = |name: &str| {
+        let mut values = headers.get_all(name).iter();
+        let first = values.next().and_then(|value| value.to_str().ok());
+        first.filter(|_| values.next().is_none())
+    };
+    let accepts = one("accept").is_some_and(|accept| {
+        accept.contains("application/json") && accept.contains("text/event-stream")
+    });
+    let uri = message.params.as_ref().and_then(|p| p.uri.as_deref());
+    let named = match message.method.as_deref() {
+        Some("resources/read") => one("mcp-name").is_some() && one("mcp-name") == uri,
+        _ => !headers.contains_key("mcp-name"),
+    };
+    accepts
+        && named
+        && one("content-type").is_some_and(|kind| kind.starts_with("application/json"))
+        && one("mcp-protocol-version") == Some("2026-07-28")
+        && one("mcp-method").is_some()
+        && one("mcp-method") == message.method.as_deref()
+        && message.era() == Some(Some(Era::Modern))
 }
 
 #[allow(
@@ -137,13 +188,13 @@ async fn check(
 )]
 fn busy(message: &str) -> Refused {
     let mut response = refusal(StatusCode::SERVICE_UNAVAILABLE, "busy", message);
-    let later = header::HeaderValue::from_static("1");
+    let later = HeaderValue::from_static("1");
     response.headers_mut().insert(header::RETRY_AFTER, later);
     Box::new(response)
 }
 
-/// Reads the body within its limits, and looks whether it can be a message at all.
-async fn arrive(shared: &Shared, request: Request, seen: &mut Seen) -> Result<Request, Refused> {
+/// Reads the body within its limits.
+async fn arrive(shared: &Shared, request: Request) -> Result<(Parts, Bytes), Refused> {
     let options = &shared.options;
     let too_large = || {
         let message = format!("a request has at most {} bytes", options.max_body);
@@ -178,27 +229,24 @@ async fn arrive(shared: &Shared, request: Request, seen: &mut Seen) -> Result<Re
             )));
         }
     };
-    seen.rpc = peek(&bytes)?;
-    Ok(Request::from_parts(parts, Body::from(bytes)))
+    Ok((parts, bytes))
 }
 
-/// The method of a message; refuses what is no JSON, or JSON that is no message.
-fn peek(bytes: &[u8]) -> Result<Option<String>, Refused> {
-    #[derive(Deserialize)]
-    struct Peek<'a> {
-        #[serde(borrow, default)]
-        method: Option<Cow<'a, str>>,
-        #[serde(default, rename = "params")]
-        _params: Option<IgnoredAny>,
-    }
+/// Looks whether a body can be a message at all; `None` where only `rmcp` can tell.
+fn look(bytes: &[u8]) -> Result<Option<Message<'_>>, Refused> {
     let refuse =
         |code, message: &str| Box::new(rpc_refusal(StatusCode::BAD_REQUEST, code, message));
-    if bytes.trim_ascii_start().first() == Some(&b'[') {
-        return Err(refuse(-32600, "batches are not part of the protocol"));
+    match bytes.trim_ascii_start().first() {
+        Some(b'[') => return Err(refuse(-32600, "batches are not part of the protocol")),
+        Some(b'{') => {}
+        Some(_) | None => return Err(refuse(-32700, "not a JSON object")),
     }
-    match serde_json::from_slice::<Peek<'_>>(bytes) {
-        Ok(peek) => Ok(peek.method.map(|m| crate::error::shorten(&m))),
-        Err(error) if error.is_data() => Err(refuse(-32600, "not a JSON-RPC message")),
+    match serde_json::from_slice::<Message<'_>>(bytes) {
+        Ok(message) => Ok(Some(message)),
+        Err(error) if error.is_data() => match serde_json::from_slice::<IgnoredAny>(bytes) {
+            Ok(_) => Ok(None),
+            Err(error) => Err(refuse(-32700, &format!("not JSON: {error}"))),
+        },
         Err(error) => Err(refuse(-32700, &format!("not JSON: {error}"))),
     }
 }

@@ -5,6 +5,7 @@
 
 mod complete;
 mod cursor;
+pub(crate) mod fast;
 mod follow;
 mod prompts;
 mod resources;

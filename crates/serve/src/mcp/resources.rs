@@ -17,7 +17,7 @@ use crate::error::{Unknown, about, missing, params};
 /// What keys of ours in `_meta` start with.
 const META: &str = "io.modelcontextprotocol.skills/";
 /// Files up to this size are read where the request is answered; larger ones on their own thread.
-const SMALL: u64 = 256 * 1024;
+pub(super) const SMALL: u64 = 256 * 1024;
 
 /// A file of a skill as a resource.
 pub(super) fn file_resource(entry: &Entry, file: &FileEntry) -> Resource {

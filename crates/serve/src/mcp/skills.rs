@@ -1,11 +1,11 @@
 //! `skills/list`, `skills/get` and `resources/directory/read`.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
-use repertoire_core::{RelPath, SkillId, SkillUri, Uri};
+use repertoire_core::{RelPath, SkillId, SkillUri, Uri, surface};
 use repertoire_registry::{Entry, Snapshot};
 use rmcp::ErrorData;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{
     cursor::{Cursor, Page, page},
@@ -13,29 +13,19 @@ use super::{
 };
 use crate::error::{Unknown, missing};
 
-/// One skill as `skills/list` shows it.
-pub(super) fn entry(entry: &Entry) -> Value {
+/// Adds a skill to a text, as `skills/list` shows it.
+pub(super) fn push(out: &mut String, entry: &Entry) {
     // The head keeps what the author wrote, as JSON; it was made by our own parser.
     let front = entry.head.frontmatter.as_deref().unwrap_or("{}");
-    let front: Value = serde_json::from_str(front).unwrap_or_default();
-    let mut value = Map::with_capacity(3);
-    value.insert("uri".into(), Uri::document(&entry.id).to_string().into());
-    value.insert("frontmatter".into(), front);
-    let resources = if entry.head.dynamic {
-        Value::from("dynamic")
-    } else {
-        let files = entry.files().map(|file| {
-            let mut value = Map::with_capacity(3);
-            let uri = Uri::file(&entry.id, &file.path).to_string();
-            value.insert("uri".into(), uri.into());
-            value.insert("digest".into(), file.digest.to_string().into());
-            value.insert("size".into(), file.size.into());
-            Value::Object(value)
-        });
-        Value::Array(files.collect())
-    };
-    value.insert("resources".into(), resources);
-    Value::Object(value)
+    let files = (!entry.head.dynamic).then(|| entry.files());
+    surface::skill_entry(out, &entry.id, front, files);
+}
+
+/// A skill as a value.
+fn value(entry: &Entry) -> Value {
+    let mut text = String::new();
+    push(&mut text, entry);
+    serde_json::from_str(&text).unwrap_or_default()
 }
 
 /// The bytes an entry takes in a listing, about.
@@ -44,12 +34,25 @@ fn weight(entry: &Entry) -> usize {
     front + 128 + entry.head.files.len() * (128 + entry.id.as_str().len())
 }
 
-/// A page of all skills.
+/// A page of all skills, as values.
 pub(super) fn list(
     snapshot: &Snapshot,
     cursor: Option<&str>,
     size: usize,
 ) -> Result<Page<Value>, ErrorData> {
+    let page = list_entries(snapshot, cursor, size)?;
+    Ok(Page {
+        items: page.items.into_iter().map(|entry| value(entry)).collect(),
+        next: page.next,
+    })
+}
+
+/// A page of all skills.
+pub(super) fn list_entries<'a>(
+    snapshot: &'a Snapshot,
+    cursor: Option<&str>,
+    size: usize,
+) -> Result<Page<&'a Arc<Entry>>, ErrorData> {
     let after = match cursor {
         None => None,
         Some(text) => {
@@ -63,15 +66,18 @@ pub(super) fn list(
         .skills_after(after.as_ref())
         .filter(|entry| entry.head.is_skill());
     let weighed = skills.map(|entry| (Cursor::new('s', entry.id.as_str()), weight(entry), entry));
-    let page = page(weighed, size);
-    Ok(Page {
-        items: page.items.into_iter().map(|e| self::entry(e)).collect(),
-        next: page.next,
-    })
+    Ok(page(weighed, size))
 }
 
 /// One skill by the URI of its document.
 pub(super) fn get(snapshot: &Snapshot, uri: &str) -> Result<Value, ErrorData> {
+    find(snapshot, uri)
+        .map(|entry| value(entry))
+        .ok_or_else(|| missing(uri, Unknown::Params))
+}
+
+/// The skill whose document has this URI.
+pub(super) fn find<'a>(snapshot: &'a Snapshot, uri: &str) -> Option<&'a Arc<Entry>> {
     let id = match uri.parse() {
         Ok(Uri::Skill(path)) => path
             .as_str()
@@ -80,10 +86,7 @@ pub(super) fn get(snapshot: &Snapshot, uri: &str) -> Result<Value, ErrorData> {
         _ => None,
     };
     let found = id.and_then(|id| snapshot.get(&id));
-    let found = found.filter(|entry| entry.head.is_skill());
-    found
-        .map(|entry| self::entry(entry))
-        .ok_or_else(|| missing(uri, Unknown::Params))
+    found.filter(|entry| entry.head.is_skill())
 }
 
 /// What a directory holds under one name.
