@@ -135,7 +135,7 @@ fn goal(name: &str, at_least: bool, wanted: f64, measured: f64) -> String {
 /// The medians of one server in one case.
 struct Rate {
     which: Which,
-    rate: f64,
+    per_second: f64,
     cpu: f64,
 }
 
@@ -164,7 +164,11 @@ fn measure(peers: &peer::Peers<'_>, case: &Case, in_flight: usize) -> Result<Vec
             of(|s| s.p50),
             of(|s| s.p99),
         );
-        rates.push(Rate { which, rate, cpu });
+        rates.push(Rate {
+            which,
+            per_second: rate,
+            cpu,
+        });
     }
     Ok(rates)
 }
@@ -186,7 +190,7 @@ fn judge(case: &Case, number: usize, in_flight: usize, rates: &[Rate]) -> Vec<St
         let rate = name(&format!("rate / {word}"));
         let cpu = name(&format!("{word}'s CPU / ours"));
         [
-            goal(&rate, true, wanted, ours.rate / peer.rate),
+            goal(&rate, true, wanted, ours.per_second / peer.per_second),
             goal(&cpu, true, wanted, peer.cpu / ours.cpu),
         ]
     };

@@ -115,7 +115,7 @@ impl Peer {
     pub(crate) fn start(peers: &Peers<'_>, which: Which, wire: Wire) -> Result<Self> {
         let (child, mut stdin, mut stdout) = Self::spawn(peers, which, wire)?;
         let mut line = String::new();
-        let link = match wire {
+        let way = match wire {
             Wire::Http => {
                 stdout.read_line(&mut line)?;
                 let digits = |text: &str| -> String {
@@ -137,7 +137,7 @@ impl Peer {
                 Link::Stdio(stdin, stdout)
             }
         };
-        Ok(Self { child, link })
+        Ok(Self { child, link: way })
     }
 
     /// The time from the start of the process to the answer to `initialize`.

@@ -26,7 +26,7 @@ mod manifest;
 pub mod markdown;
 pub mod mime;
 pub mod package;
-mod path;
+pub mod path;
 mod prompt;
 mod skill;
 pub mod surface;

@@ -68,6 +68,22 @@ impl RelPath {
     }
 }
 
+/// Whether a name in a folder is the business of a tool, and of no skill.
+///
+/// ```
+/// use repertoire_core::path::is_ignored;
+///
+/// assert!(is_ignored(".git") && is_ignored("notes.md~"));
+/// assert!(!is_ignored("notes.md") && !is_ignored(".env"));
+/// ```
+pub fn is_ignored(name: &str) -> bool {
+    matches!(
+        name,
+        ".git" | ".hg" | ".svn" | ".DS_Store" | "__pycache__" | "node_modules" | "Thumbs.db"
+    ) || name.ends_with('~')
+        || (name.starts_with('.') && name.strip_suffix(".swp").is_some())
+}
+
 impl FromStr for RelPath {
     type Err = Error;
 

@@ -6,11 +6,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use repertoire_core::{DOCUMENT, MAX_BYTES, ManifestBuilder, RelPath};
+use repertoire_core::{DOCUMENT, MAX_BYTES, ManifestBuilder, RelPath, path::is_ignored};
 
 use crate::{
     error::{Error, Result},
-    source::{EntryKind, Root, is_ignored, join},
+    source::{EntryKind, Root, join},
 };
 
 /// Reads every file of a folder, within the limits of a skill and never outside of the folder.

@@ -30,10 +30,32 @@ pub mod mcp;
 mod metrics;
 mod stdio;
 
+/// The skill in a folder, read and checked when the program is compiled.
+///
+/// The folder is relative to the crate's `Cargo.toml`. A folder that is no valid skill does not
+/// compile, and the program is built again when a file of it changes.
+///
+/// ```
+/// use repertoire_serve::{Server, embed_skill};
+///
+/// let skill = embed_skill!("../../examples/skills/hello-world");
+/// let server = Server::builder().skill(skill).build()?;
+/// # let _ = server;
+/// # Ok::<(), repertoire_serve::Error>(())
+/// ```
+#[macro_export]
+macro_rules! embed_skill {
+    ($folder:literal) => {
+        $crate::macros::embed!($crate $folder)
+    };
+}
+
 pub use builder::{Server, ServerBuilder};
 pub use engine::{Engine, Exposure, Identity, Options};
 pub use error::{Error, Result};
 pub use mcp::Handlers;
-pub use repertoire_core::{Skill, SkillReference, Skills};
+pub use repertoire_core::{Skill, SkillReference, Skills, Uri};
+#[doc(hidden)]
+pub use repertoire_macros as macros;
 pub use rmcp;
 pub use stdio::serve_stdio;

@@ -24,7 +24,7 @@ use crate::{
     error::{Error, Result},
     mcp::{
         Handlers,
-        fast::{self, Era, Message},
+        fast::{self, Era, Message, Said},
     },
 };
 
@@ -224,19 +224,18 @@ impl Reader {
     }
 
     fn answer(&self, message: &Message<'_>) -> Option<Vec<u8>> {
-        let era = match message.era() {
-            Some(era) => era?,
-            None if self.handshake == Handshake::Done => Era::Legacy,
-            None => return None,
+        let era = match message.said() {
+            Said::Modern => Era::Modern,
+            Said::Nothing if self.handshake == Handshake::Done => Era::Legacy,
+            Said::Nothing | Said::Other => return None,
         };
         fast::answer(&self.engine, message, era)
     }
 
     /// Says what is wrong with a line that is no message.
     fn wrong(&self, line: &[u8], error: &serde_json::Error) -> Result<(), Gone> {
-        let value = match serde_json::from_slice::<Value>(line) {
-            Err(_) => return self.refuse(-32700, &format!("not JSON: {error}"), None),
-            Ok(value) => value,
+        let Ok(value) = serde_json::from_slice::<Value>(line) else {
+            return self.refuse(-32700, &format!("not JSON: {error}"), None);
         };
         let id = value.get("id").filter(|id| id.is_string() || id.is_i64());
         if value.get("method").is_some() && value.get("id").is_none() {

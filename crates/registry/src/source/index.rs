@@ -7,10 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use rayon::prelude::*;
-use repertoire_core::{MAX_BYTES, MAX_FILES};
+use repertoire_core::{MAX_BYTES, MAX_FILES, path::is_ignored};
 
 use super::{
-    record::{FileRecord, FolderRecord, Map, Refusal, is_ignored, look, read_file},
+    record::{FileRecord, FolderRecord, Map, Refusal, look, read_file},
     root::{Root, join, now_nanos, parent},
 };
 use crate::error::Result;

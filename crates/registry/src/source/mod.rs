@@ -14,5 +14,4 @@ mod root;
 pub use files::Notice;
 pub(crate) use files::{FileSource, Location, Plan};
 pub(crate) use pattern::Pattern;
-pub(crate) use record::is_ignored;
 pub(crate) use root::{Kind as EntryKind, Root, join};

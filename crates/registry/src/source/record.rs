@@ -4,7 +4,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use repertoire_core::{DOCUMENT, Digest, MAX_BYTES, package::PACKAGE_FILE};
+use repertoire_core::{DOCUMENT, Digest, MAX_BYTES, package::PACKAGE_FILE, path::is_ignored};
 use serde::{Deserialize, Serialize};
 
 use super::root::{Kind, Root, Stamp, join, now_nanos};
@@ -168,15 +168,6 @@ fn list(
         record.stamp = None;
     }
     Some(record)
-}
-
-/// What tools and editors leave behind is no part of a skill.
-pub(crate) fn is_ignored(name: &str) -> bool {
-    matches!(
-        name,
-        ".git" | ".hg" | ".svn" | ".DS_Store" | "__pycache__" | "node_modules" | "Thumbs.db"
-    ) || name.ends_with('~')
-        || (name.starts_with('.') && name.strip_suffix(".swp").is_some())
 }
 
 pub(super) fn read_file(root: &Root, folder: &str, name: &str, now: i64) -> Result<FileRecord> {

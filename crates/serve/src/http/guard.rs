@@ -28,7 +28,7 @@ use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{HttpOptions, Shared, access_log::Line};
-use crate::mcp::fast::{self, Era, Message};
+use crate::mcp::fast::{self, Era, Message, Said};
 
 /// Names of this machine's loopback.
 const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
@@ -67,7 +67,7 @@ pub(super) async fn pass(
             response
         }
         Ok(Passed::On(request)) => {
-            let mut response = next.run(request).await;
+            let mut response = next.run(*request).await;
             if method == Method::DELETE && response.status() == StatusCode::ACCEPTED {
                 // The session is gone when this is answered; some clients look for that.
                 *response.status_mut() = StatusCode::NO_CONTENT;
@@ -108,14 +108,14 @@ enum Passed {
     /// It is answered already.
     Answered(Vec<u8>),
     /// It goes on.
-    On(Request),
+    On(Box<Request>),
 }
 
 async fn check(shared: &Arc<Shared>, request: Request, seen: &mut Seen) -> Result<Passed, Refused> {
     let options = &shared.options;
     check_host(request.uri(), request.headers(), options)?;
     if request.uri().path() == "/healthz" {
-        return Ok(Passed::On(request));
+        return Ok(Passed::On(Box::new(request)));
     }
     let caller = options.auth.caller(request.headers());
     let Some(caller) = caller.filter(|caller| caller.access >= Access::Read) else {
@@ -130,7 +130,7 @@ async fn check(shared: &Arc<Shared>, request: Request, seen: &mut Seen) -> Resul
     };
     seen.token = caller.token;
     if request.uri().path() != "/mcp" || request.method() != Method::POST {
-        return Ok(Passed::On(request));
+        return Ok(Passed::On(Box::new(request)));
     }
     if shared.engine.stop.is_cancelled() {
         return Err(busy("the server is shutting down"));
@@ -155,7 +155,8 @@ async fn check(shared: &Arc<Shared>, request: Request, seen: &mut Seen) -> Resul
     {
         return Err(busy("too many sessions; idle ones end after five minutes"));
     }
-    Ok(Passed::On(Request::from_parts(parts, Body::from(bytes))))
+    let request = Request::from_parts(parts, Body::from(bytes));
+    Ok(Passed::On(Box::new(request)))
 }
 
 /// Whether the headers of a message say what the message says, in the newest revision.
@@ -179,7 +180,7 @@ fn is_plain(headers: &HeaderMap, message: &Message<'_>) -> bool {
         && one("mcp-protocol-version") == Some("2026-07-28")
         && one("mcp-method").is_some()
         && one("mcp-method") == message.method.as_deref()
-        && message.era() == Some(Some(Era::Modern))
+        && message.said() == Said::Modern
 }
 
 #[allow(

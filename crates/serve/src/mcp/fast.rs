@@ -58,16 +58,33 @@ pub(crate) enum Era {
     Modern,
 }
 
+/// What a message says of its own revision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// Nothing.
+    Nothing,
+    /// That it is in 2026-07-28, with everything that takes.
+    Modern,
+    /// Something else.
+    Other,
+}
+
 impl Message<'_> {
-    /// The revision a message says of itself; `None` if it says none, `Some(None)` if one that
-    /// is not answered here.
-    pub(crate) fn era(&self) -> Option<Option<Era>> {
-        let meta = self.params.as_ref()?.meta.as_ref()?;
-        let version = meta.version.as_ref()?;
+    /// What a message says of its own revision.
+    pub(crate) fn said(&self) -> Said {
+        let meta = self.params.as_ref().and_then(|params| params.meta.as_ref());
+        let Some((meta, version)) = meta.and_then(|meta| Some((meta, meta.version.as_ref()?)))
+        else {
+            return Said::Nothing;
+        };
         let complete = meta
             .capabilities
             .is_some_and(|raw| raw.get().starts_with('{'));
-        Some((version == MODERN && complete).then_some(Era::Modern))
+        if version == MODERN && complete {
+            Said::Modern
+        } else {
+            Said::Other
+        }
     }
 
     /// The id as it was sent, if it is one.

@@ -1,0 +1,84 @@
+//! A program with an embedded skill, built as a stranger would build one: it holds the files, is
+//! built again when one changes, and is not built at all when the skill is not valid.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+const MAIN: &str = r#"
+fn main() {
+    let skill = repertoire_macros::embed!(repertoire_core "skills/tidy");
+    print!("{}", skill.as_prompt_text());
+    println!("\n{:?}", skill.references().iter().map(|r| (r.path(), r.body().len())).collect::<Vec<_>>());
+}
+"#;
+
+fn program(folder: &Path) -> PathBuf {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let manifest = format!(
+        "[package]\nname = \"stranger\"\nversion = \"0.1.0\"\nedition = \"2024\"\n[workspace]\n\
+         [dependencies]\nrepertoire-core = {{ path = {:?} }}\nrepertoire-macros = {{ path = {:?} }}\n",
+        crates.join("core").to_str().unwrap(),
+        crates.join("macros").to_str().unwrap()
+    );
+    fs::create_dir_all(folder.join("src")).unwrap();
+    fs::write(folder.join("Cargo.toml"), manifest).unwrap();
+    fs::copy(crates.join("../Cargo.lock"), folder.join("Cargo.lock")).unwrap();
+    fs::write(folder.join("src/main.rs"), MAIN).unwrap();
+    folder.join("skills/tidy")
+}
+
+fn run(folder: &Path) -> Output {
+    Command::new(env!("CARGO"))
+        .args(["run", "--quiet", "--offline"])
+        .current_dir(folder)
+        // Shared by runs of this test, so that what it depends on is built once.
+        .env(
+            "CARGO_TARGET_DIR",
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join("embed"),
+        )
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn an_embedded_skill_is_checked_and_follows_its_files() {
+    let place = tempfile::tempdir().unwrap();
+    let skill = program(place.path());
+    fs::create_dir_all(skill.join("references")).unwrap();
+    let document = "---\nname: tidy\ndescription: Tidies up. Use when it is a mess.\n---\n# Tidy\n";
+    fs::write(skill.join("SKILL.md"), document).unwrap();
+    fs::write(skill.join("references/b.md"), "Second.\n").unwrap();
+    fs::write(skill.join("references/a.md"), "First.\n").unwrap();
+    fs::write(skill.join("dot.png"), [0xff, 0x00, 0x80]).unwrap();
+    let first = run(place.path());
+    assert!(first.status.success(), "{}", text(&first.stderr));
+    let said = text(&first.stdout);
+    let expected = format!(
+        "{document}\n--- references/a.md ---\nFirst.\n\n--- references/b.md ---\nSecond.\n"
+    );
+    assert!(said.starts_with(&expected), "{said}");
+    assert!(said.contains("(\"dot.png\", 3)"), "{said}");
+
+    fs::write(skill.join("references/a.md"), "Changed.\n").unwrap();
+    let second = run(place.path());
+    assert!(
+        text(&second.stdout).contains("Changed."),
+        "{}",
+        text(&second.stderr)
+    );
+
+    fs::write(skill.join("SKILL.md"), "---\nname: messy\n---\n# No\n").unwrap();
+    let third = run(place.path());
+    assert!(!third.status.success());
+    let why = text(&third.stderr);
+    assert!(why.contains("skills/tidy is not a valid skill"), "{why}");
+    assert!(why.contains("description"), "{why}");
+}

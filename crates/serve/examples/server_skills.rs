@@ -1,0 +1,60 @@
+//! Three skills, each one step richer, served over stdio.
+//!
+//! ```text
+//! cargo run -p repertoire-serve --example server_skills            # says what it would serve
+//! cargo run -p repertoire-serve --example server_skills -- --stdio # serves it
+//! ```
+//!
+//! 1. `hello-world`: a document, nothing else.
+//! 2. `refunds`: under a path of its own, so that another team's `refunds` can stand beside it.
+//! 3. `code-mode`: with supporting files, and as a prompt of the same bytes for hosts that read no
+//!    resources.
+#![allow(clippy::print_stdout, reason = "an example")]
+
+use repertoire_serve::{Server, Skill, SkillReference, Uri, embed_skill};
+
+const HELLO_WORLD: &str = include_str!("../../../examples/skills/hello-world/SKILL.md");
+const REFUNDS: &str = include_str!("../../../examples/skills/acme/billing/refunds/SKILL.md");
+
+fn refunds() -> Skill {
+    Skill::new("refunds", REFUNDS)
+        .with_path("acme/billing/refunds")
+        .with_reference(SkillReference::new(
+            "references/reasons.md",
+            "text/markdown",
+            include_str!("../../../examples/skills/acme/billing/refunds/references/reasons.md"),
+        ))
+}
+
+fn server() -> Result<Server, repertoire_serve::Error> {
+    Server::builder()
+        .name("skills-demo")
+        .version("0.1.0")
+        .skill(Skill::new("hello-world", HELLO_WORLD))
+        .skill(refunds())
+        // A whole folder, read and checked when this is compiled.
+        .bootstrap_skill_and_prompt(
+            embed_skill!("../../examples/skills/code-mode"),
+            "start_code_mode",
+        )
+        .build()
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let server = server()?;
+    if std::env::args().any(|arg| arg == "--stdio") {
+        return Ok(server.serve_stdio().await?);
+    }
+    println!("serves:");
+    for entry in server.registry().snapshot().skills() {
+        println!("  {}", Uri::document(&entry.id));
+    }
+    println!("  {}", Uri::DiscoveryIndex);
+    let skill = embed_skill!("../../examples/skills/code-mode");
+    println!(
+        "start_code_mode is a prompt of {} bytes, the bytes of its resources",
+        skill.as_prompt_text().len()
+    );
+    Ok(())
+}
