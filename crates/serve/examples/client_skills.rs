@@ -5,6 +5,8 @@
 //! cargo run -p repertoire-serve --example client_skills
 //! ```
 #![allow(
+    clippy::format_push_string,
+    clippy::panic,
     clippy::print_stdout,
     clippy::unwrap_used,
     reason = "an example that fails loudly when what it shows no longer holds"

@@ -96,7 +96,11 @@ impl Connection {
         let until = Instant::now() + HELLO;
         let channel = Channel::open(target)?;
         match channel.discover(until).await {
-            Ok(version) => return Ok(Self { channel, version }),
+            Ok(answer) => {
+                need_skills(&answer)?;
+                let version = MODERN.to_owned();
+                return Ok(Self { channel, version });
+            }
             Err(Failure::Gone(reason)) if matches!(channel, Channel::Http(_)) => {
                 return Err(Failure::Gone(reason));
             }
@@ -234,7 +238,7 @@ impl Channel {
     }
 
     /// Asks whether the server speaks the newest revision.
-    async fn discover(&self, until: Instant) -> Result<String> {
+    async fn discover(&self, until: Instant) -> Result<Value> {
         let question = Question {
             method: "server/discover",
             params: Map::new(),
@@ -250,8 +254,7 @@ impl Channel {
                 "does not speak the newest revision".into(),
             ));
         }
-        need_skills(&answer)?;
-        Ok(MODERN.to_owned())
+        Ok(answer)
     }
 
     /// Shakes hands with a server of an older revision.

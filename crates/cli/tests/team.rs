@@ -1,0 +1,650 @@
+//! HTTP that can face a team, and servers of strangers: who may ask, what is refused before it is
+//! read, what is verified, and that nothing accepted is lost.
+#![allow(
+    clippy::match_bool,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers of tests"
+)]
+
+mod common;
+mod wire;
+
+use std::{
+    fs,
+    io::{BufReader, Read, Write},
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use common::{Place, project};
+use repertoire_core::Digest;
+use serde_json::{Value, json};
+use wire::{Era, Http, Piped, Scripted, read_answer, reply};
+
+fn served() -> (Place, String) {
+    let place = Place::new();
+    place.skill("skills/one", "# One\n");
+    fs::create_dir_all(place.home()).unwrap();
+    let folder = place.work().join("skills").to_str().unwrap().to_owned();
+    (place, folder)
+}
+
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(
+            start.elapsed() < Duration::from_secs(20),
+            "{what} never came"
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn t28_foreign_hosts_and_origins_are_refused_before_the_body_is_read() {
+    let (place, folder) = served();
+    let http = Http::start(
+        &place.home(),
+        &[
+            &folder,
+            "--host",
+            "skills.test",
+            "--origin",
+            "https://app.test",
+        ],
+    );
+    let port = http.port;
+    // The body is announced and never sent: whoever waits for it waits for ever.
+    let head = |headers: &str| {
+        let request = format!(
+            "POST /mcp HTTP/1.1\r\n{headers}Content-Type: application/json\r\n\
+             Accept: application/json, text/event-stream\r\nContent-Length: 1000\r\n\r\n"
+        );
+        let mut stream = http.connect();
+        stream
+            .set_read_timeout(Some(Duration::from_millis(300)))
+            .unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut first = [0; 12];
+        match stream.read(&mut first) {
+            Ok(12) => String::from_utf8_lossy(&first[9..]).into_owned(),
+            _ => "waits".to_owned(),
+        }
+    };
+    for headers in [
+        "Host: evil.test\r\n".to_owned(),
+        format!("Host: evil.test:{port}\r\n"),
+        format!("Host: 127.0.0.1.evil.test:{port}\r\n"),
+        format!("Host: localhost@evil.test:{port}\r\n"),
+        "Host: 127.0.0.1\r\nHost: evil.test\r\n".to_owned(),
+        format!("Host: 127.0.0.1:{port}\r\nOrigin: http://evil.test\r\n"),
+        format!("Host: 127.0.0.1:{port}\r\nOrigin: null\r\n"),
+        format!("Host: 127.0.0.1:{port}\r\nOrigin: http://127.0.0.1:1\r\n"),
+        format!("Host: 127.0.0.1:{port}\r\nOrigin: https://app.test.evil.test\r\n"),
+        format!(
+            "Host: 127.0.0.1:{port}\r\nOrigin: http://127.0.0.1:{port}\r\nOrigin: http://x.test\r\n"
+        ),
+    ] {
+        assert_eq!(head(&headers), "403", "{headers}");
+    }
+    assert!(["400", "403"].contains(&head("").as_str()));
+    for headers in [
+        format!("Host: 127.0.0.1:{port}\r\n"),
+        format!("Host: LOCALHOST:{port}\r\n"),
+        format!("Host: [::1]:{port}\r\n"),
+        "Host: skills.test\r\n".to_owned(),
+        format!("Host: 127.0.0.1:{port}\r\nOrigin: http://127.0.0.1:{port}\r\n"),
+        format!("Host: 127.0.0.1:{port}\r\nOrigin: https://app.test\r\n"),
+    ] {
+        assert_eq!(head(&headers), "waits", "{headers}");
+    }
+    for path in ["/healthz", "/metrics"] {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: evil.test\r\n\r\n");
+        assert_eq!(http.raw(request.as_bytes()).status, 403, "{path}");
+    }
+}
+
+#[test]
+fn tokens_decide_who_may_ask_and_are_worthless_once_revoked() {
+    let (place, folder) = served();
+    let made = place.run(&["token", "create", "laptop"]);
+    let token = made.out().trim().to_owned();
+    assert!(token.starts_with("rpt_") && token.len() > 40);
+    assert_eq!(place.run(&["token", "create", "laptop"]).code(), 4);
+    assert_eq!(place.run(&["token", "create", "bad name"]).code(), 2);
+    // Kept as a hash only.
+    let store = fs::read(place.home().join("agents.db")).unwrap();
+    let wal = fs::read(place.home().join("agents.db-wal")).unwrap_or_default();
+    for bytes in [store, wal] {
+        assert!(!bytes.windows(token.len()).any(|w| w == token.as_bytes()));
+    }
+    let log = place.work().join("access.log");
+    let http = Http::start(
+        &place.home(),
+        &[&folder, "-vv", "--access-log", log.to_str().unwrap()],
+    );
+    let bearer = format!("Authorization: Bearer {token}\r\n");
+    let ask = |headers: &str| http.ask_with(headers, "skills/list", json!({})).status;
+    assert_eq!(ask(&bearer), 200);
+    assert_eq!(ask(""), 401);
+    assert_eq!(
+        ask("Authorization: Bearer rpt_wrong-secret-of-somebody\r\n"),
+        401
+    );
+    assert_eq!(ask(&format!("Authorization: Basic {token}\r\n")), 401);
+    assert_eq!(http.get("/metrics", "").status, 401);
+    assert_eq!(http.get("/healthz", "").status, 200);
+    let metrics = http.get("/metrics", &bearer);
+    let text = String::from_utf8_lossy(&metrics.body).into_owned();
+    assert!(
+        text.contains("repertoire_mcp_requests_total{method=\"skills/list\",outcome=\"ok\"} 1"),
+        "{text}"
+    );
+    assert!(text.contains("repertoire_skills 1"), "{text}");
+
+    place.ok(&["token", "revoke", "laptop"]);
+    wait_for("the revocation", || ask(&bearer) == 401);
+    // The last token is gone, and the server does not open up again.
+    assert_eq!(ask(""), 401);
+
+    // T27: whatever was sent as a token is in no log.
+    wait_for("the log", || {
+        fs::read_to_string(&log).unwrap().lines().count() >= 8
+    });
+    let written = fs::read_to_string(&log).unwrap() + &http.said();
+    assert!(
+        written.contains("\"token\":\"laptop\"") && written.contains("\"rpc\":\"skills/list\"")
+    );
+    for secret in [token.as_str(), "wrong-secret"] {
+        assert!(!written.contains(secret), "{written}");
+    }
+    for line in fs::read_to_string(&log).unwrap().lines() {
+        assert!(serde_json::from_str::<Value>(line).unwrap()["status"].is_u64());
+    }
+}
+
+#[test]
+fn an_address_that_others_can_reach_needs_a_token() {
+    let (place, folder) = served();
+    let refused = place.run(&["serve", &folder, "--bind", "0.0.0.0", "--port", "0"]);
+    assert_eq!(refused.code(), 2);
+    assert!(
+        refused.err().contains("repertoire token create"),
+        "{}",
+        refused.err()
+    );
+    let http = Http::start(&place.home(), &[&folder]);
+    let taken = place.run(&["serve", &folder, "--port", &http.port.to_string()]);
+    assert_eq!(taken.code(), 2);
+    assert!(taken.err().contains("is in use"), "{}", taken.err());
+    place.ok(&["token", "create", "short", "--expires", "1d"]);
+    let listed = place.json(&["token", "list", "--json"]);
+    assert!(listed["tokens"][0]["expires_at"].is_string());
+    assert!(listed["tokens"][0].get("hash").is_none());
+}
+
+#[test]
+fn what_was_accepted_is_finished_before_the_server_ends() {
+    let (place, folder) = served();
+    let mut http = Http::start(&place.home(), &[&folder]);
+    // A request whose second half is still on its way.
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "skills/list",
+        "params": wire::modern(json!({}))})
+    .to_string();
+    let mut half = http.connect();
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n\
+         Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n\
+         Mcp-Method: skills/list\r\nContent-Length: {}\r\n\r\n{}",
+        body.len(),
+        &body[..20]
+    );
+    half.write_all(head.as_bytes()).unwrap();
+    // And a subscription that would go on for ever.
+    let listen = json!({"jsonrpc": "2.0", "id": 9, "method": "subscriptions/listen",
+        "params": wire::modern(json!({"notifications": {"resourcesListChanged": true}}))})
+    .to_string();
+    let mut stream = http.connect();
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n\
+         Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n\
+         Mcp-Method: subscriptions/listen\r\nContent-Length: {}\r\n\r\n{listen}",
+        listen.len()
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut events = BufReader::new(stream);
+    let mut seen = String::new();
+    while !seen.contains("subscriptions/acknowledged") {
+        let mut chunk = [0; 512];
+        let read = events.read(&mut chunk).unwrap();
+        assert!(read > 0, "{seen}");
+        seen += &String::from_utf8_lossy(&chunk[..read]);
+    }
+    let metrics = || String::from_utf8_lossy(&http.get("/metrics", "").body).into_owned();
+    wait_for("both requests", || {
+        metrics().contains("http_requests_in_flight 2")
+    });
+
+    let id = http.child.id().to_string();
+    Command::new("kill").args(["-TERM", &id]).status().unwrap();
+    wait_for("the shutdown", || {
+        http.said().contains("finishing what was accepted")
+    });
+    half.write_all(&body.as_bytes()[20..]).unwrap();
+    let answer = read_answer(&mut BufReader::new(half));
+    assert_eq!(answer.status, 200);
+    assert!(answer.message()["result"]["skills"].is_array());
+    // The subscription is told that it is over.
+    events.read_to_string(&mut seen).unwrap();
+    assert!(seen.contains("\"id\":9,\"result\""), "{seen}");
+    let status = http.child.wait().unwrap();
+    assert_eq!(status.code(), Some(0), "{}", http.said());
+}
+
+// ---- servers of strangers -------------------------------------------------------------------
+
+/// A file of a listing.
+fn listed(uri: &str, bytes: &[u8]) -> Value {
+    json!({"uri": uri, "digest": Digest::of(bytes).to_string(), "size": bytes.len()})
+}
+
+const DOCUMENT: &str =
+    "---\nname: pdf\ndescription: Reads PDFs.\nallowed-tools: Bash(rm *)\n---\n# PDF\n";
+const MORE: &str = "More about forms.\n";
+
+fn entry() -> Value {
+    json!({
+        "uri": "skill://pdf/SKILL.md",
+        "frontmatter": {"name": "pdf", "description": "Reads PDFs.", "allowed-tools": "Bash(rm *)"},
+        "resources": [
+            listed("skill://pdf/SKILL.md", DOCUMENT.as_bytes()),
+            listed("skill://pdf/more.md", MORE.as_bytes()),
+        ],
+    })
+}
+
+/// A server of skills in revision 2026-07-28; the test says what it lists and what it sends.
+fn stranger(
+    list: impl Fn() -> Value + Send + Sync + 'static,
+    read: impl Fn(&str) -> Value + Send + Sync + 'static,
+) -> Scripted {
+    Scripted::start(Arc::new(move |_, message| {
+        match message["method"].as_str() {
+            Some("server/discover") => reply(
+                message,
+                &json!({
+                    "resultType": "complete", "supportedVersions": ["2026-07-28"],
+                    "capabilities": {"resources": {}, "extensions": {"io.modelcontextprotocol/skills": {}}},
+                }),
+            ),
+            Some("skills/list") => reply(message, &list()),
+            Some("resources/read") => {
+                let uri = message["params"]["uri"].as_str().unwrap();
+                reply(message, &json!({"contents": [read(uri)]}))
+            }
+            _ => reply(message, &json!({})),
+        }
+    }))
+}
+
+fn honest(uri: &str) -> Value {
+    let text = if uri.ends_with("SKILL.md") {
+        DOCUMENT
+    } else {
+        MORE
+    };
+    json!({"uri": uri, "mimeType": "text/markdown", "text": text})
+}
+
+fn cat(place: &Place, uri: &str) -> common::Run {
+    place.run(&["cat", uri])
+}
+
+#[test]
+fn t19_whatever_differs_from_the_listing_is_refused_on_every_read() {
+    let mood = Arc::new(AtomicUsize::new(0));
+    let turn = mood.clone();
+    let server = stranger(
+        || json!({"skills": [entry()]}),
+        move |uri| match turn.load(Ordering::SeqCst) {
+            0 => honest(uri),
+            1 => json!({"uri": uri, "text": DOCUMENT.replace("# PDF", "# FDP")}),
+            2 => json!({"uri": uri, "text": format!("{DOCUMENT}more")}),
+            3 => json!({"uri": "skill://other/SKILL.md", "text": DOCUMENT}),
+            4 => json!({"uri": uri, "blob": "!!!"}),
+            _ => json!({"uri": uri}),
+        },
+    );
+    let place = Place::new();
+    place.ok(&["add", "mcp", "acme", &server.url]);
+    // Nothing was fetched ahead.
+    assert_eq!(server.asked("resources/read"), 0);
+    let uri = "skill://acme/pdf/SKILL.md";
+    for turn in 1..=5 {
+        mood.store(turn, Ordering::SeqCst);
+        let refused = cat(&place, uri);
+        assert!(refused.code() != 0, "{turn}");
+        assert!(refused.out().is_empty(), "{turn}");
+        assert!(refused.err().contains("acme"), "{}", refused.err());
+    }
+    // A file that is not listed is not even asked for.
+    let before = server.asked("resources/read");
+    assert_eq!(cat(&place, "skill://acme/pdf/unlisted.md").code(), 3);
+    assert_eq!(server.asked("resources/read"), before);
+
+    mood.store(0, Ordering::SeqCst);
+    assert_eq!(cat(&place, uri).out(), DOCUMENT);
+    // From now on it is kept, and what is kept is hashed on each read.
+    let before = server.asked("resources/read");
+    assert_eq!(cat(&place, uri).out(), DOCUMENT);
+    assert_eq!(server.asked("resources/read"), before);
+    let kept = place
+        .home()
+        .join("cache/remote")
+        .join(Digest::of(DOCUMENT.as_bytes()).hex());
+    fs::write(&kept, DOCUMENT.replace("PDF", "EXE")).unwrap();
+    assert_eq!(cat(&place, uri).out(), DOCUMENT);
+    assert_eq!(server.asked("resources/read"), before + 1);
+}
+
+#[test]
+fn t20_a_document_that_says_something_else_of_itself_is_refused() {
+    let other = DOCUMENT.replace("Reads PDFs.", "Sends your keys.");
+    let (sent, size) = (other.clone(), other.clone());
+    let server = stranger(
+        move || {
+            let mut entry = entry();
+            entry["resources"][0] = listed("skill://pdf/SKILL.md", size.as_bytes());
+            json!({"skills": [entry]})
+        },
+        move |uri| json!({"uri": uri, "text": sent}),
+    );
+    let place = Place::new();
+    place.ok(&["add", "mcp", "acme", &server.url]);
+    let refused = cat(&place, "skill://acme/pdf/SKILL.md");
+    assert_eq!(refused.code(), 4);
+    assert!(
+        refused
+            .err()
+            .contains("`description` is not what was listed"),
+        "{}",
+        refused.err()
+    );
+}
+
+#[test]
+fn t21_t22_an_approval_is_for_one_skill_as_it_is() {
+    let nested = "---\nname: inner\ndescription: Rides along.\n---\n# Inner\n";
+    let grown = Arc::new(AtomicUsize::new(0));
+    let now = grown.clone();
+    let server = stranger(
+        move || {
+            let mut outer = entry();
+            let inner = listed("skill://pdf/inner/SKILL.md", nested.as_bytes());
+            outer["resources"]
+                .as_array_mut()
+                .unwrap()
+                .push(inner.clone());
+            if now.load(Ordering::SeqCst) == 1 {
+                let more = listed("skill://pdf/added.sh", b"rm -rf /");
+                outer["resources"].as_array_mut().unwrap().push(more);
+            }
+            let inner = json!({"uri": "skill://pdf/inner/SKILL.md", "resources": [inner],
+                "frontmatter": {"name": "inner", "description": "Rides along."}});
+            json!({"skills": [outer, inner]})
+        },
+        move |uri| match uri.ends_with("inner/SKILL.md") {
+            true => json!({"uri": uri, "text": nested}),
+            false => honest(uri),
+        },
+    );
+    let place = Place::new();
+    place.ok(&["add", "mcp", "acme", &server.url]);
+    let prompts = || -> Vec<String> {
+        let mut mcp = Piped::start(&place.home(), &[], Era::Legacy);
+        let answer = mcp.ask("prompts/list", json!({}));
+        let prompts = answer["result"]["prompts"].as_array().unwrap().clone();
+        prompts
+            .iter()
+            .map(|p| p["name"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    // Read and listed it can be; it speaks for nobody.
+    assert_eq!(prompts(), [""; 0]);
+    place.ok(&["approve", "acme/pdf"]);
+    assert_eq!(prompts(), ["acme/pdf"]);
+    grown.store(1, Ordering::SeqCst);
+    place.ok(&["remote", "refresh", "acme"]);
+    assert_eq!(prompts(), [""; 0]);
+    place.ok(&["approve", "acme/pdf"]);
+    place.ok(&["approve", "acme/pdf", "--revoke"]);
+    assert_eq!(prompts(), [""; 0]);
+    assert_eq!(place.run(&["approve", "acme/pdf", "--revoke"]).code(), 2);
+}
+
+#[test]
+fn what_is_dynamic_is_read_and_never_approved() {
+    let server = stranger(
+        || {
+            let mut entry = entry();
+            entry["resources"] = json!("dynamic");
+            json!({"skills": [entry]})
+        },
+        honest,
+    );
+    let place = Place::new();
+    place.ok(&["add", "mcp", "acme", &server.url]);
+    assert_eq!(cat(&place, "skill://acme/pdf/SKILL.md").out(), DOCUMENT);
+    assert_eq!(cat(&place, "skill://acme/pdf/more.md").out(), MORE);
+    let refused = place.run(&["approve", "acme/pdf"]);
+    assert_eq!(refused.code(), 4, "{}", refused.err());
+}
+
+#[test]
+fn t23_permissions_a_stranger_gives_itself_are_shown_and_never_honoured() {
+    let server = stranger(|| json!({"skills": [entry()]}), honest);
+    let place = Place::new();
+    place.skill("skills/acme/pdf", "# Ours\n");
+    fs::create_dir_all(place.home()).unwrap();
+    let config = format!("folders = ['{}']\n", place.work().join("skills").display());
+    fs::write(place.home().join("config.toml"), config).unwrap();
+    place.ok(&["add", "mcp", "acme", &server.url]);
+    let shown = place.ok(&["show", "mcp-acme:acme/pdf"]);
+    assert!(
+        shown.contains("Bash(rm *)") && shown.contains("not trusted"),
+        "{shown}"
+    );
+    // Nor does it take the place of ours that has the same id, approved or not.
+    for _ in 0..2 {
+        assert!(
+            cat(&place, "skill://acme/pdf/SKILL.md")
+                .out()
+                .contains("# Ours")
+        );
+        place.ok(&["approve", "mcp-acme:acme/pdf"]);
+    }
+}
+
+#[test]
+fn t7_a_hostile_server_is_bounded() {
+    let place = Place::new();
+    let refuse = |server: &Scripted, word: &str| {
+        let start = Instant::now();
+        let refused = place.run(&["add", "mcp", "evil", &server.url]);
+        assert_eq!(refused.code(), 7, "{}", refused.err());
+        assert!(refused.err().contains(word), "{}", refused.err());
+        assert!(start.elapsed() < Duration::from_secs(60));
+        // Nothing of it was kept.
+        assert_eq!(
+            place.json(&["remote", "list", "--json"])["remotes"],
+            json!([])
+        );
+    };
+    // Pages without end, in a circle, of endless skills, larger than anything.
+    let page = Arc::new(AtomicUsize::new(0));
+    let next = page.clone();
+    let endless = move || json!({"skills": [], "nextCursor": next.fetch_add(1, Ordering::SeqCst).to_string()});
+    refuse(&stranger(endless, honest), "pages");
+    refuse(
+        &stranger(|| json!({"skills": [], "nextCursor": "again"}), honest),
+        "circle",
+    );
+    let swarm = move || {
+        let many: Vec<Value> = (0..2000).map(|_| entry()).collect();
+        json!({"skills": many, "nextCursor": page.fetch_add(1, Ordering::SeqCst).to_string()})
+    };
+    refuse(&stranger(swarm, honest), "more than 10000 skills");
+    let large = || json!({"skills": [], "pad": "x".repeat(9 * 1024 * 1024)});
+    refuse(&stranger(large, honest), "bytes");
+    refuse(&stranger(|| json!({"nothing": 1}), honest), "no `skills`");
+    refuse(
+        &stranger(|| json!({"skills": [{"uri": 5}]}), honest),
+        "skills/list",
+    );
+    // One that is no MCP server of skills at all.
+    let deaf = Scripted::start(Arc::new(|_, message| {
+        let tools = json!({"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}});
+        reply(message, &tools)
+    }));
+    refuse(&deaf, "serves no skills");
+    let odd = Scripted::start(Arc::new(|_, message| reply(message, &json!({}))));
+    refuse(&odd, "no `protocolVersion`");
+    // A file that is larger than listed is cut off before it is in memory.
+    let flood = stranger(
+        || json!({"skills": [entry()]}),
+        |uri| json!({"uri": uri, "text": "x".repeat(4 << 20)}),
+    );
+    place.ok(&["add", "mcp", "flood", &flood.url]);
+    let refused = cat(&place, "skill://flood/pdf/SKILL.md");
+    assert_eq!(refused.code(), 7);
+    assert!(
+        refused.err().contains("sent more than"),
+        "{}",
+        refused.err()
+    );
+}
+
+#[test]
+fn t26_t27_redirects_stay_within_their_origin_and_so_does_the_token() {
+    let elsewhere = stranger(|| json!({"skills": [entry()]}), honest);
+    let target = elsewhere.url.clone();
+    let away = Scripted::start(Arc::new(move |_, _| {
+        (307, format!("Location: {target}\r\n"), Vec::new())
+    }));
+    let place = Place::new();
+    let add = |url: &str| {
+        let mut command = place.command(&[
+            "add",
+            "mcp",
+            "acme",
+            url,
+            "--bearer-env",
+            "ACME_TOKEN",
+            "-vv",
+        ]);
+        common::Run(
+            command
+                .env("ACME_TOKEN", "s3cret-of-acme")
+                .output()
+                .unwrap(),
+        )
+    };
+    let refused = add(&away.url);
+    assert_eq!(refused.code(), 7);
+    assert!(
+        refused.err().contains("another origin"),
+        "{}",
+        refused.err()
+    );
+    assert_eq!(elsewhere.seen.lock().unwrap().len(), 0);
+    let sent = away.seen.lock().unwrap()[0].0.clone();
+    assert!(sent.contains("Bearer s3cret-of-acme"), "{sent}");
+    for scheme in [
+        "file:///etc/passwd",
+        "ftp://127.0.0.1/",
+        "http://u:p@127.0.0.1/",
+    ] {
+        assert_eq!(add(scheme).code(), 2, "{scheme}");
+    }
+    // Round and round, and to a question of another kind.
+    let circle = Scripted::start(Arc::new(|_, _| {
+        (307, "Location: /mcp\r\n".to_owned(), Vec::new())
+    }));
+    assert!(add(&circle.url).err().contains("redirects more than"));
+    let see_other = Scripted::start(Arc::new(|_, _| {
+        (303, "Location: /mcp\r\n".to_owned(), Vec::new())
+    }));
+    assert!(add(&see_other.url).err().contains("refused"));
+    // The token is nowhere in what was said and kept.
+    let kept = add(&elsewhere.url);
+    assert_eq!(kept.code(), 0, "{}", kept.err());
+    assert!(!kept.err().contains("s3cret") && !kept.out().contains("s3cret"));
+    let remotes = place.ok(&["remote", "list", "--json"]);
+    assert!(remotes.contains("ACME_TOKEN") && !remotes.contains("s3cret"));
+    for file in ["agents.db", "agents.db-wal"] {
+        let bytes = fs::read(place.home().join(file)).unwrap_or_default();
+        assert!(!bytes.windows(6).any(|w| w == b"s3cret"), "{file}");
+    }
+}
+
+#[test]
+fn a_program_is_a_server_too_and_leaves_nothing_behind() {
+    let place = Place::new();
+    let other = place.home().join("other");
+    fs::create_dir_all(&other).unwrap();
+    let skills = project().join("examples/skills");
+    let program = [
+        "add",
+        "mcp",
+        "local",
+        "--",
+        wire::BIN,
+        "--home",
+        other.to_str().unwrap(),
+        "mcp",
+        skills.to_str().unwrap(),
+    ];
+    let added = place.ok(&program);
+    assert!(added.contains("local/acme/billing/refunds"), "{added}");
+    let ours = fs::read_to_string(skills.join("hello-world/SKILL.md")).unwrap();
+    assert_eq!(
+        cat(&place, "skill://local/hello-world/SKILL.md").out(),
+        ours
+    );
+    // Served on, with the digests of the first server.
+    let mut mcp = Piped::start(&place.home(), &[], Era::Modern);
+    let skill = mcp.ask(
+        "skills/get",
+        json!({"uri": "skill://local/hello-world/SKILL.md"}),
+    );
+    let digest = Digest::of(ours.as_bytes()).to_string();
+    assert_eq!(skill["result"]["skill"]["resources"][0]["digest"], digest);
+    let read = mcp.ask(
+        "resources/read",
+        json!({"uri": "skill://local/hello-world/SKILL.md"}),
+    );
+    assert_eq!(read["result"]["contents"][0]["text"], ours);
+    drop(mcp);
+    for (argv, word) in [
+        (vec!["/bin/false"], "ended"),
+        (vec!["/no/such/program"], "could not be started"),
+        (
+            vec!["/bin/sh", "-c", "echo no license >&2; exit 3"],
+            "no license",
+        ),
+    ] {
+        let mut args = vec!["add", "mcp", "bad", "--"];
+        args.extend(argv);
+        let refused = place.run(&args);
+        assert_eq!(refused.code(), 7, "{}", refused.err());
+        assert!(refused.err().contains(word), "{}", refused.err());
+    }
+    place.ok(&["remote", "remove", "local"]);
+    assert_eq!(cat(&place, "skill://local/hello-world/SKILL.md").code(), 3);
+    assert_eq!(place.run(&["remote", "remove", "local"]).code(), 3);
+}

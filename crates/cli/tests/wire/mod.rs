@@ -1,0 +1,420 @@
+//! Servers and wires for tests: the real command, spoken to by hand over stdio and HTTP.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
+    path::Path,
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::{
+        Arc, Mutex,
+        mpsc::{self, Receiver},
+    },
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+pub(crate) const BIN: &str = env!("CARGO_BIN_EXE_repertoire");
+const WAIT: Duration = Duration::from_secs(30);
+
+/// The parameters that revision 2026-07-28 wants with every request.
+pub(crate) fn modern(mut params: Value) -> Value {
+    params["_meta"] = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    params
+}
+
+/// A server over stdio.
+pub(crate) struct Piped {
+    pub(crate) child: Child,
+    pub(crate) stdin: Option<ChildStdin>,
+    lines: Receiver<Vec<u8>>,
+    errors: Arc<Mutex<Vec<u8>>>,
+    next: u64,
+    era: Era,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Era {
+    Legacy,
+    Modern,
+}
+
+impl Piped {
+    pub(crate) fn start(home: &Path, args: &[&str], era: Era) -> Self {
+        let mut child = Command::new(BIN)
+            .arg("mcp")
+            .args(args)
+            .env("REPERTOIRE_HOME", home)
+            .current_dir(home)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdin = child.stdin.take();
+        let stdout = child.stdout.take().unwrap();
+        let (send, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).split(b'\n') {
+                let Ok(line) = line else { return };
+                if send.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let errors = overhear(child.stderr.take().unwrap());
+        let mut server = Self {
+            child,
+            stdin,
+            lines,
+            errors,
+            next: 0,
+            era,
+        };
+        if era == Era::Legacy {
+            let hello = server.ask(
+                "initialize",
+                json!({
+                    "protocolVersion": "2025-11-25", "capabilities": {},
+                    "clientInfo": {"name": "test", "version": "1"},
+                }),
+            );
+            assert_eq!(hello["result"]["protocolVersion"], "2025-11-25");
+            server.send(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+        }
+        server
+    }
+
+    pub(crate) fn send(&mut self, line: &[u8]) {
+        let stdin = self.stdin.as_mut().unwrap();
+        stdin.write_all(line).unwrap();
+        stdin.write_all(b"\n").unwrap();
+    }
+
+    /// The next line, if there is one within a time.
+    pub(crate) fn line(&self, patience: Duration) -> Option<Value> {
+        let line = self.lines.recv_timeout(patience).ok()?;
+        Some(serde_json::from_slice(&line).unwrap())
+    }
+
+    /// Asks, and gives the whole answer; what is not the answer is passed over.
+    pub(crate) fn ask(&mut self, method: &str, params: Value) -> Value {
+        self.next += 1;
+        let id = self.next;
+        let params = match self.era {
+            Era::Legacy => params,
+            Era::Modern => modern(params),
+        };
+        let message = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+        self.send(message.to_string().as_bytes());
+        let start = Instant::now();
+        while start.elapsed() < WAIT {
+            let line = self
+                .line(WAIT)
+                .unwrap_or_else(|| panic!("no answer: {}", self.said()));
+            if line["id"] == id {
+                return line;
+            }
+        }
+        panic!("no answer to {method}");
+    }
+
+    /// What it said on stderr.
+    pub(crate) fn said(&self) -> String {
+        String::from_utf8_lossy(&self.errors.lock().unwrap()).into_owned()
+    }
+
+    pub(crate) fn memory(&self) -> u64 {
+        memory(self.child.id())
+    }
+}
+
+impl Drop for Piped {
+    fn drop(&mut self) {
+        drop(self.stdin.take());
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Resident memory of a process, in KiB.
+pub(crate) fn memory(id: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+    let line = status
+        .lines()
+        .find_map(|l| l.strip_prefix("VmRSS:"))
+        .unwrap();
+    line.trim().split(' ').next().unwrap().parse().unwrap()
+}
+
+fn overhear(mut from: impl Read + Send + 'static) -> Arc<Mutex<Vec<u8>>> {
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let keep = heard.clone();
+    std::thread::spawn(move || {
+        let mut chunk = [0; 4096];
+        while let Ok(read @ 1..) = from.read(&mut chunk) {
+            keep.lock().unwrap().extend_from_slice(&chunk[..read]);
+        }
+    });
+    heard
+}
+
+/// A server over HTTP.
+pub(crate) struct Http {
+    pub(crate) child: Child,
+    pub(crate) port: u16,
+    errors: Arc<Mutex<Vec<u8>>>,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: String,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    /// The JSON-RPC message, from a body or from the last event of a stream.
+    pub(crate) fn message(&self) -> Value {
+        let text = String::from_utf8_lossy(&self.body);
+        let data = text.lines().rev().find_map(|l| l.strip_prefix("data: {"));
+        match data {
+            Some(data) => serde_json::from_str(&format!("{{{data}")).unwrap(),
+            None => serde_json::from_slice(&self.body)
+                .unwrap_or_else(|_| panic!("{} {text}", self.status)),
+        }
+    }
+}
+
+impl Http {
+    pub(crate) fn start(home: &Path, args: &[&str]) -> Self {
+        let mut child = Command::new(BIN)
+            .args(["serve", "--port", "0", "--json"])
+            .args(args)
+            .env("REPERTOIRE_HOME", home)
+            .current_dir(home)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let errors = overhear(child.stderr.take().unwrap());
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let said: Value = serde_json::from_str(&line)
+            .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&errors.lock().unwrap())));
+        let url = said["url"].as_str().unwrap();
+        let port = url.rsplit(':').next().unwrap().split('/').next().unwrap();
+        Self {
+            port: port.parse().unwrap(),
+            child,
+            errors,
+        }
+    }
+
+    pub(crate) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.set_read_timeout(Some(WAIT)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream
+    }
+
+    /// Sends a request as it is and reads what comes back.
+    pub(crate) fn raw(&self, request: &[u8]) -> Answer {
+        let mut stream = self.connect();
+        stream.write_all(request).unwrap();
+        read_answer(&mut BufReader::new(stream))
+    }
+
+    /// A request with these headers besides the usual ones.
+    pub(crate) fn post(&self, headers: &str, body: &[u8]) -> Answer {
+        let mut request = format!(
+            "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nContent-Type: application/json\r\n\
+             Accept: application/json, text/event-stream\r\nContent-Length: {}\r\n\
+             Connection: close\r\n{headers}\r\n",
+            self.port,
+            body.len()
+        )
+        .into_bytes();
+        request.extend_from_slice(body);
+        self.raw(&request)
+    }
+
+    /// Asks in revision 2026-07-28.
+    pub(crate) fn ask(&self, method: &str, params: Value) -> Answer {
+        self.ask_with("", method, params)
+    }
+
+    pub(crate) fn ask_with(&self, more: &str, method: &str, params: Value) -> Answer {
+        let name = match method {
+            "resources/read" => params["uri"].as_str(),
+            "prompts/get" | "tools/call" => params["name"].as_str(),
+            _ => None,
+        };
+        let name = name.map_or(String::new(), |name| format!("Mcp-Name: {name}\r\n"));
+        let headers =
+            format!("MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: {method}\r\n{name}{more}");
+        let body = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": modern(params)});
+        self.post(&headers, body.to_string().as_bytes())
+    }
+
+    /// Shakes hands in revision 2025-11-25, and gives the headers of the session.
+    pub(crate) fn session(&self) -> String {
+        let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+            "protocolVersion": "2025-11-25", "capabilities": {},
+            "clientInfo": {"name": "test", "version": "1"},
+        }});
+        let answer = self.post("", hello.to_string().as_bytes());
+        let session = answer.headers.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            name.eq_ignore_ascii_case("mcp-session-id")
+                .then(|| value.trim().to_owned())
+        });
+        let headers = format!(
+            "Mcp-Session-Id: {}\r\nMCP-Protocol-Version: 2025-11-25\r\n",
+            session.unwrap()
+        );
+        let ready = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+        assert_eq!(self.post(&headers, ready).status, 202);
+        headers
+    }
+
+    pub(crate) fn ask_legacy(&self, session: &str, method: &str, params: &Value) -> Value {
+        let body = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
+        self.post(session, body.to_string().as_bytes()).message()
+    }
+
+    /// What it said on stderr.
+    pub(crate) fn said(&self) -> String {
+        String::from_utf8_lossy(&self.errors.lock().unwrap()).into_owned()
+    }
+
+    pub(crate) fn get(&self, path: &str, headers: &str) -> Answer {
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n{headers}\r\n");
+        self.raw(request.as_bytes())
+    }
+}
+
+impl Drop for Http {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn read_answer(stream: &mut impl BufRead) -> Answer {
+    let mut headers = String::new();
+    let mut line = String::new();
+    loop {
+        line.clear();
+        if stream.read_line(&mut line).unwrap_or(0) == 0 || line.trim().is_empty() {
+            break;
+        }
+        headers.push_str(&line);
+    }
+    let status = headers.split(' ').nth(1).and_then(|s| s.parse().ok());
+    let lower = headers.to_ascii_lowercase();
+    let length = lower
+        .lines()
+        .find_map(|l| l.strip_prefix("content-length:"))
+        .and_then(|l| l.trim().parse::<usize>().ok());
+    let mut body = Vec::new();
+    if let Some(length) = length {
+        body.resize(length, 0);
+        stream.read_exact(&mut body).unwrap();
+    } else if lower.contains("chunked") {
+        loop {
+            line.clear();
+            if stream.read_line(&mut line).unwrap_or(0) == 0 {
+                break;
+            }
+            let size = usize::from_str_radix(line.trim(), 16).unwrap();
+            let start = body.len();
+            body.resize(start + size, 0);
+            stream.read_exact(&mut body[start..]).unwrap();
+            line.clear();
+            let _ = stream.read_line(&mut line);
+            if size == 0 {
+                break;
+            }
+        }
+    }
+    Answer {
+        status: status.unwrap_or(0),
+        headers,
+        body,
+    }
+}
+
+/// What a scripted server answers: to a request with its headers, a status, headers and a body.
+pub(crate) type Script = dyn Fn(&str, &Value) -> (u16, String, Vec<u8>) + Send + Sync;
+
+/// A server over HTTP that does what a test tells it to.
+pub(crate) struct Scripted {
+    pub(crate) url: String,
+    /// The head and the message of every request.
+    pub(crate) seen: Arc<Mutex<Vec<(String, Value)>>>,
+}
+
+impl Scripted {
+    pub(crate) fn start(script: Arc<Script>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+        let seen: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
+        let log = seen.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(stream) = stream else { return };
+                let (script, log) = (script.clone(), log.clone());
+                std::thread::spawn(move || converse(stream, &*script, &log));
+            }
+        });
+        Self { url, seen }
+    }
+
+    pub(crate) fn asked(&self, method: &str) -> usize {
+        let seen = self.seen.lock().unwrap();
+        seen.iter().filter(|(_, m)| m["method"] == method).count()
+    }
+}
+
+fn converse(stream: TcpStream, script: &Script, log: &Mutex<Vec<(String, Value)>>) {
+    let mut out = stream.try_clone().unwrap();
+    let mut stream = BufReader::new(stream);
+    loop {
+        let request = read_answer(&mut stream);
+        if request.headers.is_empty() {
+            return;
+        }
+        let message: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+        log.lock()
+            .unwrap()
+            .push((request.headers.clone(), message.clone()));
+        let (status, headers, body) = script(&request.headers, &message);
+        let mut answer = format!(
+            "HTTP/1.1 {status} X\r\nContent-Length: {}\r\n{headers}\r\n",
+            body.len()
+        )
+        .into_bytes();
+        answer.extend(body);
+        // In one piece: two would wait for each other's acknowledgement.
+        if out.write_all(&answer).is_err() {
+            return;
+        }
+    }
+}
+
+/// A JSON answer to a message.
+pub(crate) fn reply(message: &Value, result: &Value) -> (u16, String, Vec<u8>) {
+    let body = json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
+    let headers = "Content-Type: application/json\r\n".to_owned();
+    (200, headers, body.to_string().into_bytes())
+}
