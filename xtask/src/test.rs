@@ -1,8 +1,13 @@
 //! The test command: every step runs, also after a failure, and the counts close it.
 
-use std::{process::Command, time::Instant};
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
     fuzz, interop, reference,
@@ -39,6 +44,59 @@ fn finish(total: Count) -> Result<()> {
     Ok(())
 }
 
+/// Runs what the README says first, and asks the server that it starts.
+fn readme() -> Result<()> {
+    let readme = std::fs::read_to_string(project().join("README.md"))?;
+    let line = readme
+        .lines()
+        .find_map(|line| line.strip_prefix("$ cargo run --release -- "));
+    let args: Vec<&str> = line
+        .context("the README runs nothing")?
+        .split(' ')
+        .collect();
+    checked(&mut cargo(&["build", "--release"]))?;
+    let home = project().join("target/xtask/home");
+    // A home of its own, so that nothing of this machine is shown or changed; and any port, in
+    // case the usual one is in use.
+    let mut server = Command::new(project().join("target/release/repertoire"))
+        .args(args)
+        .args(["--port", "0", "--json"])
+        .env("REPERTOIRE_HOME", home)
+        .current_dir(project())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let asked = ask(&mut server);
+    // It was started here, so it is ended here.
+    server.kill()?;
+    server.wait()?;
+    asked
+}
+
+/// Waits until a server says where it is, and asks it how it is.
+fn ask(server: &mut Child) -> Result<()> {
+    let mut line = String::new();
+    let out = server.stdout.take().context("no stdout")?;
+    BufReader::new(out).read_line(&mut line)?;
+    let address = line
+        .split("http://")
+        .nth(1)
+        .and_then(|l| l.split('/').next());
+    let address = address.context("the server did not start")?;
+    let start = Instant::now();
+    loop {
+        let mut stream = TcpStream::connect(address)?;
+        let request = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        if answer.contains("\"skills\":6") {
+            println!("{}", answer.lines().last().unwrap_or_default());
+            return Ok(());
+        }
+        ensure!(start.elapsed() < Duration::from_secs(30), "{answer}");
+    }
+}
+
 pub(crate) fn run() -> Result<()> {
     let started = Instant::now();
     let mut total = Count::default();
@@ -68,20 +126,7 @@ pub(crate) fn run() -> Result<()> {
         counted(&mut cargo(&["test", "--workspace", "--no-fail-fast"]))
     });
     step("the README's first command", &mut || {
-        let readme = std::fs::read_to_string(project().join("README.md"))?;
-        let line = readme
-            .lines()
-            .find_map(|line| line.strip_prefix("$ cargo run "));
-        let args: Vec<&str> = line
-            .context("the README runs nothing")?
-            .split(' ')
-            .collect();
-        let mut command = cargo(&["run"]);
-        // A home of its own, so that nothing of this machine is shown or changed.
-        command
-            .args(args)
-            .env("REPERTOIRE_HOME", project().join("target/xtask/home"));
-        Ok(Count::of("readme", checked(&mut command)))
+        Ok(Count::of("readme", readme()))
     });
     step("reference validator", &mut reference::run);
     step("MCP conformance suite", &mut interop::conformance);

@@ -478,7 +478,7 @@ fn t7_a_hostile_server_is_bounded() {
         let refused = place.run(&["add", "mcp", "evil", &server.url]);
         assert_eq!(refused.code(), 7, "{}", refused.err());
         assert!(refused.err().contains(word), "{}", refused.err());
-        assert!(start.elapsed() < Duration::from_secs(60));
+        assert!(start.elapsed() < Duration::from_mins(1));
         // Nothing of it was kept.
         assert_eq!(
             place.json(&["remote", "list", "--json"])["remotes"],
