@@ -369,6 +369,9 @@ pub(crate) enum AddFrom {
         /// The environment variable that holds its token
         #[arg(long, value_name = "NAME", conflicts_with = "command")]
         bearer_env: Option<String>,
+        /// Its name is one of a private network
+        #[arg(long, conflicts_with = "command")]
+        private: bool,
         /// An environment variable to hand to the program
         #[arg(long, value_name = "NAME")]
         env: Vec<String>,

@@ -28,6 +28,7 @@ pub(crate) fn install() {
             return;
         }
         if again || !BUSY.load(Ordering::SeqCst) {
+            repertoire_serve::client::end_all();
             // Stores change in transactions: what was not reported as done was not done.
             let _ = writeln!(std::io::stderr(), "interrupted");
             std::process::exit(i32::from(INTERRUPTED));

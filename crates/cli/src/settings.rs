@@ -75,6 +75,17 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// Where servers keep what they told hosts last, until they know better.
+    pub(crate) fn kept_instructions(&self) -> PathBuf {
+        self.account.join("cache").join("instructions")
+    }
+
+    /// Forgets what servers told hosts last: whom the user trusts has changed.
+    pub(crate) fn forget_instructions(&self) {
+        // There may never have been any.
+        let _ = std::fs::remove_dir_all(self.kept_instructions());
+    }
+
     /// The same settings over these folders only, if any are given.
     pub(crate) fn sources_of(&self, paths: &[PathBuf]) -> Result<Sources> {
         if paths.is_empty() {

@@ -255,7 +255,8 @@ impl Snapshot {
     /// The skill and the file that a `skill://` URI names.
     ///
     /// Skills nest: the innermost one has the file, but never a stranger's before ours, and never
-    /// another server's before one of this.
+    /// another server's before one of this. Among a server's own the innermost one answers for its
+    /// files, trusted or not.
     pub fn locate(&self, uri: &SkillUri) -> Option<(Arc<Entry>, RelPath)> {
         uri.splits()
             .filter_map(|(id, path)| {
@@ -263,7 +264,11 @@ impl Snapshot {
                 let known = entry.head.dynamic || entry.head.file(&path).is_some();
                 known.then(|| (entry.clone(), path))
             })
-            .min_by_key(|(entry, _)| (entry.trusted == Trusted::No, entry.is_remote()))
+            .min_by_key(|(entry, _)| match (entry.is_remote(), entry.trusted) {
+                (true, _) => 2,
+                (false, Trusted::No) => 1,
+                (false, Trusted::Yes) => 0,
+            })
     }
 
     /// The visible prompts behind a name, sorted by name.

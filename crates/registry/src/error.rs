@@ -194,7 +194,7 @@ impl Error {
             Self::EscapesRoot(_) => "copy the file into the skill instead of linking to it",
             Self::NotRegular(_) => "a skill holds regular files only: remove it or replace it",
             Self::NameMismatch { .. } => "rename the folder or change `name:`",
-            Self::Remote { .. } => "check that it runs; `repertoire add mcp` changes where it is",
+            Self::Remote { .. } => "check that it runs, and where: `repertoire remote list`",
             Self::Tampered { .. } => {
                 "list it again with `repertoire remote refresh`; if it stays, ask who runs the server"
             }

@@ -259,8 +259,12 @@ pub(crate) fn changes<'a>(
 }
 
 /// What an approval of a remote skill is about, and what it is bound to.
+///
+/// The frontmatter is part of it, because it is shown before the document is read.
 fn approval(label: &Label, uri: &str, head: &Head) -> (String, String) {
-    (format!("{label} {uri}"), head.digest().to_string())
+    let front = head.frontmatter.as_deref().unwrap_or_default();
+    let binding = Digest::of(format!("{}\n{front}", head.digest()).as_bytes());
+    (format!("{label} {uri}"), binding.to_string())
 }
 
 fn approved(account: &Store, label: &Label, uri: &str, head: &Head) -> Result<Trusted> {
@@ -326,6 +330,7 @@ pub(crate) fn read(
     };
     let expected = entry.head.file(path);
     let kept = expected.and_then(|file| from_cache(cache?, file));
+    let fetched = kept.is_none();
     let bytes = match (kept, expected) {
         (Some(bytes), _) => bytes,
         (None, None) if entry.head.dynamic => {
@@ -354,7 +359,7 @@ pub(crate) fn read(
     if path.is_document() {
         same_frontmatter(&entry.head, &bytes).map_err(tampered)?;
     }
-    if let (Some(cache), Some(file)) = (cache, expected) {
+    if let (Some(cache), Some(file), true) = (cache, expected, fetched) {
         keep(cache, file, &bytes);
     }
     Ok(bytes)
@@ -403,15 +408,13 @@ fn cache_file(cache: &Path, file: &FileEntry) -> PathBuf {
 /// What was kept, if it still is what it was.
 fn from_cache(cache: &Path, file: &FileEntry) -> Option<Bytes> {
     let bytes = std::fs::read(cache_file(cache, file)).ok()?;
-    (Digest::of(&bytes) == file.digest).then(|| bytes.into())
+    let same = bytes.len() as u64 == file.size && Digest::of(&bytes) == file.digest;
+    same.then(|| bytes.into())
 }
 
 /// Keeps bytes under their digest. A cache that cannot be written is only slower.
 fn keep(cache: &Path, file: &FileEntry, bytes: &Bytes) {
     let target = cache_file(cache, file);
-    if target.metadata().is_ok_and(|m| m.len() == file.size) && from_cache(cache, file).is_some() {
-        return;
-    }
     let write = || -> Result<()> {
         let folder = cache.join("remote");
         create_private_dir(&folder)?;

@@ -184,6 +184,9 @@ fn t18_a_planted_store_with_a_forged_listing_harms_nobody() {
         "UPDATE skills SET head = 'x'",
         "UPDATE skills SET path = '../x'",
         "UPDATE skills SET head = json_set(head, '$.files[0].size', -1)",
+        // Text that would end the answer it stands in, and begin another.
+        "UPDATE skills SET head = json_set(head, '$.frontmatter', '{}},\"id\":9}' || char(10) || '{')",
+        "UPDATE skills SET head = json_set(head, '$.frontmatter', '[]')",
     ] {
         let workspace = tempfile::tempdir().unwrap();
         let file = trust::workspace_store(workspace.path());

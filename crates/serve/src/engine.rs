@@ -4,7 +4,7 @@
 //! waits for one. Whatever needs it waits until it is there.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -100,6 +100,16 @@ impl Options {
     }
 }
 
+/// What is not taken, and why.
+fn messages(registry: &Registry) -> HashSet<String> {
+    let notices = registry.notices().into_iter();
+    let shown = notices.map(|n| {
+        let message = repertoire_core::text::terminal_safe(&n.message).into_owned();
+        format!("[{}] {message}", n.code)
+    });
+    shown.collect()
+}
+
 /// A registry that is being served.
 #[derive(Debug)]
 pub struct Engine {
@@ -165,10 +175,12 @@ impl Engine {
         }
         let engine = Arc::downgrade(self);
         let follow = registry.clone();
+        // Before anybody can ask: what changes from here on is told.
+        let mut seen = follow.snapshot().seq();
+        let mut known: HashSet<String> = messages(&follow);
         drop(self.registry.set(Ok(registry)));
         self.keep_instructions();
         std::thread::spawn(move || {
-            let mut seen = follow.snapshot().seq();
             loop {
                 // Short waits, so that the thread ends soon after its engine.
                 let news = follow.wait_events(seen, Duration::from_millis(500));
@@ -179,6 +191,12 @@ impl Engine {
                 if changed {
                     seen = follow.snapshot().seq();
                     engine.seq.send_replace(seen);
+                    // A skill that is no longer taken is not dropped without a word.
+                    let now = messages(&follow);
+                    for message in now.difference(&known) {
+                        tracing::warn!("skipped {message}");
+                    }
+                    known = now;
                     engine.keep_instructions();
                 }
                 if engine.stop.is_cancelled() {

@@ -35,7 +35,15 @@ pub(crate) fn of(snapshot: &Snapshot, tokens: usize) -> String {
     let total = trusted().count();
     let mut out = String::from(HEAD);
     if total == 0 {
-        out.push_str("There are none yet.\n");
+        let strangers = snapshot.skills().filter(|entry| entry.has_files()).count();
+        // Writing to a string cannot fail.
+        let _ = match strangers {
+            0 => writeln!(out, "There are none yet."),
+            _ => writeln!(
+                out,
+                "None of the {strangers} here is approved to be named here."
+            ),
+        };
         return out;
     }
     let note = |left: usize| format!("… and {left} more, cut to keep this short: skills_list\n");

@@ -120,6 +120,7 @@ async fn serve(engine: Arc<Engine>, input: Patient, output: Output) -> Result<()
         output: output.clone(),
         hand_over: send,
         handshake: Handshake::None,
+        opened: false,
     };
     // Not a task: it waits for the host for as long as the host likes.
     std::thread::spawn(move || reader.run(BufReader::with_capacity(64 * 1024, input)));
@@ -179,6 +180,8 @@ struct Reader {
     output: Output,
     hand_over: mpsc::Sender<ClientJsonRpcMessage>,
     handshake: Handshake,
+    /// Whether anything was asked yet.
+    opened: bool,
 }
 
 impl Reader {
@@ -218,7 +221,14 @@ impl Reader {
             }
         }
         match serde_json::from_slice::<ClientJsonRpcMessage>(line) {
-            Ok(message) => self.hand_over.blocking_send(message).map_err(|_| Gone),
+            Ok(message) => {
+                self.opened |= matches!(message, ClientJsonRpcMessage::Request(_));
+                if !self.opened {
+                    // Before the first question there is nothing to be told, and no answer due.
+                    return Ok(());
+                }
+                self.hand_over.blocking_send(message).map_err(|_| Gone)
+            }
             Err(error) => self.wrong(line, &error),
         }
     }

@@ -150,7 +150,7 @@ fn run_with(command: Command, settings: &Settings, output: &Output) -> Result<Ex
 fn open(paths: &[PathBuf], settings: &Settings, output: &Output) -> Result<Arc<Registry>> {
     let sources = settings.sources_of(paths)?;
     let registry = output.working("reading skills", || Registry::open(sources))?;
-    Pool::of(&registry)?;
+    Pool::of(&registry);
     if let Some(problem) = &settings.workspace_problem
         && paths.is_empty()
     {

@@ -8,7 +8,7 @@ use repertoire_registry::{
     Error, Origin, Reference, Registry, Scope,
     remote::{Label, Refused},
 };
-use repertoire_serve::client::{Pool, Target};
+use repertoire_serve::client::{Pool, Reach, Target};
 use serde_json::json;
 
 use super::open;
@@ -24,16 +24,17 @@ pub(crate) fn add(from: AddFrom, settings: &Settings, output: &Output) -> Result
         label,
         url,
         bearer_env,
+        private,
         env,
         command,
     } = from;
     let target = match url {
-        Some(url) => Target::http(&url, bearer_env)?,
+        Some(url) => Target::http(&url, bearer_env, private.then_some(Reach::Private))?,
         None => Target::command(command, env)?,
     };
     let registry = open(&[], settings, output)?;
     need_account(&registry)?;
-    let pool = Pool::of(&registry)?;
+    let pool = Pool::of(&registry);
     let refused = output.working("asking the server", || pool.add(&registry, &label, &target))?;
     tell_refused(&label, &refused, output);
     let skills = of(&registry, &label);
@@ -81,6 +82,7 @@ pub(crate) fn run(
     output: &Output,
 ) -> Result<ExitCode> {
     let registry = open(&[], settings, output)?;
+    settings.forget_instructions();
     match command {
         RemoteCommand::List => list(&registry, output),
         RemoteCommand::Refresh { labels } => refresh(&registry, labels, output),
@@ -90,6 +92,9 @@ pub(crate) fn run(
                     what: "server",
                     name: label.to_string(),
                 });
+            }
+            if output.json {
+                output.print_json(&json!({"removed": label}))?;
             }
             output.note(format!("{label} is forgotten"));
             Ok(ExitCode::SUCCESS)
@@ -128,7 +133,7 @@ fn list(registry: &Registry, output: &Output) -> Result<ExitCode> {
 }
 
 fn refresh(registry: &Registry, labels: Vec<Label>, output: &Output) -> Result<ExitCode> {
-    let pool = Pool::of(registry)?;
+    let pool = Pool::of(registry);
     let labels = if labels.is_empty() {
         let remotes = registry.store(Scope::Account)?.remotes()?;
         let labels = remotes
@@ -139,21 +144,29 @@ fn refresh(registry: &Registry, labels: Vec<Label>, output: &Output) -> Result<E
         labels
     };
     let mut failed = None;
+    let mut told = Vec::new();
     let only = labels.len() == 1;
     for label in labels {
         match output.working("asking the server", || pool.refresh(registry, &label)) {
             Ok(refused) => {
                 tell_refused(&label, &refused, output);
                 let skills = of(registry, &label).len();
-                output.note(format!("{label}: {}", count(skills, "skill")));
+                told.push(json!({"label": label, "skills": skills, "refused": refused.len()}));
+                if !output.json {
+                    output.note(format!("{label}: {}", count(skills, "skill")));
+                }
             }
             // One that is away must not keep the others from being asked.
             Err(error) if only => return Err(error.into()),
             Err(error) => {
+                told.push(json!({"label": label, "error": error.to_string()}));
                 output.warn(terminal_safe(&error.to_string()));
                 failed = Some(());
             }
         }
+    }
+    if output.json {
+        output.print_json(&json!({"remotes": told}))?;
     }
     Ok(match failed {
         Some(()) => ExitCode::from(PROBLEMS),
@@ -175,13 +188,20 @@ pub(crate) fn approve(
             name: skill.to_string(),
         });
     };
+    settings.forget_instructions();
     if revoke {
         if !registry.disapprove(entry)? {
             bail!(Usage(format!("{} was not approved", entry.id)));
         }
+        if output.json {
+            output.print_json(&json!({"skill": entry.id, "approved": false}))?;
+        }
         output.note(format!("{} is no longer approved", entry.id));
     } else {
         registry.approve(entry)?;
+        if output.json {
+            output.print_json(&json!({"skill": entry.id, "approved": true}))?;
+        }
         output.note(format!(
             "{} is approved with its {} as they are now; any change takes that back",
             entry.id,

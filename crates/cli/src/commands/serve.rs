@@ -1,6 +1,8 @@
 //! `mcp` and `serve`: the catalogue for hosts, over stdio and over HTTP.
 
-use std::{fmt::Write as _, net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc};
+use std::{
+    fmt::Write as _, net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration,
+};
 
 use anyhow::{Context, Result, bail};
 use repertoire_core::{Digest, SkillId, text::terminal_safe};
@@ -42,10 +44,16 @@ pub(crate) fn mcp(
     let runtime = runtime()?;
     let _entered = runtime.enter();
     let engine = engine(paths, expose, settings, output, |_| {})?;
-    runtime.spawn(follow_remotes(engine.clone()));
+    let remotes = runtime.spawn(follow_remotes(engine.clone()));
     let stop = engine.clone();
     interrupt::shut_down_with(move || stop.shut_down());
-    let ended = runtime.block_on(repertoire_serve::serve_stdio(engine));
+    let ended = runtime.block_on(async {
+        let ended = repertoire_serve::serve_stdio(engine.clone()).await;
+        engine.shut_down();
+        // Programs that were started for this host end with it.
+        let _ = tokio::time::timeout(Duration::from_secs(2), remotes).await;
+        ended
+    });
     // A read of stdin may still be waiting for a host that will not write again.
     runtime.shutdown_background();
     ended?;
@@ -59,6 +67,7 @@ pub(crate) fn http(
     settings: &Settings,
     output: &Output,
 ) -> Result<ExitCode> {
+    check_names(&listen)?;
     let auth = auth(&listen, settings)?;
     let access_log = match listen.access_log.as_deref() {
         None => None,
@@ -82,8 +91,15 @@ pub(crate) fn http(
                 Output::whisper(&format!("serving {skills}\n"));
             }
         })?;
-        tokio::spawn(follow_remotes(engine.clone()));
-        output.note(format!("listening on http://{address}/mcp; Ctrl-C ends"));
+        let remotes = tokio::spawn(follow_remotes(engine.clone()));
+        let who = match &auth {
+            Auth::Open => "for everybody who can reach it",
+            Auth::Tokens(tokens) if tokens.are_required() => "for whoever has a token",
+            Auth::Tokens(_) => "for every program on this machine, as there is no token",
+        };
+        output.note(format!(
+            "listening on http://{address}/mcp {who}; Ctrl-C ends"
+        ));
         if output.json {
             let line = serde_json::json!({"url": format!("http://{address}/mcp")});
             output.print(&format!("{line}\n"))?;
@@ -116,17 +132,41 @@ pub(crate) fn http(
             ended = listener.serve(engine.clone(), options, until) => ended?,
             error = failed => return Err(error.into()),
         }
+        // Programs that were started for this server end with it.
+        let _ = tokio::time::timeout(Duration::from_secs(2), remotes).await;
         Ok(ExitCode::SUCCESS)
     })
 }
 
 /// Keeps in touch with other servers, if the account names any.
 async fn follow_remotes(engine: Arc<Engine>) {
-    if let Ok(registry) = engine.registry().await
-        && let Ok(pool) = Pool::of(registry)
-    {
-        pool.follow(engine).await;
+    if let Ok(registry) = engine.registry().await {
+        Pool::of(registry).follow(engine).await;
     }
+}
+
+/// Refuses names and origins that no request could ever have.
+fn check_names(listen: &Listen) -> Result<()> {
+    for host in &listen.hosts {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
+        if host.is_empty() || host.contains("//") || !host.chars().all(plain) {
+            bail!(Usage(format!(
+                "--host {host:?}: write a name without scheme and path, such as skills.example.com"
+            )));
+        }
+    }
+    for origin in &listen.origins {
+        let rest = origin
+            .strip_prefix("https://")
+            .or_else(|| origin.strip_prefix("http://"));
+        let rest = rest.map(|rest| rest.trim_end_matches('/'));
+        if rest.is_none_or(|rest| rest.is_empty() || rest.contains(['/', ' ', '@'])) {
+            bail!(Usage(format!(
+                "--origin {origin:?}: write scheme and host, such as https://app.example.com"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn runtime() -> Result<Runtime> {
@@ -150,7 +190,7 @@ fn engine(
     let prompts = exposure(which)?;
     // What the instructions say follows from what is opened, and how it is offered.
     let key = Digest::of(format!("{sources:?}{prompts:?}").as_bytes()).hex();
-    let kept = settings.account.join("cache").join("instructions");
+    let kept = settings.kept_instructions();
     let options = Options {
         prompts,
         watch: !expose.no_watch,
@@ -158,6 +198,10 @@ fn engine(
         ..Options::default()
     };
     let problem = settings.workspace_problem.clone();
+    let wanted = match &options.prompts {
+        Exposure::Only(ids) => ids.clone(),
+        Exposure::All | Exposure::None => Vec::new(),
+    };
     let quiet = output.quiet();
     Ok(Engine::open(sources, options, move |registry| {
         // Writing to a string cannot fail.
@@ -170,6 +214,13 @@ fn engine(
                 words,
                 "workspace {} is not trusted: its skills can be read, they are no prompts",
                 terminal_safe(&workspace.to_string_lossy())
+            );
+        }
+        let snapshot = registry.snapshot();
+        for id in wanted.iter().filter(|id| snapshot.get(id).is_none()) {
+            let _ = writeln!(
+                words,
+                "warning: --prompts names {id}, and there is no such skill"
             );
         }
         let skipped = registry.notices();
@@ -196,16 +247,28 @@ fn engine(
 }
 
 fn exposure(which: &[String]) -> Result<Exposure> {
+    let usage = "--prompts takes `all`, `none`, or ids with commas between them";
     match which {
         [] => Ok(Exposure::All),
         [word] if word == "all" => Ok(Exposure::All),
         [word] if word == "none" => Ok(Exposure::None),
         ids => {
             let ids = ids.iter().map(|id| id.trim().parse::<SkillId>());
-            let ids = ids.collect::<Result<_, _>>();
-            Ok(Exposure::Only(ids.context("prompts: all, none, or ids")?))
+            let ids = ids.collect::<Result<Vec<_>, _>>();
+            match ids {
+                Ok(ids) if ids.iter().all(|id| !matches!(id.as_str(), "all" | "none")) => {
+                    Ok(Exposure::Only(ids))
+                }
+                Ok(_) => bail!(Usage(usage.to_owned())),
+                Err(error) => bail!(Usage(format!("{usage}: {error}"))),
+            }
         }
     }
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "as `is_err_and` gives it")]
+fn is_missing(error: std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::NotFound
 }
 
 /// Tokens count as soon as there is one; an address that others can reach does not go without.
@@ -214,11 +277,18 @@ fn auth(listen: &Listen, settings: &Settings) -> Result<Auth> {
         return Ok(Auth::Open);
     }
     let open_to_others = !listen.address.ip().is_loopback();
-    let store = Store::open(&settings.account.join(trust::STORE), Trust::Own);
-    let store = match store {
+    let file = settings.account.join(trust::STORE);
+    let store = match Store::open(&file, Trust::Own) {
         Ok(store) => store,
-        // Whoever may not write there cannot have made a token either.
-        Err(error) if !open_to_others && error.code() == "io_error" => return Ok(Auth::Open),
+        // Where nothing may be written there may still be tokens to read.
+        Err(error) if error.code() == "io_error" => match Store::open(&file, Trust::ReadOnly) {
+            Ok(store) => store,
+            // Without a store there never was a token.
+            Err(_) if !open_to_others && file.symlink_metadata().is_err_and(is_missing) => {
+                return Ok(Auth::Open);
+            }
+            Err(error) => return Err(error.into()),
+        },
         Err(error) => return Err(error.into()),
     };
     if open_to_others && store.tokens()?.is_empty() {

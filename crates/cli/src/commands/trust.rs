@@ -32,6 +32,7 @@ pub(crate) fn run(
     } else {
         trust::trust(&account, &workspace)?;
     }
+    settings.forget_instructions();
     if output.json {
         output.print_json(&json!({"workspace": workspace, "trusted": !revoke}))?;
     }

@@ -147,7 +147,11 @@ impl Registry {
     pub fn prompt_text(&self, entry: &Entry) -> Result<String> {
         let document = self.file(entry, &RelPath::document())?;
         let mut references = Vec::new();
+        let strangers = self.strangers_within(entry);
         for file in entry.files().filter(|f| !f.path.is_document()) {
+            if strangers.iter().any(|s| file.path.as_str().starts_with(s)) {
+                continue;
+            }
             if !mime::is_text(&entry.mime(&file.path)) {
                 continue;
             }
@@ -161,6 +165,25 @@ impl Registry {
             document,
             references.iter().map(|(path, text)| (path, text.as_str())),
         ))
+    }
+
+    /// The folders within a skill of another server that are skills nobody approved: they have no
+    /// effect through the one around them.
+    fn strangers_within(&self, entry: &Entry) -> Vec<String> {
+        if !entry.is_remote() {
+            return Vec::new();
+        }
+        let snapshot = self.snapshot();
+        let nested = entry.head.files.iter().filter_map(|file| {
+            let folder = file.path.as_str().strip_suffix("SKILL.md")?;
+            let name = folder.strip_suffix('/')?;
+            let id: Option<SkillId> = format!("{}/{name}", entry.id).parse().ok();
+            let approved = id
+                .and_then(|id| snapshot.get(&id).map(|e| e.trusted == Trusted::Yes))
+                .unwrap_or(false);
+            (!approved).then(|| folder.to_owned())
+        });
+        nested.collect()
     }
 
     /// The text of a static prompt; `None` if a function renders it.

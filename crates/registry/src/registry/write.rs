@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use repertoire_core::{Prompt, PromptName, SkillId};
+use repertoire_core::{Prompt, PromptName, RelPath, SkillId};
 use serde_json::{Value, json};
 
 use super::{Registry, SKILLS};
@@ -116,14 +116,8 @@ impl Registry {
     pub fn put_listing(&self, label: &Label, listing: &[Listed]) -> Result<Vec<Refused>> {
         let attached = self.attached(Scope::Account)?;
         let (_, refused) = remote::entries(&attached.store, label, listing)?;
-        let same = attached.store.remotes()?.into_iter().any(|known| {
-            known.label == label.as_str() && known.listing.as_ref() == Some(&json!(listing))
-        });
-        if !same
-            && !attached
-                .store
-                .put_listing(label.as_str(), &json!(listing))?
-        {
+        let listing = json!(listing);
+        if !attached.store.put_listing(label.as_str(), &listing)? {
             return Err(Error::NotFound {
                 what: "server",
                 name: label.to_string(),
@@ -144,6 +138,10 @@ impl Registry {
     /// Approves a skill of another server, with exactly the files it has now.
     pub fn approve(&self, entry: &Entry) -> Result<()> {
         let attached = self.attached(Scope::Account)?;
+        // What is approved is what was seen: the document has to say what was listed of it.
+        if entry.is_remote() && !entry.head.dynamic {
+            self.file(entry, &RelPath::document())?;
+        }
         remote::approve(&attached.store, entry)?;
         self.sync_store(attached)
     }

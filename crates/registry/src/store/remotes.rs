@@ -39,6 +39,14 @@ impl Store {
     pub fn put_listing(&self, label: &str, listing: &Value) -> Result<bool> {
         let (label, listing) = (label.to_owned(), listing.to_string());
         self.write(move |c| {
+            // Having asked is worth a date; it is news only if the answer is.
+            let same = c.execute(
+                "UPDATE remotes SET listed_at = ?3 WHERE label = ?1 AND listing = ?2",
+                params![label, listing, now()],
+            )?;
+            if same > 0 {
+                return Ok(true);
+            }
             let changed = c.execute(
                 "UPDATE remotes SET listing = ?2, listed_at = ?3 WHERE label = ?1",
                 params![label, listing, now()],
@@ -56,6 +64,12 @@ impl Store {
         self.write(move |c| {
             let removed = c.execute("DELETE FROM remotes WHERE label = ?1", [&label])? > 0;
             if removed {
+                // Whoever gets the label next was never approved.
+                c.execute(
+                    "DELETE FROM approvals WHERE kind = 'remote-skill'
+                     AND substr(subject, 1, length(?1) + 1) = ?1 || ' '",
+                    [&label],
+                )?;
                 events::record(c, "remove", "remote", &label)?;
             }
             Ok(removed)

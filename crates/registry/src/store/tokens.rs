@@ -84,6 +84,11 @@ impl Store {
         };
         let row = token.clone();
         let added = self.write(move |c| {
+            // A name is free again once its token counts no more.
+            c.execute(
+                "DELETE FROM tokens WHERE name = ?1 AND expires_at <= ?2",
+                params![row.name, now()],
+            )?;
             Ok(c.execute(
                 "INSERT OR IGNORE INTO tokens VALUES (?1, ?2, ?3, ?4, ?5)",
                 params![

@@ -19,12 +19,12 @@ use reqwest::{
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION},
     redirect::Policy,
 };
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::RawValue};
 use tokio::time::Instant;
 use url::Url;
 
 use super::{
-    Failure, Question, Result, message, result,
+    Envelope, Failure, Message, Question, Result,
     target::{Reach, Target, is_public},
 };
 
@@ -67,10 +67,9 @@ impl Http {
         if let Some(ip) = url
             .host_str()
             .and_then(|h| h.trim_matches(['[', ']']).parse().ok())
-            && *reach == Reach::Public
-            && !is_public(ip)
+            && (*reach == Reach::Public) != is_public(ip)
         {
-            return Err(Failure::Gone(format!("{ip} is a private address")));
+            return Err(Failure::Gone(format!("{ip} is not where it was added")));
         }
         // The provider may have been installed by whoever embeds us.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -93,9 +92,9 @@ impl Http {
         })
     }
 
-    pub(super) async fn ask(&self, question: Question<'_>) -> Result<Value> {
+    pub(super) async fn ask(&self, question: Question<'_>) -> Result<Message> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let body = message(id, &question);
+        let body = super::question(id, &question);
         let mut headers = HeaderMap::new();
         let text = |text: &str| HeaderValue::from_str(text).ok();
         if let Some(version) = question.version.and_then(text) {
@@ -115,10 +114,14 @@ impl Http {
             {
                 let _ = self.session.set(session.clone());
             }
-            answer(response, id, question.limit).await
+            if self.session.get().is_some() && response.status() == StatusCode::NOT_FOUND {
+                // It has been restarted, or lost patience; a new handshake is due.
+                return Err(Failure::Gone("has ended the session".into()));
+            }
+            answer(response, id, question.limit, question.until).await
         };
         let answer = tokio::time::timeout_at(question.until, work).await;
-        result(answer.map_err(|_| Failure::Gone("did not answer in time".into()))??)
+        answer.map_err(|_| late())?
     }
 
     pub(super) async fn tell(&self, method: &str, version: &str, until: Instant) -> Result<()> {
@@ -128,7 +131,7 @@ impl Http {
             headers.insert("mcp-protocol-version", version);
         }
         let told = tokio::time::timeout_at(until, self.post(&body, headers)).await;
-        told.map_err(|_| Failure::Gone("did not answer in time".into()))??;
+        told.map_err(|_| late())??;
         Ok(())
     }
 
@@ -186,6 +189,10 @@ fn static_name(name: &'static str) -> reqwest::header::HeaderName {
     reqwest::header::HeaderName::from_static(name)
 }
 
+fn late() -> Failure {
+    Failure::Gone("did not answer in time".into())
+}
+
 /// The innermost reason of an error.
 fn cause(error: &(dyn std::error::Error + 'static)) -> String {
     let mut inner = error;
@@ -196,7 +203,7 @@ fn cause(error: &(dyn std::error::Error + 'static)) -> String {
 }
 
 /// The answer with this id, from a body of JSON or a stream of events.
-async fn answer(response: Response, id: u64, limit: usize) -> Result<Value> {
+async fn answer(response: Response, id: u64, limit: usize, until: Instant) -> Result<Message> {
     let status = response.status();
     let kind = response.headers().get(CONTENT_TYPE);
     let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
@@ -220,6 +227,8 @@ async fn answer(response: Response, id: u64, limit: usize) -> Result<Value> {
     }
     let mut stream = response.bytes_stream();
     let mut buffer: Vec<u8> = Vec::new();
+    // How much of it was already searched for the end of an event.
+    let mut searched = 0;
     let mut total = 0usize;
     while let Some(chunk) = stream.next().await {
         let chunk =
@@ -228,20 +237,26 @@ async fn answer(response: Response, id: u64, limit: usize) -> Result<Value> {
         if total > limit {
             return Err(Failure::Unusable(format!("sent more than {limit} bytes")));
         }
+        // A stream that is never empty never gives a timer its turn.
+        if Instant::now() >= until {
+            return Err(late());
+        }
         buffer.extend_from_slice(&chunk);
         if events {
-            while let Some(event) = take_event(&mut buffer) {
-                if let Some(found) = ours(&event, id) {
-                    return Ok(found);
+            while let Some(event) = take_event(&mut buffer, &mut searched) {
+                if is_ours(&event, id) {
+                    return Ok(Message(event));
                 }
             }
         }
     }
     let rest = if events { take_data(&buffer) } else { buffer };
-    ours(&rest, id).ok_or_else(|| {
-        if status.is_success() {
-            return Failure::Unusable("sent no answer to the question".into());
-        }
+    if is_ours(&rest, id) {
+        return Ok(Message(rest));
+    }
+    Err(if status.is_success() {
+        Failure::Unusable("sent no answer to the question".into())
+    } else {
         Failure::Answer {
             code: i64::from(status.as_u16()),
             message: status.to_string(),
@@ -249,25 +264,34 @@ async fn answer(response: Response, id: u64, limit: usize) -> Result<Value> {
     })
 }
 
-/// The message with this id; an error without any is taken as meant for us.
-fn ours(bytes: &[u8], id: u64) -> Option<Value> {
-    let value: Value = serde_json::from_slice(bytes).ok()?;
-    let answer = value.get("result").is_some() || value.get("error").is_some();
-    let meant = match value.get("id") {
-        Some(Value::Null) | None => value.get("error").is_some(),
-        Some(other) => *other == id,
+/// Whether this is the answer with this id; an error without any is taken as meant for us.
+fn is_ours(bytes: &[u8], id: u64) -> bool {
+    let Ok(envelope) = serde_json::from_slice::<Envelope<'_>>(bytes) else {
+        return false;
     };
-    (answer && meant).then_some(value)
+    let answer = envelope.result.is_some() || envelope.error.is_some();
+    let meant = match envelope.id.map(RawValue::get) {
+        None | Some("null") => envelope.error.is_some(),
+        Some(other) => other == id.to_string(),
+    };
+    answer && meant
 }
 
 /// Takes one whole event from the front of what arrived, and gives its data.
-fn take_event(buffer: &mut Vec<u8>) -> Option<Vec<u8>> {
+fn take_event(buffer: &mut Vec<u8>, searched: &mut usize) -> Option<Vec<u8>> {
+    // The end may have begun in what was searched already.
+    let from = searched.saturating_sub(3);
+    let fresh = buffer.get(from..).unwrap_or_default();
     let end = |pattern: &[u8]| {
-        let at = buffer.windows(pattern.len()).position(|w| w == pattern);
-        at.map(|at| (at, pattern.len()))
+        let at = fresh.windows(pattern.len()).position(|w| w == pattern);
+        at.map(|at| (from + at, pattern.len()))
     };
     let ends = [end(b"\n\n"), end(b"\r\n\r\n"), end(b"\r\r")];
-    let (at, length) = ends.into_iter().flatten().min()?;
+    let Some((at, length)) = ends.into_iter().flatten().min() else {
+        *searched = buffer.len();
+        return None;
+    };
+    *searched = 0;
     let event: Vec<u8> = buffer.drain(..at + length).collect();
     Some(take_data(&event))
 }
@@ -305,13 +329,16 @@ impl Resolve for Pinned {
             }
             let found = tokio::net::lookup_host((host.as_str(), 0)).await?;
             let found: Vec<SocketAddr> = found.collect();
-            if reach == Reach::Public
-                && let Some(bad) = found.iter().find(|a| !is_public(a.ip()))
-            {
-                let reason = format!(
-                    "{host} leads to {}, a private address, and did not when it was added",
-                    bad.ip()
-                );
+            let wrong = found.iter().find(|a| match reach {
+                Reach::Public => !is_public(a.ip()),
+                Reach::Private => is_public(a.ip()),
+            });
+            if let Some(wrong) = wrong {
+                let word = match reach {
+                    Reach::Public => "a private address",
+                    Reach::Private => "a public address",
+                };
+                let reason = format!("{host} leads to {}, {word}: refused", wrong.ip());
                 return Err(reason.into());
             }
             lock().insert(host, found.clone());
@@ -328,11 +355,18 @@ mod tests {
     fn events_are_cut_where_they_end() {
         let mut buffer =
             b": hi\n\nevent: message\ndata: {\"a\":\ndata: 1}\n\ndata: x\r\n\r\nda".to_vec();
-        assert_eq!(take_event(&mut buffer), Some(Vec::new()));
-        assert_eq!(take_event(&mut buffer), Some(b"{\"a\":\n1}".to_vec()));
-        assert_eq!(take_event(&mut buffer), Some(b"x".to_vec()));
-        assert_eq!(take_event(&mut buffer), None);
+        let mut searched = 0;
+        let mut next = |buffer: &mut Vec<u8>| take_event(buffer, &mut searched);
+        assert_eq!(next(&mut buffer), Some(Vec::new()));
+        assert_eq!(next(&mut buffer), Some(b"{\"a\":\n1}".to_vec()));
+        assert_eq!(next(&mut buffer), Some(b"x".to_vec()));
+        assert_eq!(next(&mut buffer), None);
         assert_eq!(buffer, b"da");
+        // An end that comes in two pieces is found.
+        buffer.extend_from_slice(b"ta: y\n");
+        assert_eq!(next(&mut buffer), None);
+        buffer.extend_from_slice(b"\n");
+        assert_eq!(next(&mut buffer), Some(b"y".to_vec()));
     }
 
     #[tokio::test]

@@ -12,15 +12,17 @@ mod pool;
 mod process;
 mod target;
 
-use std::{fmt, time::Duration};
+use std::{borrow::Cow, collections::HashSet, fmt, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use repertoire_registry::remote::{Listed, MAX_SKILLS};
-use serde_json::{Map, Value, json};
+use repertoire_registry::remote::{Listed, MAX_SKILLS, Refused};
+use serde::Deserialize;
+use serde_json::{Map, Value, json, value::RawValue};
 use tokio::time::Instant;
 
 pub use pool::Pool;
+pub use process::end_all;
 pub use target::{Reach, Target};
 
 /// The newest revision, which has no sessions.
@@ -38,6 +40,8 @@ const LISTING: Duration = Duration::from_mins(2);
 const MAX_PAGES: usize = 1000;
 /// The most bytes of one page.
 const MAX_PAGE: usize = 8 * 1024 * 1024;
+/// The most bytes of one entry of it.
+const MAX_ENTRY: usize = 512 * 1024;
 /// The most bytes of a whole listing.
 const MAX_LISTING: usize = 64 * 1024 * 1024;
 
@@ -129,7 +133,7 @@ impl Connection {
         params: Map<String, Value>,
         limit: usize,
         until: Instant,
-    ) -> Result<Value> {
+    ) -> Result<Message> {
         let question = Question {
             method,
             params,
@@ -140,11 +144,12 @@ impl Connection {
         self.channel.ask(question).await
     }
 
-    /// Everything the server lists, page by page.
-    pub(crate) async fn list(&self) -> Result<Vec<Listed>> {
+    /// Everything the server lists, page by page, and what of it cannot even be read.
+    pub(crate) async fn list(&self) -> Result<(Vec<Listed>, Vec<Refused>)> {
         let until = Instant::now() + LISTING;
         let mut found = Vec::new();
-        let mut cursors = std::collections::HashSet::new();
+        let mut refused = Vec::new();
+        let mut cursors = HashSet::new();
         let mut cursor: Option<String> = None;
         let mut bytes = 0;
         for _ in 0..MAX_PAGES {
@@ -153,30 +158,27 @@ impl Connection {
                 params.insert("cursor".into(), cursor.as_str().into());
             }
             let until = until.min(Instant::now() + ANSWER);
-            let mut page = self.ask("skills/list", params, MAX_PAGE, until).await?;
-            let skills = page.get_mut("skills").map(Value::take);
-            let Some(Value::Array(skills)) = skills else {
-                return Err(Failure::Unusable("skills/list gave no `skills`".into()));
-            };
-            for skill in skills {
-                bytes += weight(&skill);
-                let listed = serde_json::from_value::<Listed>(skill)
-                    .map_err(|error| Failure::Unusable(format!("skills/list: {error}")))?;
-                found.push(listed);
+            let message = self.ask("skills/list", params, MAX_PAGE, until).await?;
+            let page: Page<'_> = message.result("skills/list")?;
+            for raw in page.skills {
+                bytes += raw.get().len();
+                match read_entry(raw.get()) {
+                    Ok(listed) => found.push(listed),
+                    Err(one) => refused.push(one),
+                }
             }
-            if found.len() > MAX_SKILLS || bytes > MAX_LISTING {
+            if found.len() + refused.len() > MAX_SKILLS || bytes > MAX_LISTING {
                 return Err(Failure::Unusable(format!(
                     "lists more than {MAX_SKILLS} skills, or more than {MAX_LISTING} bytes of them"
                 )));
             }
-            cursor = match page.get("nextCursor") {
-                None | Some(Value::Null) => return Ok(found),
-                Some(Value::String(next)) => Some(next.clone()),
-                Some(_) => return Err(Failure::Unusable("`nextCursor` is no string".into())),
+            let Some(next) = page.next_cursor else {
+                return Ok((found, refused));
             };
-            if !cursors.insert(cursor.clone()) {
+            if !cursors.insert(next.clone()) {
                 return Err(Failure::Unusable("its pages go round in a circle".into()));
             }
+            cursor = Some(next);
         }
         Err(Failure::Unusable(format!(
             "has more than {MAX_PAGES} pages"
@@ -191,34 +193,137 @@ impl Connection {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let wire = limit.saturating_mul(6).saturating_add(64 * 1024);
         let until = Instant::now() + ANSWER;
-        let answer = self.ask("resources/read", params, wire, until).await?;
+        let message = self.ask("resources/read", params, wire, until).await?;
+        let Contents { contents } = message.result("resources/read")?;
         let unusable = |reason: &str| Failure::Unusable(format!("{uri}: {reason}"));
-        let content = answer.get("contents").and_then(Value::as_array);
-        let content = content.and_then(|contents| {
-            let mut ours = contents.iter();
-            ours.find(|content| content.get("uri").and_then(Value::as_str) == Some(uri))
-        });
+        let content = contents.0.into_iter().find(|content| content.uri == uri);
         let content = content.ok_or_else(|| unusable("is not in the answer"))?;
-        let field = |key| content.get(key).and_then(Value::as_str);
-        let bytes: Bytes = match (field("text"), field("blob")) {
-            (Some(text), None) => text.to_owned().into(),
-            (None, Some(blob)) => STANDARD
-                .decode(blob)
-                .map_err(|_| unusable("is no base64"))?
-                .into(),
-            _ => return Err(unusable("has neither text nor blob")),
-        };
-        Ok(bytes)
+        match (content.text, content.blob) {
+            (Some(text), None) => Ok(text.into_owned().into()),
+            (None, Some(blob)) => {
+                let bytes = STANDARD.decode(&*blob);
+                Ok(bytes.map_err(|_| unusable("is no base64"))?.into())
+            }
+            _ => Err(unusable("has neither text nor blob")),
+        }
     }
 }
 
-/// The bytes a value takes, about.
-fn weight(value: &Value) -> usize {
-    match value {
-        Value::String(text) => text.len() + 2,
-        Value::Array(items) => items.iter().map(weight).sum::<usize>() + 2,
-        Value::Object(fields) => fields.iter().map(|(k, v)| k.len() + 4 + weight(v)).sum(),
-        _ => 8,
+/// One entry of a listing, or why it cannot be read.
+fn read_entry(raw: &str) -> std::result::Result<Listed, Refused> {
+    let refuse = |message: String| {
+        #[derive(Deserialize)]
+        struct Named {
+            uri: Option<String>,
+        }
+        let named = serde_json::from_str::<Named>(raw).ok().and_then(|n| n.uri);
+        Refused {
+            uri: crate::error::shorten(&named.unwrap_or_default()),
+            code: "invalid_entry",
+            message,
+        }
+    };
+    if raw.len() > MAX_ENTRY {
+        return Err(refuse(format!("its entry has more than {MAX_ENTRY} bytes")));
+    }
+    serde_json::from_str(raw).map_err(|error| refuse(error.to_string()))
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Page<'a> {
+    #[serde(borrow)]
+    skills: Vec<&'a RawValue>,
+    #[serde(default)]
+    next_cursor: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Contents<'a> {
+    #[serde(borrow)]
+    contents: Few<'a>,
+}
+
+#[derive(Deserialize)]
+struct Content<'a> {
+    #[serde(borrow)]
+    uri: Cow<'a, str>,
+    #[serde(borrow, default)]
+    text: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    blob: Option<Cow<'a, str>>,
+}
+
+/// A few contents: who sends more than that has something else in mind.
+struct Few<'a>(Vec<Content<'a>>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Few<'a> {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Few<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("at most 16 contents")
+            }
+
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(
+                self,
+                mut from: A,
+            ) -> std::result::Result<Few<'de>, A::Error> {
+                let mut few = Vec::new();
+                while let Some(content) = from.next_element()? {
+                    few.push(content);
+                    if few.len() > 16 {
+                        return Err(serde::de::Error::invalid_length(few.len(), &self));
+                    }
+                }
+                Ok(Few(few))
+            }
+        }
+        from.deserialize_seq(Visitor)
+    }
+}
+
+/// An answer as it came: looked at no further than it is needed.
+#[derive(Debug)]
+pub(crate) struct Message(Vec<u8>);
+
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow, default)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    method: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    result: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
+}
+
+impl Message {
+    /// The result, or the error it is.
+    fn result<'a, T: Deserialize<'a>>(&'a self, method: &str) -> Result<T> {
+        let wrong = |error: serde_json::Error| Failure::Unusable(format!("{method}: {error}"));
+        let envelope: Envelope<'_> = serde_json::from_slice(&self.0).map_err(wrong)?;
+        if let Some(error) = envelope.error {
+            #[derive(Default, Deserialize)]
+            struct Wire<'a> {
+                #[serde(default)]
+                code: i64,
+                #[serde(borrow, default)]
+                message: Cow<'a, str>,
+            }
+            let error: Wire<'_> = serde_json::from_str(error.get()).unwrap_or_default();
+            return Err(Failure::Answer {
+                code: error.code,
+                message: crate::error::shorten(&error.message),
+            });
+        }
+        let result = envelope
+            .result
+            .ok_or_else(|| Failure::Unusable("answered with neither result nor error".into()))?;
+        serde_json::from_str(result.get()).map_err(wrong)
     }
 }
 
@@ -230,7 +335,7 @@ impl Channel {
         })
     }
 
-    async fn ask(&self, question: Question<'_>) -> Result<Value> {
+    async fn ask(&self, question: Question<'_>) -> Result<Message> {
         match self {
             Self::Http(http) => http.ask(question).await,
             Self::Process(process) => process.ask(question).await,
@@ -238,7 +343,7 @@ impl Channel {
     }
 
     /// Asks whether the server speaks the newest revision.
-    async fn discover(&self, until: Instant) -> Result<Value> {
+    async fn discover(&self, until: Instant) -> Result<Hello> {
         let question = Question {
             method: "server/discover",
             params: Map::new(),
@@ -246,10 +351,8 @@ impl Channel {
             limit: MAX_PAGE,
             until: until.min(Instant::now() + Duration::from_secs(8)),
         };
-        let answer = self.ask(question).await?;
-        let versions = answer.get("supportedVersions").and_then(Value::as_array);
-        let speaks = versions.is_some_and(|v| v.iter().any(|v| v == MODERN));
-        if !speaks {
+        let answer: Hello = self.ask(question).await?.result("server/discover")?;
+        if !answer.supported_versions.iter().any(|v| v == MODERN) {
             return Err(Failure::Unusable(
                 "does not speak the newest revision".into(),
             ));
@@ -273,8 +376,8 @@ impl Channel {
             limit: MAX_PAGE,
             until,
         };
-        let answer = self.ask(question).await?;
-        let version = answer.get("protocolVersion").and_then(Value::as_str);
+        let answer: Hello = self.ask(question).await?.result("initialize")?;
+        let version = answer.protocol_version.as_deref();
         let version = version.filter(|v| v.len() == 10 && v.is_ascii());
         let version = version
             .ok_or_else(|| Failure::Unusable("initialize gave no `protocolVersion`".into()))?;
@@ -292,18 +395,36 @@ impl Channel {
     }
 }
 
+/// What a server says of itself, as far as it matters here.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Hello {
+    #[serde(default)]
+    supported_versions: Vec<String>,
+    #[serde(default)]
+    protocol_version: Option<String>,
+    #[serde(default)]
+    capabilities: Capabilities,
+}
+
+#[derive(Default, Deserialize)]
+struct Capabilities {
+    #[serde(default)]
+    extensions: Map<String, Value>,
+}
+
 /// Refuses a server that has no skills to list.
-fn need_skills(answer: &Value) -> Result<()> {
-    let extension = answer
-        .get("capabilities")
-        .and_then(|c| c.get("extensions"))
-        .and_then(|e| e.get(crate::mcp::EXTENSION));
-    if extension.is_none() {
-        return Err(Failure::Unusable(
-            "serves no skills (it does not declare io.modelcontextprotocol/skills)".into(),
-        ));
+fn need_skills(answer: &Hello) -> Result<()> {
+    if answer
+        .capabilities
+        .extensions
+        .contains_key(crate::mcp::EXTENSION)
+    {
+        return Ok(());
     }
-    Ok(())
+    Err(Failure::Unusable(
+        "serves no skills (it does not declare io.modelcontextprotocol/skills)".into(),
+    ))
 }
 
 fn client() -> Value {
@@ -315,7 +436,7 @@ fn capabilities() -> Value {
 }
 
 /// A question as a message.
-fn message(id: u64, question: &Question<'_>) -> Value {
+fn question(id: u64, question: &Question<'_>) -> Value {
     let mut params = question.params.clone();
     if question.version == Some(MODERN) {
         params.insert(
@@ -328,21 +449,4 @@ fn message(id: u64, question: &Question<'_>) -> Value {
         );
     }
     json!({"jsonrpc": "2.0", "id": id, "method": question.method, "params": params})
-}
-
-/// The result of an answer, or the error it is.
-fn result(mut answer: Value) -> Result<Value> {
-    if let Some(error) = answer.get("error") {
-        let text = error.get("message").and_then(Value::as_str);
-        return Err(Failure::Answer {
-            code: error.get("code").and_then(Value::as_i64).unwrap_or(0),
-            message: crate::error::shorten(text.unwrap_or_default()),
-        });
-    }
-    match answer.get_mut("result").map(Value::take) {
-        Some(result @ Value::Object(_)) => Ok(result),
-        _ => Err(Failure::Unusable(
-            "answered with neither result nor error".into(),
-        )),
-    }
 }

@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::RawValue};
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader},
     process::{Child, ChildStdin, Command},
@@ -20,7 +20,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{Failure, Question, Result, message, result, target::Target};
+use super::{Envelope, Failure, Message, Question, Result, target::Target};
 
 /// Variables every program may know.
 const USUAL: [&str; 12] = [
@@ -42,7 +42,38 @@ const MAX_NOISE: usize = 64 * 1024;
 /// How much of the last words on stderr is kept.
 const LAST_WORDS: usize = 400;
 
-type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<Value>>>>;
+type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<Message>>>>;
+
+/// How often a server may have been started by a server that was started by a server.
+const MAX_DEPTH: usize = 4;
+/// The variable that counts.
+const DEPTH: &str = "REPERTOIRE_DEPTH";
+
+/// The process groups of every program that runs.
+static GROUPS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+/// Ends every program that was started as a server, at once: for when the process ends.
+pub fn end_all() {
+    for group in GROUPS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .drain(..)
+    {
+        end(group);
+    }
+}
+
+fn end(group: u32) {
+    #[cfg(unix)]
+    if let Some(group) = i32::try_from(group)
+        .ok()
+        .and_then(rustix::process::Pid::from_raw)
+    {
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    }
+    #[cfg(not(unix))]
+    let _ = group;
+}
 
 /// A program that was started.
 #[derive(Debug)]
@@ -60,16 +91,27 @@ pub(super) struct Process {
 
 impl Process {
     pub(super) fn start(target: &Target) -> Result<Self> {
-        let Target::Command { argv, env } = target else {
+        let Target::Command { argv, env, cwd } = target else {
             return Err(Failure::Unusable("is no command".into()));
         };
         let Some((program, arguments)) = argv.split_first() else {
             return Err(Failure::Unusable("the command is empty".into()));
         };
+        let depth = std::env::var(DEPTH).ok().and_then(|d| d.parse().ok());
+        let depth: usize = depth.unwrap_or(0);
+        if depth >= MAX_DEPTH {
+            return Err(Failure::Gone(
+                "is started by a server that it has started itself; ask one that is not".into(),
+            ));
+        }
         let mut command = Command::new(program);
+        if let Some(cwd) = cwd {
+            command.current_dir(cwd);
+        }
         command
             .args(arguments)
             .env_clear()
+            .env(DEPTH, (depth + 1).to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -90,6 +132,10 @@ impl Process {
         else {
             return Err(Failure::Gone(format!("{program:?} has no pipes")));
         };
+        if let Some(group) = child.id() {
+            let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
+            groups.push(group);
+        }
         let process = Self {
             group: child.id(),
             child: Mutex::new(child),
@@ -117,24 +163,24 @@ impl Process {
                 if !read_line(&mut reader, &mut line, &limit).await {
                     break;
                 }
-                let Ok(value) = serde_json::from_slice::<Value>(&line) else {
+                let Ok(envelope) = serde_json::from_slice::<Envelope<'_>>(&line) else {
                     continue;
                 };
-                let id = value.get("id").cloned();
-                if value.get("method").is_some() {
-                    if let Some(id) = id {
-                        refuse(&stdin, &value, &id).await;
+                if let Some(method) = &envelope.method {
+                    if let Some(id) = envelope.id.filter(|id| id.get().len() <= 128) {
+                        refuse(&stdin, method, id).await;
                     }
                     continue;
                 }
-                let asker = id.and_then(|id| id.as_u64()).and_then(|id| {
+                let id = envelope.id.and_then(|id| id.get().parse::<u64>().ok());
+                let asker = id.and_then(|id| {
                     waiting
                         .lock()
                         .unwrap_or_else(PoisonError::into_inner)
                         .remove(&id)
                 });
                 if let Some(asker) = asker {
-                    let _ = asker.send(value);
+                    let _ = asker.send(Message(std::mem::take(&mut line)));
                 }
             }
             ended.store(true, Ordering::SeqCst);
@@ -177,7 +223,7 @@ impl Process {
         })
     }
 
-    pub(super) async fn ask(&self, question: Question<'_>) -> Result<Value> {
+    pub(super) async fn ask(&self, question: Question<'_>) -> Result<Message> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (answer, wait) = oneshot::channel();
         self.waiting
@@ -189,7 +235,7 @@ impl Process {
             if self.has_ended() {
                 return Err(self.gone());
             }
-            self.write(&message(id, &question)).await?;
+            self.write(&super::question(id, &question)).await?;
             wait.await.map_err(|_| self.gone())
         };
         let answered = tokio::time::timeout_at(question.until, work).await;
@@ -197,7 +243,7 @@ impl Process {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .remove(&id);
-        result(answered.map_err(|_| Failure::Gone("did not answer in time".into()))??)
+        answered.map_err(|_| Failure::Gone("did not answer in time".into()))?
     }
 
     pub(super) async fn tell(&self, method: &str, until: Instant) -> Result<()> {
@@ -241,8 +287,8 @@ async fn read_line(
 }
 
 /// Answers a question of the server's own: a ping, or that it is not done here.
-async fn refuse(stdin: &tokio::sync::Mutex<ChildStdin>, question: &Value, id: &Value) {
-    let answer = if question.get("method").and_then(Value::as_str) == Some("ping") {
+async fn refuse(stdin: &tokio::sync::Mutex<ChildStdin>, method: &str, id: &RawValue) {
+    let answer = if method == "ping" {
         json!({"jsonrpc": "2.0", "id": id, "result": {}})
     } else {
         let error = json!({"code": -32601, "message": "not done here"});
@@ -255,11 +301,10 @@ async fn refuse(stdin: &tokio::sync::Mutex<ChildStdin>, question: &Value, id: &V
 
 impl Drop for Process {
     fn drop(&mut self) {
-        #[cfg(unix)]
-        if let Some(group) = self.group.and_then(|id| i32::try_from(id).ok())
-            && let Some(group) = rustix::process::Pid::from_raw(group)
-        {
-            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        if let Some(group) = self.group {
+            end(group);
+            let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
+            groups.retain(|known| *known != group);
         }
         let child = self.child.get_mut().unwrap_or_else(PoisonError::into_inner);
         let _ = child.start_kill();

@@ -1,6 +1,9 @@
 //! Where another server is: an address, or a program to start.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    path::PathBuf,
+};
 
 use serde::{Deserialize, Serialize};
 use url::{Host, Url};
@@ -28,6 +31,9 @@ pub enum Target {
         /// Environment variables it is given besides the usual ones.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         env: Vec<String>,
+        /// The folder it is started in: the one it was added from.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cwd: Option<PathBuf>,
     },
 }
 
@@ -42,8 +48,12 @@ pub enum Reach {
 }
 
 impl Target {
-    /// An address as the user wrote it. Looks its name up once, to know what it may lead to.
-    pub fn http(text: &str, bearer_env: Option<String>) -> Result<Self> {
+    /// An address as the user wrote it.
+    ///
+    /// A name has to lead to the public internet, always; one within the own network has to be
+    /// said to be, and then has to stay there. Addresses in numbers, and `localhost`, say it
+    /// themselves.
+    pub fn http(text: &str, bearer_env: Option<String>, asked: Option<Reach>) -> Result<Self> {
         let refuse = |reason: &str| Err(Error::Target(format!("{text:?}: {reason}")));
         let url = match Url::parse(text) {
             Ok(url) => url,
@@ -62,12 +72,25 @@ impl Target {
             None => return refuse("must name a host"),
             Some(Host::Ipv4(ip)) => reach_of([IpAddr::V4(ip)]),
             Some(Host::Ipv6(ip)) => reach_of([IpAddr::V6(ip)]),
+            Some(Host::Domain(name)) if name == "localhost" || name.ends_with(".localhost") => {
+                Reach::Private
+            }
             Some(Host::Domain(name)) => {
+                let asked = asked.unwrap_or(Reach::Public);
                 let port = url.port_or_known_default().unwrap_or(443);
                 let found = std::net::ToSocketAddrs::to_socket_addrs(&(name, port));
-                match found {
+                let found = match found {
                     Ok(found) => reach_of(found.map(|address| address.ip())),
                     Err(error) => return refuse(&format!("its name leads nowhere: {error}")),
+                };
+                match (asked, found) {
+                    (Reach::Public, Reach::Private) => {
+                        return refuse("leads into a private network: say --private if it should");
+                    }
+                    (Reach::Private, Reach::Public) => {
+                        return refuse("leads to the public internet, not into a private network");
+                    }
+                    _ => asked,
                 }
             }
         };
@@ -86,7 +109,8 @@ impl Target {
         if argv.first().is_none_or(|program| program.trim().is_empty()) {
             return Err(Error::Target("the command is empty".to_owned()));
         }
-        Ok(Self::Command { argv, env })
+        let cwd = std::env::current_dir().ok();
+        Ok(Self::Command { argv, env, cwd })
     }
 
     /// For people: where it is.
@@ -137,13 +161,17 @@ fn is_public_v4(ip: Ipv4Addr) -> bool {
 fn is_public_v6(ip: Ipv6Addr) -> bool {
     let first = ip.segments()[0];
     // What carries an IPv4 address within is judged by nobody here, so it is not public.
-    let carries_v4 = first == 0x2002 || (first == 0x64 && ip.segments()[1] == 0xff9b);
+    let carries_v4 = first == 0x2002
+        || (first == 0x2001 && ip.segments()[1] == 0)
+        || (first == 0x64 && ip.segments()[1] == 0xff9b);
     !(ip.is_loopback()
         || ip.is_unspecified()
         || ip.is_multicast()
         || ip.is_unique_local()
         || ip.is_unicast_link_local()
         || carries_v4
+        // Once meant for single sites.
+        || first & 0xffc0 == 0xfec0
         || first == 0)
 }
 
@@ -165,10 +193,10 @@ mod tests {
             "127.0.0.1:8321/mcp",
             "http://",
         ] {
-            let refused = Target::http(text, None).unwrap_err();
+            let refused = Target::http(text, None, None).unwrap_err();
             assert_eq!(refused.code(), "invalid_target", "{text}");
         }
-        assert!(Target::http("http://127.0.0.1:8321/mcp", None).is_ok());
+        assert!(Target::http("http://127.0.0.1:8321/mcp", None, None).is_ok());
     }
 
     #[test]
@@ -193,6 +221,8 @@ mod tests {
             "ff02::1",
             "64:ff9b::7f00:1",
             "2002:7f00:1::",
+            "2001::7f00:1",
+            "fec0::1",
         ] {
             assert!(!is_public(ip.parse().unwrap()), "{ip}");
         }
@@ -203,9 +233,9 @@ mod tests {
 
     #[test]
     fn t27_a_token_goes_over_plain_http_to_this_machine_only() {
-        let plain = Target::http("http://1.1.1.1/mcp", Some("TOKEN".into()));
+        let plain = Target::http("http://1.1.1.1/mcp", Some("TOKEN".into()), None);
         assert!(plain.unwrap_err().to_string().contains("https"));
-        assert!(Target::http("https://1.1.1.1/mcp", Some("TOKEN".into())).is_ok());
-        assert!(Target::http("http://127.0.0.1/mcp", Some("TOKEN".into())).is_ok());
+        assert!(Target::http("https://1.1.1.1/mcp", Some("TOKEN".into()), None).is_ok());
+        assert!(Target::http("http://127.0.0.1/mcp", Some("TOKEN".into()), None).is_ok());
     }
 }

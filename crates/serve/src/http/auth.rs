@@ -64,6 +64,14 @@ pub(super) struct Caller {
     pub(super) access: Access,
 }
 
+impl Tokens {
+    /// Whether a token is needed by now.
+    pub fn are_required(&self) -> bool {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.required || self.store.tokens().is_ok_and(|tokens| !tokens.is_empty())
+    }
+}
+
 impl Auth {
     /// Who sends this, if it is somebody who may ask.
     pub(super) fn caller(&self, headers: &HeaderMap) -> Option<Caller> {

@@ -6,9 +6,9 @@
 
 use std::{
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, PoisonError},
     task::{Context, Poll},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -25,7 +25,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use repertoire_registry::store::Access;
 use serde::de::IgnoredAny;
 use serde_json::json;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::{sync::OwnedSemaphorePermit, time::Interval};
 
 use super::{HttpOptions, Shared, access_log::Line};
 use crate::mcp::fast::{self, Era, Message, Said};
@@ -55,13 +55,11 @@ pub(super) async fn pass(
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
     let mut seen = Seen::default();
+    let page = foreign_page(request.headers(), &shared.options);
     let response = match check(&shared, request, &mut seen).await {
         Ok(Passed::Answered(bytes)) => {
             let json = HeaderValue::from_static("application/json");
-            let body = Tracked {
-                body: Body::from(bytes),
-                _slot: seen.slot.take(),
-            };
+            let body = Tracked::new(Body::from(bytes), seen.slot.take(), None);
             let mut response = Response::new(Body::new(body));
             response.headers_mut().insert(header::CONTENT_TYPE, json);
             response
@@ -72,11 +70,20 @@ pub(super) async fn pass(
                 // The session is gone when this is answered; some clients look for that.
                 *response.status_mut() = StatusCode::NO_CONTENT;
             }
-            let slot = seen.slot.take();
-            response.map(|body| Body::new(Tracked { body, _slot: slot }))
+            let (slot, watched) = (seen.slot.take(), seen.watched.take());
+            response.map(|body| Body::new(Tracked::new(body, slot, watched)))
         }
         Err(refused) => *refused,
     };
+    let mut response = response;
+    if let Some(page) = page {
+        let headers = response.headers_mut();
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, page);
+        headers.insert(header::VARY, HeaderValue::from_static("origin"));
+        let session = HeaderValue::from_static("mcp-session-id");
+        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, session);
+    }
+    remember_session(&shared, &response, seen.token.as_deref());
     let status = response.status().as_u16();
     shared.engine.metrics.responded(status);
     if let Some(log) = &shared.options.access_log {
@@ -99,6 +106,8 @@ struct Seen {
     token: Option<String>,
     rpc: Option<String>,
     slot: Option<Slot>,
+    /// What a stream is allowed by, for as long as it lasts.
+    watched: Option<Watched>,
 }
 
 type Refused = Box<Response>;
@@ -117,6 +126,9 @@ async fn check(shared: &Arc<Shared>, request: Request, seen: &mut Seen) -> Resul
     if request.uri().path() == "/healthz" {
         return Ok(Passed::On(Box::new(request)));
     }
+    if request.method() == Method::OPTIONS && foreign_page(request.headers(), options).is_some() {
+        return Err(Box::new(preflight()));
+    }
     let caller = options.auth.caller(request.headers());
     let Some(caller) = caller.filter(|caller| caller.access >= Access::Read) else {
         let mut response = refusal(
@@ -128,8 +140,23 @@ async fn check(shared: &Arc<Shared>, request: Request, seen: &mut Seen) -> Resul
         response.headers_mut().insert(header::WWW_AUTHENTICATE, ask);
         return Err(Box::new(response));
     };
+    if let Some(token) = &caller.token
+        && !owns_session(shared, request.headers(), token)
+    {
+        let message = "there is no such session";
+        return Err(Box::new(refusal(
+            StatusCode::NOT_FOUND,
+            "not_found",
+            message,
+        )));
+    }
+    let watched = caller
+        .token
+        .is_some()
+        .then(|| Watched::new(shared, request.headers()));
     seen.token = caller.token;
     if request.uri().path() != "/mcp" || request.method() != Method::POST {
+        seen.watched = watched;
         return Ok(Passed::On(Box::new(request)));
     }
     if shared.engine.stop.is_cancelled() {
@@ -150,13 +177,76 @@ async fn check(shared: &Arc<Shared>, request: Request, seen: &mut Seen) -> Resul
     {
         return Ok(Passed::Answered(answer));
     }
-    if seen.rpc.as_deref() == Some("initialize")
+    if seen.rpc.as_deref() == Some("subscriptions/listen") {
+        let permit = shared.listeners.clone().try_acquire_owned();
+        let permit = permit.map_err(|_| busy("too many subscriptions at a time"))?;
+        seen.slot = Some(Slot::new(shared, permit));
+        seen.watched = watched;
+    }
+    if opens_session(&parts.headers)
         && shared.sessions.sessions.read().await.len() >= options.max_sessions
     {
         return Err(busy("too many sessions; idle ones end after five minutes"));
     }
     let request = Request::from_parts(parts, Body::from(bytes));
     Ok(Passed::On(Box::new(request)))
+}
+
+/// The page of another origin that a request comes from, if it is one that may ask.
+fn foreign_page(headers: &HeaderMap, options: &HttpOptions) -> Option<HeaderValue> {
+    let origin = headers.get(header::ORIGIN)?;
+    let text = origin.to_str().ok()?;
+    let mut allowed = options.origins.iter().map(|o| o.trim_end_matches('/'));
+    allowed
+        .any(|o| o.eq_ignore_ascii_case(text))
+        .then(|| origin.clone())
+}
+
+/// What a browser asks before it lets a page ask.
+fn preflight() -> Response {
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    let headers = response.headers_mut();
+    let methods = HeaderValue::from_static("GET, POST, DELETE");
+    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
+    let names = HeaderValue::from_static(
+        "authorization, content-type, last-event-id, mcp-method, mcp-name, \
+         mcp-protocol-version, mcp-session-id",
+    );
+    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, names);
+    let age = HeaderValue::from_static("600");
+    headers.insert(header::ACCESS_CONTROL_MAX_AGE, age);
+    response
+}
+
+/// Writes down whose a new session is.
+fn remember_session(shared: &Shared, response: &Response, token: Option<&str>) {
+    let session = response.headers().get("mcp-session-id");
+    let (Some(token), Some(Ok(session))) = (token, session.map(HeaderValue::to_str)) else {
+        return;
+    };
+    let mut owners = shared.owners.lock().unwrap_or_else(PoisonError::into_inner);
+    if owners.len() >= 2 * shared.options.max_sessions
+        && let Ok(alive) = shared.sessions.sessions.try_read()
+    {
+        owners.retain(|session, _| alive.contains_key(session.as_str()));
+    }
+    owners.insert(session.to_owned(), token.to_owned());
+}
+
+/// Whether a session, if a request is in one, was begun with the same token.
+fn owns_session(shared: &Shared, headers: &HeaderMap, token: &str) -> bool {
+    let session = headers.get("mcp-session-id").and_then(|s| s.to_str().ok());
+    let owners = shared.owners.lock().unwrap_or_else(PoisonError::into_inner);
+    session
+        .and_then(|session| owners.get(session))
+        .is_none_or(|owner| owner == token)
+}
+
+/// Whether a request can begin a session: it is in none, and in a revision that has them.
+fn opens_session(headers: &HeaderMap) -> bool {
+    let version = headers.get("mcp-protocol-version");
+    let modern = version.is_some_and(|v| v.as_bytes() >= b"2026-07-28".as_slice());
+    !headers.contains_key("mcp-session-id") && !modern
 }
 
 /// Whether the headers of a message say what the message says, in the newest revision.
@@ -334,10 +424,57 @@ impl Drop for Slot {
     }
 }
 
+/// What a stream that lasts is allowed by: looked at again every second.
+struct Watched {
+    shared: Arc<Shared>,
+    headers: HeaderMap,
+    timer: Interval,
+}
+
+impl Watched {
+    fn new(shared: &Arc<Shared>, headers: &HeaderMap) -> Self {
+        let mut kept = HeaderMap::new();
+        if let Some(token) = headers.get(header::AUTHORIZATION) {
+            kept.insert(header::AUTHORIZATION, token.clone());
+        }
+        Self {
+            shared: shared.clone(),
+            headers: kept,
+            timer: tokio::time::interval(Duration::from_secs(1)),
+        }
+    }
+
+    /// Whether the token has been revoked, or has expired.
+    fn is_over(&mut self, context: &mut Context<'_>) -> bool {
+        while self.timer.poll_tick(context).is_ready() {
+            if self.shared.options.auth.caller(&self.headers).is_none() {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// How much of a body is given away at a time: the rest waits for whoever reads it.
+const PIECE: usize = 64 * 1024;
+
 /// A body that holds its request's room until it is sent.
 struct Tracked {
     body: Body,
+    rest: Bytes,
+    watched: Option<Watched>,
     _slot: Option<Slot>,
+}
+
+impl Tracked {
+    fn new(body: Body, slot: Option<Slot>, watched: Option<Watched>) -> Self {
+        Self {
+            body,
+            rest: Bytes::new(),
+            watched,
+            _slot: slot,
+        }
+    }
 }
 
 impl http_body::Body for Tracked {
@@ -348,14 +485,37 @@ impl http_body::Body for Tracked {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        if let Some(watched) = &mut self.watched
+            && watched.is_over(context)
+        {
+            return Poll::Ready(None);
+        }
+        if self.rest.is_empty() {
+            match Pin::new(&mut self.body).poll_frame(context) {
+                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(data) => self.rest = data,
+                    Err(frame) => return Poll::Ready(Some(Ok(frame))),
+                },
+                other => return other,
+            }
+        }
+        let piece = self.rest.len().min(PIECE);
+        let piece = self.rest.split_to(piece);
+        Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> http_body::SizeHint {
-        self.body.size_hint()
+        let mut hint = self.body.size_hint();
+        let rest = self.rest.len() as u64;
+        // The upper bound first: the lower one may not pass it, not even in between.
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper + rest);
+        }
+        hint.set_lower(hint.lower() + rest);
+        hint
     }
 }

@@ -8,7 +8,12 @@ mod access_log;
 mod auth;
 mod guard;
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use axum::{
     Router,
@@ -54,7 +59,8 @@ pub struct HttpOptions {
     pub max_requests: usize,
     /// The most connections at a time.
     pub max_connections: usize,
-    /// The most sessions of hosts that speak an older revision.
+    /// The most sessions of hosts that speak an older revision, and the most subscriptions of
+    /// those that speak the newest.
     pub max_sessions: usize,
     /// How long a request may take to arrive.
     pub patience: Duration,
@@ -87,8 +93,12 @@ struct Shared {
     engine: Arc<Engine>,
     options: HttpOptions,
     sessions: Arc<LocalSessionManager>,
+    /// Whose each session is, where tokens decide who may ask.
+    owners: Mutex<HashMap<String, String>>,
     /// One permit for each request that may be answered at a time.
     room: Arc<Semaphore>,
+    /// One permit for each subscription: they last, and must not take the room of requests.
+    listeners: Arc<Semaphore>,
     /// Ends the streams that would go on for ever.
     streams: CancellationToken,
 }
@@ -132,7 +142,9 @@ impl Listener {
     ) -> Result<()> {
         let shared = Arc::new(Shared {
             sessions: Arc::default(),
+            owners: Mutex::default(),
             room: Arc::new(Semaphore::new(options.max_requests)),
+            listeners: Arc::new(Semaphore::new(options.max_sessions)),
             streams: CancellationToken::new(),
             engine,
             options,
@@ -148,6 +160,8 @@ impl Listener {
         builder
             .http2()
             .timer(TokioTimer::new())
+            .keep_alive_interval(Some(Duration::from_secs(20)))
+            .keep_alive_timeout(Duration::from_secs(10))
             .max_concurrent_streams(128);
         tokio::pin!(until);
         loop {
@@ -168,34 +182,55 @@ impl Listener {
                 tracing::warn!("too many connections: one was turned away");
                 continue;
             };
-            let _ = stream.set_nodelay(true);
+            prepare(&stream);
             let service = TowerToHyperService::new(app.clone());
-            let connection = builder
-                .serve_connection_with_upgrades(TokioIo::new(stream), service)
-                .into_owned();
-            let connection = graceful.watch(connection);
-            let shared = shared.clone();
+            let (shared, builder) = (shared.clone(), builder.clone());
+            let watcher = graceful.watcher();
             tokio::spawn(async move {
                 shared.engine.metrics.connections.inc();
-                // A peer that breaks off is its own business.
-                let _ = connection.await;
+                // Whoever connects has something to say, or goes.
+                let first = tokio::time::timeout(shared.options.patience, stream.readable());
+                if first.await.is_ok_and(|ready| ready.is_ok()) {
+                    let io = TokioIo::new(stream);
+                    let connection = builder.serve_connection_with_upgrades(io, service);
+                    // A peer that breaks off is its own business.
+                    let _ = watcher.watch(connection.into_owned()).await;
+                }
                 shared.engine.metrics.connections.dec();
                 drop(slot);
             });
         }
         drop(self.listener);
         shared.engine.shut_down();
-        let all = u32::try_from(shared.options.max_requests).unwrap_or(u32::MAX);
+        let all = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let grace = shared.options.grace;
-        if tokio::time::timeout(grace, shared.room.acquire_many(all))
-            .await
-            .is_err()
-        {
+        let finished = async {
+            let _ = shared
+                .room
+                .acquire_many(all(shared.options.max_requests))
+                .await;
+            let _ = shared
+                .listeners
+                .acquire_many(all(shared.options.max_sessions))
+                .await;
+        };
+        if tokio::time::timeout(grace, finished).await.is_err() {
             tracing::warn!("some requests did not finish in time");
         }
         shared.streams.cancel();
-        let _ = tokio::time::timeout(grace, graceful.shutdown()).await;
+        // What is left are connections that nobody waits for.
+        let _ = tokio::time::timeout(Duration::from_secs(1), graceful.shutdown()).await;
         Ok(())
+    }
+}
+
+/// Small answers are sent at once, and a peer that takes none of a large one is given up.
+fn prepare(stream: &tokio::net::TcpStream) {
+    let _ = stream.set_nodelay(true);
+    #[cfg(target_os = "linux")]
+    {
+        let millis = 60_000;
+        let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, millis);
     }
 }
 

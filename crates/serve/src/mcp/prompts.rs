@@ -97,7 +97,7 @@ pub(super) fn list(
         });
     Ok(page(
         aliases.chain(prompts).chain(skills),
-        options.page_size,
+        options.page_size.max(1),
     ))
 }
 

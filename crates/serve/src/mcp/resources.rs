@@ -31,7 +31,7 @@ pub(super) fn file_resource(entry: &Entry, file: &FileEntry) -> Resource {
 }
 
 /// The document of a skill as a resource: its name and description are the frontmatter's.
-fn document(entry: &Entry) -> Resource {
+pub(super) fn document(entry: &Entry) -> Resource {
     let mut front: Map<String, Value> = entry
         .head
         .frontmatter

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     cursor::{Cursor, Page, page},
-    resources::file_resource,
+    resources::{document, file_resource},
 };
 use crate::error::{Unknown, missing};
 
@@ -58,7 +58,7 @@ pub(super) fn list_entries<'a>(
         Some(text) => {
             let cursor = Cursor::decode(text, "s")?;
             Some(cursor.key.parse::<SkillId>().map_err(|error| {
-                crate::error::params(format!("cursor {text:?} is none of ours: {error}"))
+                crate::error::params(format!("cursor is none of ours: {error}"))
             })?)
         }
     };
@@ -129,8 +129,9 @@ fn children(snapshot: &Snapshot, directory: &SkillUri) -> Option<BTreeMap<String
             }
         }
     };
-    if let Some(entry) = directory.skill().and_then(|id| snapshot.get(&id).cloned()) {
-        take(&entry, "");
+    let own = directory.skill().and_then(|id| snapshot.get(&id).cloned());
+    if let Some(entry) = &own {
+        take(entry, "");
     }
     for (id, within) in directory.splits() {
         if let Some(entry) = snapshot.get(&id) {
@@ -155,6 +156,12 @@ fn children(snapshot: &Snapshot, directory: &SkillUri) -> Option<BTreeMap<String
                 found.entry(name.to_owned()).or_insert(Child::Folder);
             }
         }
+    }
+    if let Some(entry) = own.filter(|entry| entry.head.dynamic) {
+        // What is made when it is read has a document at least.
+        let document = json!(document(&entry));
+        let name = repertoire_core::DOCUMENT.to_owned();
+        found.entry(name).or_insert(Child::File(document));
     }
     (!found.is_empty()).then_some(found)
 }

@@ -118,7 +118,7 @@ fn list(
         }
         (Cursor::new('s', entry.id.as_str()), line.len(), line)
     });
-    let page = page(lines, options.page_size);
+    let page = page(lines, options.page_size.max(1));
     let mut text = page.items.join("\n");
     if text.is_empty() {
         text.push_str("There are no skills.");
@@ -140,7 +140,8 @@ async fn fetch(registry: &Arc<Registry>, arguments: &JsonObject) -> Result<Strin
         bytes += content.bytes.len();
         if bytes > MAX_BYTES {
             return Err(format!(
-                "{uri}: more than {MAX_BYTES} bytes in one answer; ask for fewer URIs"
+                "{uri}: more than {MAX_BYTES} bytes in one answer; ask for fewer URIs at a time, \
+                 or read it as a resource"
             ));
         }
         let text = String::from_utf8(content.bytes.into());
@@ -153,7 +154,8 @@ async fn fetch(registry: &Arc<Registry>, arguments: &JsonObject) -> Result<Strin
 
 fn wanted(arguments: &JsonObject) -> Result<Vec<String>, String> {
     let text = |value: &Value| match value {
-        Value::String(text) => Ok(text.trim().to_owned()),
+        // Models write file names as they are.
+        Value::String(text) => Ok(text.trim().replace(' ', "%20")),
         _ => Err("every URI must be a string".to_owned()),
     };
     let many = match arguments.get("uris") {
