@@ -1,6 +1,6 @@
 //! One port for everything over HTTP: `/mcp`, `/healthz`, `/metrics`.
 //!
-//! A request passes [`guard`] before a byte of its body is read: where it says it was sent, where
+//! A request passes `guard` before a byte of its body is read: where it says it was sent, where
 //! a browser says it comes from, who sends it, and whether there is room. Shutting down stops to
 //! accept, finishes what was accepted, then ends the streams that would go on for ever.
 
