@@ -10,13 +10,14 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use serde_json::{Value, json, value::RawValue};
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader},
     process::{Child, ChildStdin, Command},
-    sync::oneshot,
+    sync::{SetOnce, oneshot},
     time::Instant,
 };
 
@@ -86,6 +87,8 @@ pub(super) struct Process {
     limit: Arc<AtomicUsize>,
     ended: Arc<AtomicBool>,
     last_words: Arc<Mutex<Vec<u8>>>,
+    /// Set once nothing more can come on stderr.
+    silent: Arc<SetOnce<()>>,
     next: AtomicU64,
 }
 
@@ -144,6 +147,7 @@ impl Process {
             limit: Arc::new(AtomicUsize::new(MAX_NOISE)),
             ended: Arc::default(),
             last_words: Arc::default(),
+            silent: Arc::new(SetOnce::new()),
             next: AtomicU64::new(1),
         };
         process.listen(stdout);
@@ -193,7 +197,7 @@ impl Process {
 
     /// Keeps the last words on stderr, to say why a program failed.
     fn overhear(&self, stderr: impl AsyncRead + Unpin + Send + 'static) {
-        let words = self.last_words.clone();
+        let (words, silent) = (self.last_words.clone(), self.silent.clone());
         tokio::spawn(async move {
             let mut stderr = stderr;
             let mut chunk = [0u8; 1024];
@@ -203,6 +207,7 @@ impl Process {
                 let extra = words.len().saturating_sub(LAST_WORDS);
                 words.drain(..extra);
             }
+            let _ = silent.set(());
         });
     }
 
@@ -210,7 +215,9 @@ impl Process {
         self.ended.load(Ordering::SeqCst)
     }
 
-    fn gone(&self) -> Failure {
+    async fn gone(&self) -> Failure {
+        // It may have ended before its last words were read.
+        let _ = tokio::time::timeout(Duration::from_millis(500), self.silent.wait()).await;
         let words = self
             .last_words
             .lock()
@@ -233,10 +240,13 @@ impl Process {
         self.limit.fetch_max(question.limit, Ordering::Relaxed);
         let work = async {
             if self.has_ended() {
-                return Err(self.gone());
+                return Err(self.gone().await);
             }
             self.write(&super::question(id, &question)).await?;
-            wait.await.map_err(|_| self.gone())
+            match wait.await {
+                Ok(answer) => Ok(answer),
+                Err(_) => Err(self.gone().await),
+            }
         };
         let answered = tokio::time::timeout_at(question.until, work).await;
         self.waiting
@@ -259,7 +269,11 @@ impl Process {
             Ok(()) => stdin.flush().await,
             error => error,
         };
-        written.map_err(|_| self.gone())
+        drop(stdin);
+        match written {
+            Ok(()) => Ok(()),
+            Err(_) => Err(self.gone().await),
+        }
     }
 }
 
