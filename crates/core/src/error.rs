@@ -97,6 +97,16 @@ pub enum Error {
         /// The rule it broke.
         rule: String,
     },
+    /// A function that belongs to the bus itself.
+    #[error(
+        "function {function:?} is in the internal namespace `{prefix}`: it cannot be reached here"
+    )]
+    Internal {
+        /// The function.
+        function: String,
+        /// The prefix that is guarded.
+        prefix: String,
+    },
     /// The same path twice in one skill.
     #[error("file {0:?} is in the set twice")]
     DuplicatePath(String),
@@ -165,6 +175,7 @@ impl Error {
             Self::Frontmatter { .. } => "invalid_frontmatter",
             Self::FrontmatterBudget { .. } => "frontmatter_too_large",
             Self::Field { .. } => "invalid_field",
+            Self::Internal { .. } => "internal_namespace",
             Self::DuplicatePath(_) => "duplicate_path",
             Self::DuplicateUris(_) => "duplicate_uri",
             Self::CollidingPaths { .. } => "colliding_paths",
@@ -184,6 +195,7 @@ impl Error {
                 "use lowercase letters, digits, `-` and `_` in segments of 1 to 64 characters"
             }
             Self::Reserved { .. } => "choose another first segment",
+            Self::Internal { .. } => "name a function of a worker of yours",
             Self::Path { .. } => "use a plain relative path such as `references/notes.md`",
             Self::Uri { .. } => "write `skill://<skill>/SKILL.md`, `iii://<id>` or `iii://skills`",
             Self::NotUtf8 { .. } => "save the file as UTF-8",

@@ -20,6 +20,7 @@
 mod digest;
 mod error;
 pub mod frontmatter;
+mod guard;
 mod id;
 pub mod lint;
 mod manifest;
@@ -37,6 +38,7 @@ pub mod validate;
 pub use digest::{Digest, Hasher};
 pub use error::{Error, Result};
 pub use frontmatter::Frontmatter;
+pub use guard::Guard;
 pub use id::{PromptName, SkillId, SkillName};
 pub use manifest::{FileEntry, MAX_BYTES, MAX_FILES, Manifest, ManifestBuilder};
 pub use package::{Artifact, ArtifactKind, Package};

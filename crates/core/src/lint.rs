@@ -138,5 +138,19 @@ pub fn lint(subject: &Subject<'_>) -> Vec<Finding> {
     out
 }
 
+/// A text with everything put right that can be put right without asking; `None` if there is
+/// nothing.
+///
+/// ```
+/// use repertoire_core::lint::fix;
+///
+/// let fixed = fix("See [more](iii://demo/demo::guide).");
+/// assert_eq!(fixed.as_deref(), Some("See [more](iii://fn/demo/guide)."));
+/// assert_eq!(fix("See [more](iii://fn/demo/guide)."), None);
+/// ```
+pub fn fix(text: &str) -> Option<String> {
+    rules::fix_old_links(text)
+}
+
 #[cfg(test)]
 mod tests;

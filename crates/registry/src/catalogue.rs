@@ -17,7 +17,7 @@ use repertoire_core::{FileEntry, Prompt, PromptName, RelPath, SkillId, SkillUri,
 use rpds::RedBlackTreeMapSync;
 
 use crate::{
-    head::Head,
+    head::{Head, Text},
     origin::{Origin, Reference, Trusted},
     source::Location,
 };
@@ -45,6 +45,11 @@ impl Entry {
     /// Whether reading it asks another server.
     pub fn is_remote(&self) -> bool {
         matches!(self.location, Location::Remote(_))
+    }
+
+    /// Whether its body is kept by a bus, and has to be asked for there.
+    pub fn is_on_bus(&self) -> bool {
+        matches!(self.location, Location::Bus)
     }
 
     /// Its files in the order in which they are served: as given in code, else by path.
@@ -92,6 +97,8 @@ pub struct PromptEntry {
     pub origin: Origin,
     /// Whether it may override others.
     pub trusted: Trusted,
+    /// When it was registered, RFC 3339 in UTC.
+    pub registered_at: Option<Text>,
     pub(crate) location: Location,
 }
 
@@ -132,7 +139,9 @@ impl Item for PromptEntry {
         self.origin.rank(self.trusted)
     }
     fn same(&self, other: &Self) -> bool {
-        self.prompt == other.prompt && self.location.is(&other.location)
+        self.prompt == other.prompt
+            && self.registered_at == other.registered_at
+            && self.location.is(&other.location)
     }
 }
 

@@ -85,6 +85,18 @@ pub struct Head {
     /// Its content is made when it is read: there are no digests.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dynamic: bool,
+    /// When it was registered, and how long the body was that was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registered: Option<Registered>,
+}
+
+/// What is known of a registration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Registered {
+    /// When, RFC 3339 in UTC.
+    pub at: Text,
+    /// The bytes of the body.
+    pub bytes: u64,
 }
 
 /// What a package adds to a head.
@@ -181,6 +193,7 @@ impl Head {
             files: files.into_files(),
             package,
             dynamic: false,
+            registered: None,
         }
     }
 
@@ -206,6 +219,7 @@ impl Head {
             files: Manifest::new(std::iter::once(document).chain(references))?.into_files(),
             package: None,
             dynamic: false,
+            registered: None,
         })
     }
 
@@ -232,10 +246,16 @@ impl Head {
         Ok(Self::new(&document, manifest, package))
     }
 
-    /// The head of a body registered at run time, or of a loose markdown file.
-    pub(crate) fn of_body(id: &SkillId, body: &str) -> Self {
+    /// The head of a body registered at run time.
+    pub(crate) fn of_body(id: &SkillId, body: &str, at: &str) -> Self {
         let document = surface::registered_document(id, body);
-        Self::of_loose(body, document.as_deref())
+        Self {
+            registered: Some(Registered {
+                at: at.into(),
+                bytes: body.len() as u64,
+            }),
+            ..Self::of_loose(body, document.as_deref())
+        }
     }
 
     /// The head of a loose markdown file: a skill only if it is already a document of that id.
@@ -263,6 +283,7 @@ impl Head {
             files: [file].into(),
             package: None,
             dynamic: false,
+            registered: None,
         }
     }
 

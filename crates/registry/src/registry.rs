@@ -5,6 +5,7 @@
 
 mod follow;
 mod read;
+mod state;
 mod write;
 
 use std::{
@@ -14,6 +15,7 @@ use std::{
 };
 
 use bytes::Bytes;
+pub use state::{Feed, Retell, StateLimit};
 pub use write::History;
 
 use crate::{
@@ -22,14 +24,11 @@ use crate::{
     head::Head,
     origin::{Origin, Scope, Trusted},
     remote::Remotes,
-    settings::{AskedBy, Place, Settings},
+    settings::{AskedBy, Place, Settings, StateFrom},
     source::{FileSource, Location, Notice, Pattern, Plan},
     store::{Store, Trust},
     trust,
 };
-
-/// The scope of registered skills in the state.
-const SKILLS: &str = "skills";
 
 /// Bytes with their MIME type.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,6 +75,8 @@ pub struct Registry {
     /// How other servers are asked, once somebody knows.
     remotes: OnceLock<Arc<dyn Remotes>>,
     cache: Option<PathBuf>,
+    /// Where registered content is kept.
+    state: StateFrom,
 }
 
 impl Registry {
@@ -95,6 +96,7 @@ impl Registry {
             following: Mutex::default(),
             remotes: OnceLock::new(),
             cache: settings.cache.clone(),
+            state: settings.state,
         };
         registry.embed(&settings)?;
         registry.attach_stores(&settings)?;
@@ -289,6 +291,11 @@ impl Registry {
 
     /// The store that registered content goes to: the workspace's if it is trusted.
     fn primary(&self) -> Result<&Attached> {
+        if !self.keeps_state() {
+            return Err(Error::Conflict(
+                "registered content is kept on the bus, not here".to_owned(),
+            ));
+        }
         self.trusted()
             .next()
             .ok_or_else(|| self.no_store(Scope::Account))

@@ -163,6 +163,7 @@ fn check(label: &Label, listed: &Listed) -> repertoire_core::Result<(SkillId, He
         },
         package: None,
         dynamic,
+        registered: None,
     };
     let place = Place {
         label: label.clone(),

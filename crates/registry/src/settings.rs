@@ -39,8 +39,20 @@ pub struct Settings {
     pub prompts: Vec<Place>,
     /// Skills the program itself brings.
     pub embedded: Skills,
+    /// Where registered content is kept.
+    pub state: StateFrom,
     /// Where indexes of folders, and files of other servers, are kept between runs.
     pub cache: Option<PathBuf>,
+}
+
+/// Where registered content is kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum StateFrom {
+    /// In the stores.
+    #[default]
+    Stores,
+    /// On a bus that this process is a worker of; it tells the registry what is there.
+    Bus,
 }
 
 impl Settings {

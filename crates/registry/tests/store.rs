@@ -247,23 +247,20 @@ fn prompts_and_state_are_durable() {
         body: PromptBody::Function("demo::greet".into()),
     };
     registry.put_prompt(&prompt, None).unwrap();
-    let store = registry.store(Scope::Account).unwrap();
-    assert_eq!(
-        store.state_set("s", "k", &json!({"a": 1}), None).unwrap(),
-        None
-    );
-    let old = store.state_set("s", "k", &json!(2), None).unwrap();
-    assert_eq!(old, Some(json!({"a": 1})));
+    let set = |value: &str| registry.state_set("s", "k", value.to_owned()).unwrap();
+    assert_eq!(set(r#"{"a":1}"#), None);
+    assert_eq!(set("2").as_deref(), Some(r#"{"a":1}"#));
     drop(registry);
     let registry = open(home.path());
     assert_eq!(
         *registry.snapshot().prompts().next().unwrap().prompt,
         prompt
     );
-    let store = registry.store(Scope::Account).unwrap();
-    assert_eq!(store.state_get("s", "k").unwrap(), Some(json!(2)));
-    assert_eq!(store.state_delete("s", "k").unwrap(), Some(json!(2)));
-    assert_eq!(store.state_delete("s", "k").unwrap(), None);
+    let text = Some("2".to_owned());
+    assert_eq!(registry.state_get("s", "k").unwrap(), text);
+    assert_eq!(registry.state_scopes().unwrap(), ["prompts", "s"]);
+    assert_eq!(registry.state_delete("s", "k").unwrap(), text);
+    assert_eq!(registry.state_delete("s", "k").unwrap(), None);
     assert!(registry.remove_prompt(&prompt.name).unwrap());
     assert_eq!(registry.snapshot().prompts().count(), 0);
 }

@@ -67,6 +67,9 @@ table! {
     FORGED_SEPARATOR: "forged-separator", Warning,
         "a line that looks like the separator between files in prompt text",
         "write the line differently";
+    OLD_FUNCTION_LINK: "old-function-link", Warning,
+        "a link of the form `iii://x/worker::fn`, which no longer calls a function",
+        "write `iii://fn/worker/fn`; `repertoire lint --fix` does it";
     MISSING_FALLBACK: "missing-fallback", Warning,
         "a dspy_module without a fallback_artifact",
         "name a prompt_template in `metadata.fallback_artifact`";
@@ -111,6 +114,10 @@ pub(super) fn lines(path: &str, text: &str, out: &mut Vec<Finding>) {
             let reason = format!("`{}`", cut(line, 60));
             found(out, &FORGED_SEPARATOR, path, number, reason);
         }
+        for old in old_links(line) {
+            let reason = format!("`{}` is now `{}`", cut(old.text, 80), cut(&old.new, 80));
+            found(out, &OLD_FUNCTION_LINK, path, number, reason);
+        }
         let lower = line.to_lowercase();
         if let Some(reason) = piped_download(&lower) {
             found(out, &PIPED_DOWNLOAD, path, number, reason);
@@ -128,6 +135,58 @@ pub(super) fn lines(path: &str, text: &str, out: &mut Vec<Finding>) {
             );
         }
     }
+}
+
+/// A link of the scheme before functions had a place of their own.
+struct OldLink<'a> {
+    at: usize,
+    text: &'a str,
+    new: String,
+}
+
+/// The links `iii://<anything>/<worker>::<function>` in a text.
+fn old_links(text: &str) -> Vec<OldLink<'_>> {
+    let mut links = Vec::new();
+    for (at, scheme) in text.match_indices("iii://") {
+        let rest = &text[at + scheme.len()..];
+        let part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        let Some((first, function)) = rest.split_once('/') else {
+            continue;
+        };
+        let end = function
+            .find(|c| !part(c) && c != ':')
+            .unwrap_or(function.len());
+        let function = function[..end].trim_end_matches(':');
+        let is_old = !first.is_empty()
+            && first.chars().all(part)
+            && function.contains("::")
+            && function.parse::<crate::FunctionId>().is_ok();
+        if is_old {
+            links.push(OldLink {
+                at,
+                text: &text[at..at + scheme.len() + first.len() + 1 + function.len()],
+                new: format!("iii://fn/{}", function.replace("::", "/")),
+            });
+        }
+    }
+    links
+}
+
+/// The text with every link of the old scheme written in the new one; `None` if it has none.
+pub(super) fn fix_old_links(text: &str) -> Option<String> {
+    let links = old_links(text);
+    if links.is_empty() {
+        return None;
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut done = 0;
+    for link in links {
+        out.push_str(&text[done..link.at]);
+        out.push_str(&link.new);
+        done = link.at + link.text.len();
+    }
+    out.push_str(&text[done..]);
+    Some(out)
 }
 
 const PLACES: [&str; 9] = [

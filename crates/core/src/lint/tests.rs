@@ -169,6 +169,22 @@ fn what_is_no_document_is_said_to_be_none() {
 }
 
 #[test]
+fn links_of_the_old_scheme_are_found_and_rewritten() {
+    let old = "See [guide](iii://demo/demo::guide), iii://x/a::b::c. Not iii://a/b, not \
+               iii://fn/a/b, not iii://a/b::.";
+    let text = with(old);
+    let subject = &[("SKILL.md", text.as_str())];
+    let rules: Vec<_> = found(subject).into_iter().map(|f| f.0).collect();
+    assert_eq!(rules, ["old-function-link"; 2]);
+    let fixed = fix(&text).unwrap();
+    assert!(fixed.contains(
+        "See [guide](iii://fn/demo/guide), iii://fn/a/b/c. Not iii://a/b, not iii://fn/a/b, not \
+         iii://a/b::."
+    ));
+    assert_eq!(fix(&fixed), None);
+}
+
+#[test]
 fn every_rule_has_its_own_id() {
     let mut ids: Vec<_> = rules().iter().map(|r| r.id).collect();
     ids.sort_unstable();

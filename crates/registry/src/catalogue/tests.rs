@@ -4,7 +4,7 @@ use crate::head::Head;
 fn entry(id: &str, origin: Origin, trusted: Trusted, body: &str) -> Entry {
     let id: SkillId = id.parse().unwrap();
     Entry {
-        head: Arc::new(Head::of_body(&id, body)),
+        head: Arc::new(Head::of_body(&id, body, "")),
         id,
         origin,
         trusted,

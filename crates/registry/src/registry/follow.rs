@@ -8,14 +8,15 @@ use std::{
     sync::{Arc, PoisonError},
 };
 
-use repertoire_core::{Prompt, PromptName, SkillId};
+use repertoire_core::{PromptName, SkillId};
 
-use super::{Attached, Registry, SKILLS};
+use super::{Attached, Registry};
 use crate::{
     catalogue::{Again, Change, Entry, PromptEntry},
     error::Result,
     head::Head,
     origin::{Origin, Scope, Trusted},
+    registered::{PROMPTS, PromptRow, SKILLS, prompt_of},
     remote::{self, Label, Listed},
     source::Location,
     store::StateRow,
@@ -85,12 +86,12 @@ impl Registry {
             changes.extend(self.registered_change(entry.id.as_str(), Again::Ignore, None)?);
         }
         for entry in snapshot.prompts().filter(|p| is_here(&p.location)) {
-            changes.extend(self.prompt_change(&entry.prompt.name, Again::Ignore)?);
+            changes.extend(self.prompt_change(entry.prompt.name.as_str(), Again::Ignore)?);
         }
         for (id, head) in attached.store.heads()? {
             changes.push(put_package(attached, id, head, Again::Ignore));
         }
-        if attached.trusted == Trusted::Yes {
+        if attached.trusted == Trusted::Yes && self.keeps_state() {
             for row in attached.store.state_rows(SKILLS)? {
                 changes.extend(self.registered_change(
                     &row.key,
@@ -98,8 +99,8 @@ impl Registry {
                     Some((attached, &row)),
                 )?);
             }
-            for stored in attached.store.prompts()? {
-                changes.extend(self.prompt_change(&stored.prompt.name, Again::Ignore)?);
+            for row in attached.store.state_rows(PROMPTS)? {
+                changes.extend(self.prompt_change(&row.key, Again::Ignore)?);
             }
         }
         if attached.scope == Scope::Account {
@@ -131,12 +132,14 @@ impl Registry {
         if let Some((attached, row)) = known
             && self.is_primary(attached)
         {
-            let head = row.head.clone();
+            let head = row.head.as_deref();
+            let head = head.map(|h| attached.store.parse_head(h)).transpose()?;
             return Ok(head.map(|head| put_registered(attached, id, head, again)));
         }
         for attached in self.trusted() {
             let row = attached.store.state_row(SKILLS, key)?;
             if let Some(head) = row.and_then(|row| row.head) {
+                let head = attached.store.parse_head(&head)?;
                 return Ok(Some(put_registered(attached, id, head, again)));
             }
         }
@@ -144,13 +147,19 @@ impl Registry {
     }
 
     /// What a stored prompt means to the catalogue: the first store that has it.
-    fn prompt_change(&self, name: &PromptName, again: Again) -> Result<Option<Change>> {
+    ///
+    /// A row that is no prompt is left out.
+    fn prompt_change(&self, key: &str, again: Again) -> Result<Option<Change>> {
+        let Ok(name) = key.parse::<PromptName>() else {
+            return Ok(None);
+        };
         for attached in self.trusted() {
-            if let Some(stored) = attached.store.prompt(name.as_str())? {
-                return Ok(Some(put_prompt(attached, stored.prompt, again)));
+            let value = attached.store.state_get(PROMPTS, key)?;
+            if let Some(row) = value.and_then(|value| prompt_of(key, &value)) {
+                return Ok(Some(put_prompt(attached, row, again)));
             }
         }
-        Ok(Some(Change::RemovePrompt(name.clone(), Origin::State)))
+        Ok(Some(Change::RemovePrompt(name, Origin::State)))
     }
 
     /// Applies what happened in a store since the last look, in the order it happened.
@@ -179,13 +188,13 @@ impl Registry {
                         None => Change::RemoveSkill(id, origin),
                     });
                 }
-                "state:skills" if attached.trusted == Trusted::Yes => {
+                "state:skills" if attached.trusted == Trusted::Yes && self.keeps_state() => {
                     changes.extend(self.registered_change(&event.id, Again::Tell, None)?);
                 }
                 // An approval may be one of a remote skill.
                 "remote" | "approval" if attached.scope == Scope::Account => remotes = true,
-                "prompt" if attached.trusted == Trusted::Yes => {
-                    changes.extend(self.prompt_change(&event.id.parse()?, Again::Tell)?);
+                "state:prompts" if attached.trusted == Trusted::Yes && self.keeps_state() => {
+                    changes.extend(self.prompt_change(&event.id, Again::Tell)?);
                 }
                 _ => {}
             }
@@ -245,11 +254,12 @@ fn put_registered(attached: &Attached, id: SkillId, head: Head, again: Again) ->
     Change::PutSkill(entry, again)
 }
 
-fn put_prompt(attached: &Attached, prompt: Prompt, again: Again) -> Change {
+fn put_prompt(attached: &Attached, row: PromptRow, again: Again) -> Change {
     let entry = PromptEntry {
-        prompt: Arc::new(prompt),
+        prompt: Arc::new(row.prompt),
         origin: Origin::State,
         trusted: Trusted::Yes,
+        registered_at: Some(row.at),
         location: Location::State(attached.scope),
     };
     Change::PutPrompt(entry, again)

@@ -11,12 +11,13 @@ use repertoire_core::{
     surface::{self, IndexEntry, Section},
 };
 
-use super::{Content, Registry, SKILLS};
+use super::{Content, Registry};
 use crate::{
     catalogue::{Entry, Event, Lagged, PromptEntry, Snapshot},
     error::{Error, Result},
     head::utf8,
     origin::{Origin, Scope, Trusted},
+    registered::{PROMPTS, SKILLS, body_of, prompt_of},
     remote,
     source::{Location, Notice},
 };
@@ -190,8 +191,10 @@ impl Registry {
     pub fn prompt_body(&self, entry: &PromptEntry) -> Result<Option<String>> {
         if let Location::State(scope) = &entry.location {
             let store = &self.attached(*scope)?.store;
-            let stored = store.prompt(entry.prompt.name.as_str())?;
-            return Ok(stored.and_then(|prompt| prompt.body));
+            let name = entry.prompt.name.as_str();
+            let row = store.state_get(PROMPTS, name)?;
+            let row = row.and_then(|value| prompt_of(name, &value));
+            return Ok(row.and_then(|row| row.body));
         }
         let Some(bytes) = entry.location.read(&RelPath::document()) else {
             return Ok(None);
@@ -202,15 +205,9 @@ impl Registry {
     }
 
     fn registered_body(&self, scope: Scope, id: &SkillId) -> Result<String> {
-        /// The part of a row that is the body; the rest is not even copied.
-        #[derive(serde::Deserialize)]
-        struct Row {
-            skill: String,
-        }
         let store = &self.attached(scope)?.store;
-        let row = store.state_text(SKILLS, id.as_str())?;
-        row.and_then(|text| serde_json::from_str::<Row>(&text).ok())
-            .map(|row| row.skill)
+        let row = store.state_get(SKILLS, id.as_str())?;
+        row.and_then(|value| body_of(&value))
             .ok_or_else(|| Error::no_skill(id))
     }
 

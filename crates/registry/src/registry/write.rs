@@ -5,18 +5,15 @@ use std::sync::Arc;
 use repertoire_core::{Prompt, PromptName, RelPath, SkillId};
 use serde_json::{Value, json};
 
-use super::{Registry, SKILLS};
+use super::Registry;
 use crate::{
     catalogue::Entry,
     error::{Error, Result},
-    head::Head,
     origin::Scope,
+    registered::{self, PROMPTS, SKILLS},
     remote::{self, Label, Listed, Refused, Remotes},
     store::{NewSkill, Revision},
 };
-
-/// The most bytes of a registered body.
-const MAX_BODY: usize = 256 * 1024;
 
 /// What happens to the history of a skill that is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,36 +64,14 @@ impl Registry {
 
     /// Registers a markdown body under an id, in place of any that is there.
     pub fn register(&self, id: &SkillId, body: &str) -> Result<()> {
-        let field = |rule: String| repertoire_core::Error::Field {
-            field: "skill".to_owned(),
-            rule,
-        };
-        if body.trim().is_empty() {
-            return Err(field("must be non-empty".to_owned()).into());
-        }
-        if body.len() > MAX_BODY {
-            let rule = format!("too large: {} bytes, at most {MAX_BODY}", body.len());
-            return Err(field(rule).into());
-        }
-        let head = Head::of_body(id, body);
-        let row = json!({"id": id, "skill": body, "registered_at": crate::store::now()});
-        let attached = self.primary()?;
-        attached
-            .store
-            .state_set(SKILLS, id.as_str(), &row, Some(&head))?;
-        self.sync_store(attached)
+        let (row, _) = registered::skill_row(id, body)?;
+        self.state_set(SKILLS, id.as_str(), row.to_string())?;
+        Ok(())
     }
 
     /// Takes a registered body away, from the workspace first; says whether there was one.
     pub fn unregister(&self, id: &SkillId) -> Result<bool> {
-        for attached in self.trusted() {
-            let old = attached.store.state_delete(SKILLS, id.as_str())?;
-            self.sync_store(attached)?;
-            if old.is_some() {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        Ok(self.state_delete(SKILLS, id.as_str())?.is_some())
     }
 
     /// Says how other servers are asked for their files.
@@ -156,20 +131,13 @@ impl Registry {
 
     /// Stores a prompt in place of any of its name.
     pub fn put_prompt(&self, prompt: &Prompt, body: Option<&str>) -> Result<()> {
-        let attached = self.primary()?;
-        attached.store.put_prompt(prompt, body)?;
-        self.sync_store(attached)
+        let (row, _) = registered::prompt_row(prompt, body)?;
+        self.state_set(PROMPTS, prompt.name.as_str(), row.to_string())?;
+        Ok(())
     }
 
     /// Removes a stored prompt, from the workspace first; says whether there was one.
     pub fn remove_prompt(&self, name: &PromptName) -> Result<bool> {
-        for attached in self.trusted() {
-            let removed = attached.store.remove_prompt(name)?;
-            self.sync_store(attached)?;
-            if removed {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        Ok(self.state_delete(PROMPTS, name.as_str())?.is_some())
     }
 }

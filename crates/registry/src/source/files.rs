@@ -68,6 +68,8 @@ pub(crate) enum Location {
     Stored(crate::Scope),
     /// A body or a prompt registered at run time, in the store of a scope.
     State(crate::Scope),
+    /// A body or a prompt registered at run time, kept by a bus.
+    Bus,
     /// A skill of the program itself.
     Embedded(Arc<repertoire_core::Skill>),
     /// A skill on another server.
@@ -361,6 +363,7 @@ impl FileSource {
                     prompt,
                     origin,
                     trusted,
+                    registered_at: None,
                     location,
                 },
                 Again::Ignore,
@@ -435,6 +438,7 @@ impl FileSource {
             Location::Loose(_, file) => self.root.join(file),
             Location::Stored(_)
             | Location::State(_)
+            | Location::Bus
             | Location::Embedded(_)
             | Location::Remote(_) => return,
         };
@@ -479,6 +483,7 @@ impl Location {
             (Self::Stored(a), Self::Stored(b)) | (Self::State(a), Self::State(b)) => a == b,
             (Self::Embedded(a), Self::Embedded(b)) => a == b,
             (Self::Remote(a), Self::Remote(b)) => a == b,
+            (Self::Bus, Self::Bus) => true,
             _ => false,
         }
     }
@@ -490,7 +495,9 @@ impl Location {
                 root.read_known(&join(folder, known.path.as_str()), known)
             }
             Self::Loose(root, file) => root.read_known(file, known),
-            Self::Stored(_) | Self::State(_) | Self::Embedded(_) | Self::Remote(_) => None,
+            Self::Stored(_) | Self::State(_) | Self::Bus | Self::Embedded(_) | Self::Remote(_) => {
+                None
+            }
         }
     }
 
@@ -501,7 +508,7 @@ impl Location {
                 .read(&join(folder, path.as_str()), repertoire_core::MAX_BYTES)
                 .map(|(bytes, _)| bytes),
             Self::Loose(root, file) => root.read(file, MAX_BODY).map(|(bytes, _)| bytes),
-            Self::Stored(_) | Self::State(_) | Self::Embedded(_) | Self::Remote(_) => {
+            Self::Stored(_) | Self::State(_) | Self::Bus | Self::Embedded(_) | Self::Remote(_) => {
                 return None;
             }
         })

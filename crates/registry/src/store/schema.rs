@@ -8,12 +8,12 @@ use rusqlite::Connection;
 use crate::error::Result;
 
 /// The newest schema this version knows.
-pub(super) const VERSION: i64 = 2;
+pub(super) const VERSION: i64 = 3;
 /// `RPTR`: marks a file as ours.
 pub(super) const APPLICATION_ID: i64 = 0x5250_5452;
 
 /// What turns version `n` into `n + 1`.
-const MIGRATIONS: [&str; 2] = [V1, V2];
+const MIGRATIONS: [&str; 3] = [V1, V2, V3];
 
 const V1: &str = r"
 CREATE TABLE meta (
@@ -168,6 +168,20 @@ CREATE TABLE remotes (
 );
 ";
 
+/// Prompts are state, as on every bus.
+const V3: &str = r"
+INSERT INTO state (scope, key, updated_at, head, value)
+SELECT 'prompts', name, registered_at, NULL, json_object(
+    'name', name,
+    'description', definition ->> 'description',
+    'arguments', json(definition -> 'arguments'),
+    'function_id', definition ->> '$.body.function',
+    'body', body,
+    'registered_at', registered_at)
+FROM prompts;
+DROP TABLE prompts;
+";
+
 /// Brings a file from its version to the newest, one transaction a step.
 pub(super) fn migrate(connection: &mut Connection, from: i64) -> Result<()> {
     for (step, sql) in (0..).zip(MIGRATIONS) {
@@ -212,4 +226,36 @@ pub(super) fn objects(connection: &Connection) -> Result<Vec<(String, String, St
     )?;
     let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_of_older_stores_become_state() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch(V1).unwrap();
+        connection.execute_batch(V2).unwrap();
+        connection.pragma_update(None, "user_version", 2).unwrap();
+        let prompts = r#"
+            INSERT INTO prompts VALUES ('greet',
+                '{"name":"greet","description":"d","arguments":[{"name":"who","required":true}],
+                  "body":{"function":"demo::greet"}}', NULL, '2026-01-01T00:00:00.000Z');
+            INSERT INTO prompts VALUES ('note',
+                '{"name":"note","description":"d","arguments":[],"body":"static"}', 'Text.',
+                '2026-01-01T00:00:00.000Z');"#;
+        connection.execute_batch(prompts).unwrap();
+        migrate(&mut connection, 2).unwrap();
+        let row = |key: &str| -> String {
+            let sql = "SELECT value FROM state WHERE scope = 'prompts' AND key = ?1";
+            connection.query_row(sql, [key], |row| row.get(0)).unwrap()
+        };
+        let greet = crate::registered::prompt_of("greet", &row("greet")).unwrap();
+        assert_eq!(greet.prompt.arguments[0].name, "who");
+        assert_eq!((greet.body, &*greet.at), (None, "2026-01-01T00:00:00.000Z"));
+        let note = crate::registered::prompt_of("note", &row("note")).unwrap();
+        assert_eq!(note.body.as_deref(), Some("Text."));
+        assert_eq!(objects(&connection).unwrap(), expected(VERSION).unwrap());
+    }
 }

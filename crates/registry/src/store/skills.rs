@@ -146,7 +146,7 @@ impl Store {
         })
     }
 
-    pub(super) fn parse_head(&self, head: &str) -> Result<Head> {
+    pub(crate) fn parse_head(&self, head: &str) -> Result<Head> {
         let corrupt = |error: serde_json::Error| Error::Corrupt {
             path: self.path.clone(),
             reason: format!("unreadable metadata: {error}"),

@@ -1,52 +1,64 @@
 //! Key-value state by scope: what workers register, and what the bus keeps.
+//!
+//! Values are JSON texts and pass through as they are; only whoever knows their meaning reads
+//! them.
 
 use rusqlite::{OptionalExtension, params};
-use serde_json::Value;
 
 use super::{Store, events, now};
-use crate::{error::Result, head::Head};
+use crate::error::Result;
 
 /// The metadata of one row.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateRow {
     /// The key within its scope.
     pub key: String,
-    /// When it was last set, RFC 3339 in UTC.
-    pub updated_at: String,
-    /// What a listing shows of it, where it is a skill.
-    pub head: Option<Head>,
+    /// What a listing shows of it, where that is known.
+    pub head: Option<String>,
+}
+
+/// A value to keep.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateValue {
+    /// The value as JSON.
+    pub value: String,
+    /// What a listing shows of it.
+    pub head: Option<String>,
 }
 
 impl Store {
     /// Sets a value, gives back the one that was there.
-    pub fn state_set(
+    pub fn state_set(&self, scope: &str, key: &str, value: StateValue) -> Result<Option<String>> {
+        self.state_update(scope, key, move |old| Ok((value, old)))
+    }
+
+    /// Makes a value out of the one that is there, in one step.
+    pub fn state_update<T: Send + 'static>(
         &self,
         scope: &str,
         key: &str,
-        value: &Value,
-        head: Option<&Head>,
-    ) -> Result<Option<Value>> {
-        let (scope, key, value) = (scope.to_owned(), key.to_owned(), value.to_string());
-        let head = head.map(|h| serde_json::json!(h).to_string());
+        work: impl FnOnce(Option<String>) -> Result<(StateValue, T)> + Send + 'static,
+    ) -> Result<T> {
+        let (scope, key) = (scope.to_owned(), key.to_owned());
         self.write(move |c| {
             let old: Option<String> = c
                 .prepare_cached("SELECT value FROM state WHERE scope = ?1 AND key = ?2")?
                 .query_row([&scope, &key], |row| row.get(0))
                 .optional()?;
+            let (new, answer) = work(old)?;
             c.prepare_cached(
                 "INSERT INTO state (scope, key, updated_at, head, value)
                  VALUES (?1, ?2, ?3, ?4, ?5)
                  ON CONFLICT DO UPDATE SET updated_at = ?3, head = ?4, value = ?5",
             )?
-            .execute(params![scope, key, now(), head, value])?;
+            .execute(params![scope, key, now(), new.head, new.value])?;
             events::record(c, "put", &kind(&scope), &key)?;
-            Ok(old)
+            Ok(answer)
         })
-        .map(parse)
     }
 
     /// Deletes a value, gives back the one that was there.
-    pub fn state_delete(&self, scope: &str, key: &str) -> Result<Option<Value>> {
+    pub fn state_delete(&self, scope: &str, key: &str) -> Result<Option<String>> {
         let (scope, key) = (scope.to_owned(), key.to_owned());
         self.write(move |c| {
             let old: Option<String> = c
@@ -58,16 +70,10 @@ impl Store {
             }
             Ok(old)
         })
-        .map(parse)
     }
 
     /// One value.
-    pub fn state_get(&self, scope: &str, key: &str) -> Result<Option<Value>> {
-        self.state_text(scope, key).map(parse)
-    }
-
-    /// One value as the JSON text it is kept as.
-    pub fn state_text(&self, scope: &str, key: &str) -> Result<Option<String>> {
+    pub fn state_get(&self, scope: &str, key: &str) -> Result<Option<String>> {
         self.read(|c| {
             Ok(
                 c.prepare_cached("SELECT value FROM state WHERE scope = ?1 AND key = ?2")?
@@ -77,17 +83,56 @@ impl Store {
         })
     }
 
+    /// The values of a scope behind a key, sorted by key, as many as there is room for; at least
+    /// one, if there is one.
+    pub fn state_page(
+        &self,
+        scope: &str,
+        after: Option<&str>,
+        limit: usize,
+        max_bytes: usize,
+    ) -> Result<Vec<(String, String)>> {
+        self.read(|c| {
+            let mut statement = c.prepare_cached(
+                "SELECT key, value FROM state WHERE scope = ?1 AND key > ?2 ORDER BY key",
+            )?;
+            // No key is empty, so every one comes behind it.
+            let mut rows = statement.query([scope, after.unwrap_or_default()])?;
+            let mut page: Vec<(String, String)> = Vec::new();
+            let mut bytes = 0usize;
+            while let Some(row) = rows.next()? {
+                let (key, value): (String, String) = (row.get(0)?, row.get(1)?);
+                bytes = bytes.saturating_add(key.len() + value.len());
+                if page.len() == limit || (bytes > max_bytes && !page.is_empty()) {
+                    break;
+                }
+                page.push((key, value));
+            }
+            Ok(page)
+        })
+    }
+
+    /// The scopes that have a value.
+    pub fn state_scopes(&self) -> Result<Vec<String>> {
+        self.read(|c| {
+            let mut statement =
+                c.prepare_cached("SELECT DISTINCT scope FROM state ORDER BY scope")?;
+            let rows = statement.query_map([], |row| row.get(0))?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        })
+    }
+
     /// The metadata of every row of a scope, sorted by key; no value is read.
     pub fn state_rows(&self, scope: &str) -> Result<Vec<StateRow>> {
         self.state_query(
-            "SELECT key, updated_at, head FROM state WHERE scope = ?1 ORDER BY key",
+            "SELECT key, head FROM state WHERE scope = ?1 ORDER BY key",
             &[scope],
         )
     }
 
     /// The metadata of one row.
     pub fn state_row(&self, scope: &str, key: &str) -> Result<Option<StateRow>> {
-        let sql = "SELECT key, updated_at, head FROM state WHERE scope = ?1 AND key = ?2";
+        let sql = "SELECT key, head FROM state WHERE scope = ?1 AND key = ?2";
         Ok(self.state_query(sql, &[scope, key])?.pop())
     }
 
@@ -95,26 +140,16 @@ impl Store {
         self.read(|c| {
             let mut statement = c.prepare_cached(sql)?;
             let rows = statement.query_map(rusqlite::params_from_iter(values), |row| {
-                Ok((row.get(0)?, row.get(1)?, row.get::<_, Option<String>>(2)?))
-            })?;
-            rows.map(|row| {
-                let (key, updated_at, head) = row?;
                 Ok(StateRow {
-                    key,
-                    updated_at,
-                    head: head.map(|h| self.parse_head(&h)).transpose()?,
+                    key: row.get(0)?,
+                    head: row.get(1)?,
                 })
-            })
-            .collect()
+            })?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
         })
     }
 }
 
 fn kind(scope: &str) -> String {
     format!("state:{scope}")
-}
-
-fn parse(text: Option<String>) -> Option<Value> {
-    // The store writes nothing but JSON here.
-    text.and_then(|text| serde_json::from_str(&text).ok())
 }
