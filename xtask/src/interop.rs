@@ -89,7 +89,7 @@ struct Serving {
 impl Serving {
     fn start(program: &Path, home: &Path, folder: Option<&Path>) -> Result<Self> {
         let mut child = Command::new(program)
-            .args(["serve", "--port", "0", "--json", "--quiet"])
+            .args(["serve", "--hub", "off", "--port", "0", "--json", "--quiet"])
             .args(folder)
             .env("REPERTOIRE_HOME", home)
             .current_dir(home)

@@ -76,7 +76,9 @@ impl Peer {
             Which::Ours => {
                 let mut command = Command::new(peers.ours);
                 match wire {
-                    Wire::Http => command.args(["serve", "--port", "0", "--json", "--quiet"]),
+                    Wire::Http => {
+                        command.args(["serve", "--hub", "off", "--port", "0", "--json", "--quiet"])
+                    }
                     Wire::Stdio => command.arg("mcp"),
                 };
                 command.arg(peers.folder).env("REPERTOIRE_HOME", peers.home);

@@ -145,8 +145,10 @@ pub(crate) enum Command {
     #[command(
         after_help = "Examples:\n  repertoire serve\n  repertoire serve examples/skills \
                             --port 9000\n  repertoire token create laptop && repertoire serve \
-                            --bind 0.0.0.0 --host skills.example.com\n\n\
-                            /mcp is the MCP endpoint, /healthz and /metrics are for operators."
+                            --bind 0.0.0.0 --host skills.example.com\n  repertoire serve --tool \
+                            'demo::*'\n\n\
+                            /mcp is the MCP endpoint, /healthz and /metrics are for operators; the \
+                            hub is where workers with an iii SDK connect."
     )]
     Serve {
         /// Folders to serve instead of stores and settings
@@ -171,7 +173,38 @@ pub(crate) enum Command {
         #[arg(long)]
         no_auth: bool,
         #[command(flatten)]
+        bus: BusArgs,
+        #[command(flatten)]
         expose: ExposeArgs,
+    },
+    /// Call a function of the bus
+    #[command(
+        after_help = "Examples:\n  repertoire call skills::list\n  repertoire call skill::fetch \
+                            '{\"uri\": \"iii://skills\"}'\n  repertoire call demo::greet - < \
+                            payload.json"
+    )]
+    Call {
+        /// The function
+        function: String,
+        /// What to call it with, as JSON; `-` reads stdin
+        #[arg(default_value = "{}")]
+        payload: String,
+        /// How long to wait: 500ms, 30s, 5m
+        #[arg(long, value_name = "TIME", value_parser = parse_wait, default_value = "30s")]
+        timeout: std::time::Duration,
+        #[command(flatten)]
+        bus: UrlArgs,
+    },
+    /// List the functions of the bus
+    #[command(
+        after_help = "Examples:\n  repertoire functions\n  repertoire functions --internal --json"
+    )]
+    Functions {
+        /// Also show those of the bus itself
+        #[arg(long)]
+        internal: bool,
+        #[command(flatten)]
+        bus: UrlArgs,
     },
     /// Make, list and revoke tokens for HTTP
     #[command(
@@ -419,6 +452,24 @@ pub(crate) enum TokenCommand {
     },
 }
 
+/// Reads a time such as `500ms`, `30s` or `5m`.
+fn parse_wait(text: &str) -> Result<std::time::Duration, String> {
+    let end = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let unit = match &text[end..] {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60 * 1000,
+        _ => return Err("write a number and ms, s or m, such as 30s".to_owned()),
+    };
+    let number: u64 = text[..end].parse().map_err(|_| "that is no number")?;
+    let millis = number.checked_mul(unit).filter(|millis| *millis > 0);
+    millis
+        .map(std::time::Duration::from_millis)
+        .ok_or_else(|| "that is no time to wait".to_owned())
+}
+
 /// Reads a time such as `30m`, `12h` or `90d`.
 fn parse_time(text: &str) -> Result<std::time::Duration, String> {
     let wrong = || "write a number and m, h or d, such as 90d".to_owned();
@@ -433,6 +484,29 @@ fn parse_time(text: &str) -> Result<std::time::Duration, String> {
     seconds
         .map(std::time::Duration::from_secs)
         .ok_or_else(wrong)
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct BusArgs {
+    /// Where workers connect: a port, IP:PORT, or `off` [default: 127.0.0.1:49134]
+    #[arg(long, env = "REPERTOIRE_HUB", value_name = "WHERE")]
+    pub(crate) hub: Option<String>,
+    /// A function of a worker to offer as an MCP tool: an id, or a prefix with `*`
+    #[arg(long, value_name = "FUNCTION")]
+    pub(crate) tool: Vec<String>,
+    /// Leave the functions of the registry to a worker
+    #[arg(long, hide = true)]
+    pub(crate) bare_hub: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct UrlArgs {
+    /// Where the bus is
+    #[arg(long, env = "III_URL", default_value = repertoire_serve::iii::DEFAULT_URL)]
+    pub(crate) url: String,
+    /// The environment variable that holds a token, if one is needed
+    #[arg(long, value_name = "NAME", default_value = "III_TOKEN")]
+    pub(crate) token_env: String,
 }
 
 #[derive(Debug, clap::Args)]

@@ -3,6 +3,7 @@
 use std::{io::Write, process::ExitCode};
 
 use repertoire_core::text::terminal_safe;
+use repertoire_serve::iii::CallError;
 use serde_json::json;
 
 use crate::output::Output;
@@ -33,12 +34,22 @@ pub(crate) const INTERRUPTED: u8 = 130;
 fn exit_code(code: &str) -> u8 {
     match code {
         "usage" | "invalid_pattern" | "listen" | "invalid_target" => USAGE,
-        "not_found" => NOT_FOUND,
+        "not_found" | "function_not_found" => NOT_FOUND,
         "store_corrupt" | "store_newer" | "store_busy" | "store_error" => STORE,
         "untrusted" => UNTRUSTED,
-        "io_error" | "remote_error" | "transport" => IO,
+        "io_error" | "remote_error" | "transport" | "disconnected" | "timeout" => IO,
         "interrupted" => INTERRUPTED,
         _ => REFUSED,
+    }
+}
+
+/// The codes of calls that mean something to a shell; functions have codes of their own.
+fn call_code(code: &str) -> &'static str {
+    match code {
+        "function_not_found" => "function_not_found",
+        "disconnected" => "disconnected",
+        "timeout" => "timeout",
+        _ => "call_failed",
     }
 }
 
@@ -47,6 +58,9 @@ fn describe(error: &anyhow::Error) -> (&'static str, Option<&'static str>) {
     for cause in error.chain() {
         if let Some(error) = cause.downcast_ref::<repertoire_registry::Error>() {
             return (error.code(), error.hint());
+        }
+        if let Some(error) = cause.downcast_ref::<CallError>() {
+            return (call_code(&error.code), None);
         }
         if let Some(error) = cause.downcast_ref::<repertoire_serve::Error>() {
             return (error.code(), error.hint());

@@ -27,6 +27,15 @@ pub(crate) struct Config {
     /// Which skills are also prompts over MCP.
     #[serde(default)]
     pub(crate) skills_as_prompts: Option<Which>,
+    /// Where workers connect: a port, IP:PORT, or "off".
+    #[serde(default)]
+    pub(crate) hub: Option<HubPlace>,
+    /// Functions of workers that are tools over MCP.
+    #[serde(default)]
+    pub(crate) tools: Vec<String>,
+    /// Further functions that content and prompts never reach, by prefix.
+    #[serde(default)]
+    pub(crate) guard: Vec<String>,
     /// The store that `add`, `import` and `remove` use.
     pub(crate) scope: Option<ConfigScope>,
 }
@@ -37,6 +46,23 @@ pub(crate) struct Config {
 pub(crate) enum Which {
     Word(String),
     Ids(Vec<String>),
+}
+
+/// `49134`, `"127.0.0.1:49134"` or `"off"`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum HubPlace {
+    Port(u16),
+    Word(String),
+}
+
+impl HubPlace {
+    fn text(self) -> String {
+        match self {
+            Self::Port(port) => port.to_string(),
+            Self::Word(word) => word,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -70,6 +96,12 @@ pub(crate) struct Settings {
     pub(crate) workspace_scope: Option<Scope>,
     /// Which skills are also prompts over MCP, by the account's settings.
     pub(crate) skills_as_prompts: Option<Vec<String>>,
+    /// Where workers connect, by the account's settings.
+    pub(crate) hub: Option<String>,
+    /// Functions that are tools, by the account's settings.
+    pub(crate) tools: Vec<String>,
+    /// Functions that are guarded, by the account's settings.
+    pub(crate) guard: Vec<String>,
     /// What is wrong with the workspace's file; it counts only if the workspace is trusted.
     pub(crate) workspace_problem: Option<String>,
 }
@@ -129,6 +161,9 @@ pub(crate) fn resolve(global: &Global) -> Result<Settings> {
             scope: None,
             workspace_scope: None,
             skills_as_prompts: None,
+            hub: None,
+            tools: Vec::new(),
+            guard: Vec::new(),
             workspace_problem: None,
         };
         let sources = bare.sources_of(&global.from)?;
@@ -163,6 +198,9 @@ pub(crate) fn resolve(global: &Global) -> Result<Settings> {
             Which::Word(word) => vec![word],
             Which::Ids(ids) => ids,
         }),
+        hub: config.hub.map(HubPlace::text),
+        tools: config.tools,
+        guard: config.guard,
         workspace_problem,
     })
 }

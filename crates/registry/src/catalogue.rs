@@ -102,6 +102,13 @@ pub struct PromptEntry {
     pub(crate) location: Location,
 }
 
+impl PromptEntry {
+    /// Whether it is kept by a bus, and has to be asked for there.
+    pub fn is_on_bus(&self) -> bool {
+        matches!(self.location, Location::Bus)
+    }
+}
+
 /// Something that can be in the catalogue under a key.
 pub(crate) trait Item: Clone {
     type Key: Ord + Clone + Send + Sync;

@@ -39,6 +39,6 @@ pub use error::{Error, Result};
 pub use head::{Head, PackageHead, Registered, Text};
 pub use origin::{Origin, Reference, Scope, Trusted};
 pub use registry::{Content, Feed, History, Registry, Retell, StateLimit};
-pub use settings::{AskedBy, Place, Settings, StateFrom};
+pub use settings::{AskedBy, Place, Settings, StateFrom, StoreUse};
 pub use source::Notice;
 pub use watch::Watch;

@@ -14,6 +14,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
+use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 pub use state::{Feed, Retell, StateLimit};
 pub use write::History;
@@ -24,7 +25,7 @@ use crate::{
     head::Head,
     origin::{Origin, Scope, Trusted},
     remote::Remotes,
-    settings::{AskedBy, Place, Settings, StateFrom},
+    settings::{AskedBy, Place, Settings, StateFrom, StoreUse},
     source::{FileSource, Location, Notice, Pattern, Plan},
     store::{Store, Trust},
     trust,
@@ -75,8 +76,12 @@ pub struct Registry {
     /// How other servers are asked, once somebody knows.
     remotes: OnceLock<Arc<dyn Remotes>>,
     cache: Option<PathBuf>,
+    /// What of the stores is in the catalogue.
+    uses: StoreUse,
     /// Where registered content is kept.
     state: StateFrom,
+    /// The rendered index, and the number of the snapshot it was rendered from.
+    index: ArcSwapOption<(u64, Bytes)>,
 }
 
 impl Registry {
@@ -96,7 +101,9 @@ impl Registry {
             following: Mutex::default(),
             remotes: OnceLock::new(),
             cache: settings.cache.clone(),
+            uses: settings.stores,
             state: settings.state,
+            index: ArcSwapOption::empty(),
         };
         registry.embed(&settings)?;
         registry.attach_stores(&settings)?;

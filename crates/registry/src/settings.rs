@@ -39,10 +39,22 @@ pub struct Settings {
     pub prompts: Vec<Place>,
     /// Skills the program itself brings.
     pub embedded: Skills,
+    /// What of the stores is in the catalogue.
+    pub stores: StoreUse,
     /// Where registered content is kept.
     pub state: StateFrom,
     /// Where indexes of folders, and files of other servers, are kept between runs.
     pub cache: Option<PathBuf>,
+}
+
+/// What of the stores is in the catalogue.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum StoreUse {
+    /// Packages, registered content, and skills of other servers.
+    #[default]
+    Everything,
+    /// Registered content only.
+    Registered,
 }
 
 /// Where registered content is kept.

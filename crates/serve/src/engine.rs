@@ -6,11 +6,11 @@
 use std::{
     collections::{BTreeMap, HashSet},
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use repertoire_core::SkillId;
 use repertoire_registry::{Entry, Registry, Settings, Trusted, Watch};
 use tokio::sync::{SetOnce, watch};
@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     error::{Error, Result},
+    iii::{Bus, functions::FunctionOptions},
     instructions,
     metrics::Metrics,
 };
@@ -100,6 +101,33 @@ impl Options {
     }
 }
 
+/// The bus an engine is on, and how it may be used.
+#[derive(Debug)]
+pub(crate) struct OnBus {
+    pub(crate) bus: Arc<dyn Bus>,
+    pub(crate) options: FunctionOptions,
+}
+
+/// A function of a worker that is offered as a tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FunctionTool {
+    /// The function.
+    pub function_id: String,
+    /// What it does.
+    pub description: Option<String>,
+    /// The schema of what it takes.
+    pub request: Option<serde_json::Value>,
+    /// The schema of what it gives.
+    pub response: Option<serde_json::Value>,
+}
+
+impl FunctionTool {
+    /// The name of the tool: `::` is not allowed in one.
+    pub fn name(&self) -> String {
+        self.function_id.replace("::", "__")
+    }
+}
+
 /// What is not taken, and why.
 fn messages(registry: &Registry) -> HashSet<String> {
     let notices = registry.notices().into_iter();
@@ -122,6 +150,12 @@ pub struct Engine {
     /// Cancelled when the server shuts down: whoever waits for changes stops waiting.
     pub(crate) stop: CancellationToken,
     watching: Mutex<Option<Watch>>,
+    /// The bus this engine is on, if it is on one.
+    bus: OnceLock<OnBus>,
+    /// Functions of workers that are tools, by the tool's name.
+    tools: ArcSwap<BTreeMap<String, FunctionTool>>,
+    /// Grows with every change of the tools.
+    tools_seq: watch::Sender<u64>,
     instructions: ArcSwapOption<(u64, Arc<str>)>,
 }
 
@@ -134,6 +168,9 @@ impl Engine {
             seq: watch::Sender::new(0),
             stop: CancellationToken::new(),
             watching: Mutex::new(None),
+            bus: OnceLock::new(),
+            tools: ArcSwap::default(),
+            tools_seq: watch::Sender::new(0),
             instructions: ArcSwapOption::empty(),
         })
     }
@@ -226,6 +263,46 @@ impl Engine {
 
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.seq.subscribe()
+    }
+
+    /// Puts the engine on a bus: content and prompts that functions make can be had from now on.
+    ///
+    /// An engine stays on the bus it was first put on.
+    pub fn join(&self, bus: Arc<dyn Bus>, options: FunctionOptions) {
+        let _ = self.bus.set(OnBus { bus, options });
+    }
+
+    pub(crate) fn bus(&self) -> Option<&OnBus> {
+        self.bus.get()
+    }
+
+    /// The functions of workers that are tools, by the tool's name.
+    pub(crate) fn tools(&self) -> Arc<BTreeMap<String, FunctionTool>> {
+        self.tools.load_full()
+    }
+
+    /// Offers these functions as tools from now on, and no others.
+    pub fn offer_tools(&self, tools: impl IntoIterator<Item = FunctionTool>) {
+        let mut named = BTreeMap::new();
+        for tool in tools {
+            let name = tool.name();
+            match named.entry(name) {
+                std::collections::btree_map::Entry::Vacant(place) => drop(place.insert(tool)),
+                std::collections::btree_map::Entry::Occupied(taken) => tracing::warn!(
+                    function = tool.function_id,
+                    tool = taken.key().as_str(),
+                    "is no tool: another function has its name"
+                ),
+            }
+        }
+        if *self.tools.load_full() != named {
+            self.tools.store(Arc::new(named));
+            self.tools_seq.send_modify(|seq| *seq += 1);
+        }
+    }
+
+    pub(crate) fn tool_changes(&self) -> watch::Receiver<u64> {
+        self.tools_seq.subscribe()
     }
 
     /// What a model is told about this server before it asks for anything.

@@ -28,6 +28,9 @@ pub enum Error {
     /// Another server is not one that is asked.
     #[error("{0}")]
     Target(String),
+    /// A function of the bus did not answer as it should.
+    #[error(transparent)]
+    Call(#[from] crate::iii::CallError),
     /// The transport failed.
     #[error("{0}")]
     Transport(String),
@@ -47,6 +50,7 @@ impl Error {
             Self::Invalid(error) => error.code(),
             Self::Listen(_) => "listen",
             Self::Target(_) => "invalid_target",
+            Self::Call(_) => "call_failed",
             Self::Transport(_) => "transport",
         }
     }
@@ -56,7 +60,7 @@ impl Error {
         match self {
             Self::Open(error) => error.hint(),
             Self::Invalid(error) => error.hint(),
-            Self::Listen(_) | Self::Target(_) | Self::Transport(_) => None,
+            Self::Listen(_) | Self::Target(_) | Self::Call(_) | Self::Transport(_) => None,
         }
     }
 }
@@ -71,13 +75,21 @@ pub(crate) enum Unknown {
 }
 
 /// What a peer is told of an error about a URI.
-pub(crate) fn about(uri: &str, error: &registry::Error, unknown: Unknown) -> ErrorData {
+pub(crate) fn about(uri: &str, error: &Error, unknown: Unknown) -> ErrorData {
     let shown = shorten(uri);
     let data = Some(json!({"uri": shown, "code": error.code()}));
+    if let Error::Call(error) = error {
+        let data = Some(json!({"uri": shown, "code": error.code}));
+        return match error.code.as_str() {
+            "function_not_found" | "no_bus" => missing(uri, unknown),
+            _ => ErrorData::internal_error(format!("{shown}: {}", shorten(&error.message)), data),
+        };
+    }
     match error.code() {
         "not_found" | "invalid_uri" | "invalid_path" | "invalid_id" | "reserved_id" => {
             missing(uri, unknown)
         }
+        "internal_namespace" => ErrorData::invalid_params(error.to_string(), data),
         // The reason is the other server's fault, and a reader should know it.
         "tampered" => ErrorData::internal_error(error.to_string(), data),
         code => {

@@ -25,9 +25,11 @@ pub mod client;
 mod engine;
 mod error;
 pub mod http;
+pub mod iii;
 mod instructions;
 pub mod mcp;
 mod metrics;
+mod read;
 mod stdio;
 
 /// The skill in a folder, read and checked when the program is compiled.

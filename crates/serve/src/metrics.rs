@@ -45,6 +45,12 @@ struct Method {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Function {
+    function: String,
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Status {
     status: u16,
 }
@@ -55,6 +61,9 @@ pub(crate) struct Metrics {
     calls: Family<Call, Counter>,
     seconds: Family<Method, Histogram>,
     responses: Family<Status, Counter>,
+    functions: Family<Function, Counter>,
+    function_seconds: Histogram,
+    pub(crate) workers: Gauge,
     notifications: Counter,
     pub(crate) in_flight: Gauge,
     pub(crate) connections: Gauge,
@@ -71,6 +80,9 @@ impl Default for Metrics {
                 Histogram::new(exponential_buckets(0.000_1, 4.0, 9))
             }),
             responses: Family::default(),
+            functions: Family::default(),
+            function_seconds: Histogram::new(exponential_buckets(0.000_01, 4.0, 10)),
+            workers: Gauge::default(),
             notifications: Counter::default(),
             in_flight: Gauge::default(),
             connections: Gauge::default(),
@@ -105,6 +117,17 @@ impl Default for Metrics {
             "Open HTTP connections",
             metrics.connections.clone(),
         );
+        registry.register(
+            "iii_calls",
+            "Calls of the functions of this server",
+            metrics.functions.clone(),
+        );
+        registry.register(
+            "iii_call_seconds",
+            "Time to answer a call of a function of this server",
+            metrics.function_seconds.clone(),
+        );
+        registry.register("iii_workers", "Workers on the hub", metrics.workers.clone());
         registry.register("skills", "Visible skills", metrics.skills.clone());
         registry.register("prompts", "Visible prompts", metrics.prompts.clone());
         metrics
@@ -120,6 +143,16 @@ impl Metrics {
         self.calls.get_or_create(&Call { method, outcome }).inc();
         let seconds = self.seconds.get_or_create(&Method { method });
         seconds.observe(time.as_secs_f64());
+    }
+
+    /// Counts one call of a function of our own.
+    pub(crate) fn called(&self, function: &str, ok: bool, time: Duration) {
+        let outcome = if ok { "ok" } else { "error" };
+        let function = function.to_owned();
+        self.functions
+            .get_or_create(&Function { function, outcome })
+            .inc();
+        self.function_seconds.observe(time.as_secs_f64());
     }
 
     /// Counts one HTTP response.

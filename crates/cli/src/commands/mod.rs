@@ -1,6 +1,7 @@
 //! One file a command. A command takes settings, does its work through the registry and prints.
 
 mod add;
+mod bus;
 mod cat;
 mod doctor;
 mod history;
@@ -93,9 +94,11 @@ fn run_with(command: Command, settings: &Settings, output: &Output) -> Result<Ex
             origin,
             access_log,
             no_auth,
+            bus,
             expose,
         } => {
             let listen = serve::Listen {
+                bus,
                 address: (bind, port).into(),
                 hosts: host,
                 origins: origin,
@@ -104,6 +107,13 @@ fn run_with(command: Command, settings: &Settings, output: &Output) -> Result<Ex
             };
             serve::http(&paths, listen, &expose, settings, output)
         }
+        Command::Call {
+            function,
+            payload,
+            timeout,
+            bus,
+        } => bus::call(&function, &payload, timeout, &bus, output),
+        Command::Functions { internal, bus } => bus::functions(internal, &bus, output),
         Command::Token { command } => token::run(command, settings, output),
         Command::Show { skill } => show::run(&skill, settings, output),
         Command::Cat { uri, prompt } => cat::run(uri.as_deref(), prompt.as_ref(), settings, output),

@@ -5,21 +5,26 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use repertoire_core::{Digest, SkillId, text::terminal_safe};
+use repertoire_core::{Digest, Guard, SkillId, text::terminal_safe};
 use repertoire_registry::{
-    Registry, Trusted,
+    Registry, Settings as Sources, StoreUse, Trusted,
     store::{Store, Trust},
     trust,
 };
 use repertoire_serve::{
     Engine, Exposure, Options,
     client::Pool,
-    http::{AccessLog, Auth, HttpOptions, Listener},
+    http::{AccessLog, Auth, HttpOptions, Listener, Names},
+    iii::{
+        Hub, HubOptions,
+        functions::FunctionOptions,
+        hub::{HubListener, Skills},
+    },
 };
 use tokio::{runtime::Runtime, sync::Notify};
 
 use crate::{
-    args::ExposeArgs,
+    args::{BusArgs, ExposeArgs},
     failure::Usage,
     interrupt,
     output::{Output, count},
@@ -33,6 +38,7 @@ pub(crate) struct Listen {
     pub(crate) origins: Vec<String>,
     pub(crate) access_log: Option<PathBuf>,
     pub(crate) no_auth: bool,
+    pub(crate) bus: BusArgs,
 }
 
 pub(crate) fn mcp(
@@ -43,7 +49,8 @@ pub(crate) fn mcp(
 ) -> Result<ExitCode> {
     let runtime = runtime()?;
     let _entered = runtime.enter();
-    let engine = engine(paths, expose, settings, output, |_| {})?;
+    let sources = settings.sources_of(paths)?;
+    let engine = engine(sources, expose, settings, output, |_| {})?;
     let remotes = runtime.spawn(follow_remotes(engine.clone()));
     let stop = engine.clone();
     interrupt::shut_down_with(move || stop.shut_down());
@@ -68,7 +75,8 @@ pub(crate) fn http(
     output: &Output,
 ) -> Result<ExitCode> {
     check_names(&listen)?;
-    let auth = auth(&listen, settings)?;
+    let hub = hub_address(&listen.bus, settings)?;
+    let auth = Arc::new(auth(&listen, hub, settings)?);
     let access_log = match listen.access_log.as_deref() {
         None => None,
         Some(path) if path.as_os_str() == "-" => Some(AccessLog::to(std::io::stderr())),
@@ -84,15 +92,25 @@ pub(crate) fn http(
     runtime.block_on(async {
         let listener = Listener::bind(listen.address).await?;
         let address = listener.address();
+        let hub = match hub {
+            Some(address) => Some(HubListener::bind(address).await?),
+            None => None,
+        };
         let quiet = output.quiet();
-        let engine = engine(paths, expose, settings, output, move |registry| {
+        let mut sources = settings.sources_of(paths)?;
+        if hub.is_some() && sources.account.is_none() {
+            // What workers register has to be kept somewhere.
+            sources.account = Some(settings.account.clone());
+            sources.stores = StoreUse::Registered;
+        }
+        let engine = engine(sources, expose, settings, output, move |registry| {
             if !quiet {
                 let skills = count(registry.snapshot().len(), "skill");
                 Output::whisper(&format!("serving {skills}\n"));
             }
         })?;
         let remotes = tokio::spawn(follow_remotes(engine.clone()));
-        let who = match &auth {
+        let who = match &*auth {
             Auth::Open => "for everybody who can reach it",
             Auth::Tokens(tokens) if tokens.are_required() => "for whoever has a token",
             Auth::Tokens(_) => "for every program on this machine, as there is no token",
@@ -100,17 +118,31 @@ pub(crate) fn http(
         output.note(format!(
             "listening on http://{address}/mcp {who}; Ctrl-C ends"
         ));
+        let hub_url = hub.as_ref().map(|hub| format!("ws://{}", hub.address()));
+        if let Some(url) = &hub_url {
+            output.note(format!("workers connect to {url}"));
+        }
         if output.json {
-            let line = serde_json::json!({"url": format!("http://{address}/mcp")});
+            let line = serde_json::json!({"url": format!("http://{address}/mcp"), "hub": hub_url});
             output.print(&format!("{line}\n"))?;
         }
-        let mut hosts = listen.hosts;
-        if !address.ip().is_loopback() && !address.ip().is_unspecified() {
-            hosts.push(address.ip().to_string());
-        }
-        let options = HttpOptions {
-            hosts,
+        let mut names = Names {
+            hosts: listen.hosts,
             origins: listen.origins,
+        };
+        let reachable = [Some(address), hub.as_ref().map(HubListener::address)];
+        for address in reachable.into_iter().flatten() {
+            if !address.ip().is_loopback() && !address.ip().is_unspecified() {
+                names.hosts.push(address.ip().to_string());
+            }
+        }
+        let hub = hub.map(|listener| {
+            let hub = Hub::start(&engine, hub_options(&listen.bus, settings));
+            tokio::spawn(listener.serve(hub.clone(), names.clone(), auth.clone()));
+            hub
+        });
+        let options = HttpOptions {
+            names,
             auth,
             access_log,
             ..HttpOptions::default()
@@ -134,8 +166,46 @@ pub(crate) fn http(
         }
         // Programs that were started for this server end with it.
         let _ = tokio::time::timeout(Duration::from_secs(2), remotes).await;
+        if let Some(hub) = hub {
+            let _ = tokio::time::timeout(Duration::from_secs(2), hub.emptied()).await;
+        }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// Where workers connect, if they may.
+fn hub_address(bus: &BusArgs, settings: &Settings) -> Result<Option<SocketAddr>> {
+    let default = "127.0.0.1:49134".to_owned();
+    let place = bus.hub.clone().or_else(|| settings.hub.clone());
+    let place = place.unwrap_or(default);
+    if place.eq_ignore_ascii_case("off") {
+        return Ok(None);
+    }
+    let loopback = |port| SocketAddr::from(([127, 0, 0, 1], port));
+    let address = place.parse::<u16>().map(loopback);
+    match address.or_else(|_| place.parse::<SocketAddr>()) {
+        Ok(address) => Ok(Some(address)),
+        Err(_) => bail!(Usage(format!(
+            "--hub {place:?}: write a port, an address such as 127.0.0.1:49134, or off"
+        ))),
+    }
+}
+
+fn hub_options(bus: &BusArgs, settings: &Settings) -> HubOptions {
+    let tools = settings.tools.iter().chain(&bus.tool);
+    HubOptions {
+        tools: tools.cloned().collect(),
+        functions: FunctionOptions {
+            guard: Guard::new(settings.guard.iter().cloned()),
+            ..FunctionOptions::default()
+        },
+        skills: if bus.bare_hub {
+            Skills::Elsewhere
+        } else {
+            Skills::Here
+        },
+        ..HubOptions::default()
+    }
 }
 
 /// Keeps in touch with other servers, if the account names any.
@@ -169,20 +239,19 @@ fn check_names(listen: &Listen) -> Result<()> {
     Ok(())
 }
 
-fn runtime() -> Result<Runtime> {
+pub(super) fn runtime() -> Result<Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     Ok(builder.enable_all().thread_name("serve").build()?)
 }
 
 /// Starts to open the registry; what is wrong with it is told when it is known.
 fn engine(
-    paths: &[PathBuf],
+    sources: Sources,
     expose: &ExposeArgs,
     settings: &Settings,
     output: &Output,
     then: impl FnOnce(&Arc<Registry>) + Send + 'static,
 ) -> Result<Arc<Engine>> {
-    let sources = settings.sources_of(paths)?;
     let which = match (expose.prompts.as_slice(), &settings.skills_as_prompts) {
         ([], Some(set)) => set.as_slice(),
         (given, _) => given,
@@ -272,11 +341,13 @@ fn is_missing(error: std::io::Error) -> bool {
 }
 
 /// Tokens count as soon as there is one; an address that others can reach does not go without.
-fn auth(listen: &Listen, settings: &Settings) -> Result<Auth> {
+fn auth(listen: &Listen, hub: Option<SocketAddr>, settings: &Settings) -> Result<Auth> {
     if listen.no_auth {
         return Ok(Auth::Open);
     }
-    let open_to_others = !listen.address.ip().is_loopback();
+    let mut addresses = std::iter::once(listen.address).chain(hub);
+    let open = addresses.find(|address| !address.ip().is_loopback());
+    let open_to_others = open.is_some();
     let file = settings.account.join(trust::STORE);
     let store = match Store::open(&file, Trust::Own) {
         Ok(store) => store,
@@ -295,7 +366,7 @@ fn auth(listen: &Listen, settings: &Settings) -> Result<Auth> {
         bail!(Usage(format!(
             "{} can be reached by others: make a token with `repertoire token create NAME`, or \
              say --no-auth",
-            listen.address.ip()
+            open.unwrap_or(listen.address).ip()
         )));
     }
     Ok(Auth::tokens(store, open_to_others))

@@ -18,6 +18,7 @@ use crate::{
     origin::{Origin, Scope, Trusted},
     registered::{PROMPTS, PromptRow, SKILLS, prompt_of},
     remote::{self, Label, Listed},
+    settings::StoreUse,
     source::Location,
     store::StateRow,
 };
@@ -88,8 +89,10 @@ impl Registry {
         for entry in snapshot.prompts().filter(|p| is_here(&p.location)) {
             changes.extend(self.prompt_change(entry.prompt.name.as_str(), Again::Ignore)?);
         }
-        for (id, head) in attached.store.heads()? {
-            changes.push(put_package(attached, id, head, Again::Ignore));
+        if self.uses == StoreUse::Everything {
+            for (id, head) in attached.store.heads()? {
+                changes.push(put_package(attached, id, head, Again::Ignore));
+            }
         }
         if attached.trusted == Trusted::Yes && self.keeps_state() {
             for row in attached.store.state_rows(SKILLS)? {
@@ -103,7 +106,7 @@ impl Registry {
                 changes.extend(self.prompt_change(&row.key, Again::Ignore)?);
             }
         }
-        if attached.scope == Scope::Account {
+        if attached.scope == Scope::Account && self.uses == StoreUse::Everything {
             changes.extend(self.remote_changes(attached)?);
         }
         self.catalogue.apply(changes);
@@ -181,6 +184,7 @@ impl Registry {
         for event in events {
             let origin = Origin::of_scope(attached.scope);
             match event.kind.as_str() {
+                "skill" | "remote" | "approval" if self.uses == StoreUse::Registered => {}
                 "skill" => {
                     let id: SkillId = event.id.parse()?;
                     changes.push(match attached.store.head(&id)? {

@@ -63,7 +63,7 @@ impl Registry {
             })
         };
         match uri {
-            Uri::Index => content("text/markdown", index(&snapshot).into()),
+            Uri::Index => content("text/markdown", self.index(&snapshot)),
             Uri::DiscoveryIndex => content("application/json", discovery(&snapshot).into()),
             Uri::Body(id) => {
                 let entry = snapshot.get(id).ok_or_else(missing)?;
@@ -79,6 +79,27 @@ impl Registry {
             }
             Uri::Function(_) => Err(missing()),
         }
+    }
+
+    /// The rendered index; it is rendered again only when something has changed.
+    fn index(&self, snapshot: &Snapshot) -> Bytes {
+        if let Some(known) = &*self.index.load()
+            && known.0 == snapshot.seq()
+        {
+            return known.1.clone();
+        }
+        let text = Bytes::from(index(snapshot));
+        self.index
+            .store(Some(Arc::new((snapshot.seq(), text.clone()))));
+        text
+    }
+
+    /// Whether the index is at hand, or has to be rendered.
+    pub fn has_index(&self) -> bool {
+        let known = self.index.load();
+        known
+            .as_ref()
+            .is_some_and(|known| known.0 == self.snapshot().seq())
     }
 
     /// The body of a skill, as `iii://<id>` serves it.

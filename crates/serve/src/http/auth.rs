@@ -57,11 +57,11 @@ struct Known {
 
 /// Somebody who may ask.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Caller {
+pub(crate) struct Caller {
     /// The name of the token, if one was needed.
-    pub(super) token: Option<String>,
+    pub(crate) token: Option<String>,
     /// What it allows.
-    pub(super) access: Access,
+    pub(crate) access: Access,
 }
 
 impl Tokens {
@@ -74,7 +74,7 @@ impl Tokens {
 
 impl Auth {
     /// Who sends this, if it is somebody who may ask.
-    pub(super) fn caller(&self, headers: &HeaderMap) -> Option<Caller> {
+    pub(crate) fn caller(&self, headers: &HeaderMap) -> Option<Caller> {
         let anybody = Caller {
             token: None,
             access: Access::Write,

@@ -14,9 +14,7 @@ use std::{
 use axum::{
     body::{Body, Bytes},
     extract::{Request, State},
-    http::{
-        HeaderMap, HeaderValue, Method, StatusCode, Uri, header, request::Parts, uri::Authority,
-    },
+    http::{HeaderMap, HeaderValue, Method, StatusCode, header, request::Parts},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -27,14 +25,11 @@ use serde::de::IgnoredAny;
 use serde_json::json;
 use tokio::{sync::OwnedSemaphorePermit, time::Interval};
 
-use super::{HttpOptions, Shared, access_log::Line};
+use super::{Shared, access_log::Line};
 use crate::mcp::fast::{self, Era, Message, Said};
 
-/// Names of this machine's loopback.
-const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
-
 /// A refusal as JSON, for people and programs.
-pub(super) fn refusal(status: StatusCode, code: &str, message: &str) -> Response {
+pub(crate) fn refusal(status: StatusCode, code: &str, message: &str) -> Response {
     let body = json!({"error": {"code": code, "message": message}}).to_string();
     (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
@@ -55,7 +50,7 @@ pub(super) async fn pass(
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
     let mut seen = Seen::default();
-    let page = foreign_page(request.headers(), &shared.options);
+    let page = shared.options.names.foreign_page(request.headers());
     let response = match check(&shared, request, &mut seen).await {
         Ok(Passed::Answered(bytes)) => {
             let json = HeaderValue::from_static("application/json");
@@ -122,11 +117,14 @@ enum Passed {
 
 async fn check(shared: &Arc<Shared>, request: Request, seen: &mut Seen) -> Result<Passed, Refused> {
     let options = &shared.options;
-    check_host(request.uri(), request.headers(), options)?;
+    let named = options.names.check(request.uri(), request.headers());
+    named.map_err(|message| Box::new(refusal(StatusCode::FORBIDDEN, "forbidden", message)))?;
     if request.uri().path() == "/healthz" {
         return Ok(Passed::On(Box::new(request)));
     }
-    if request.method() == Method::OPTIONS && foreign_page(request.headers(), options).is_some() {
+    if request.method() == Method::OPTIONS
+        && options.names.foreign_page(request.headers()).is_some()
+    {
         return Err(Box::new(preflight()));
     }
     let caller = options.auth.caller(request.headers());
@@ -190,16 +188,6 @@ async fn check(shared: &Arc<Shared>, request: Request, seen: &mut Seen) -> Resul
     }
     let request = Request::from_parts(parts, Body::from(bytes));
     Ok(Passed::On(Box::new(request)))
-}
-
-/// The page of another origin that a request comes from, if it is one that may ask.
-fn foreign_page(headers: &HeaderMap, options: &HttpOptions) -> Option<HeaderValue> {
-    let origin = headers.get(header::ORIGIN)?;
-    let text = origin.to_str().ok()?;
-    let mut allowed = options.origins.iter().map(|o| o.trim_end_matches('/'));
-    allowed
-        .any(|o| o.eq_ignore_ascii_case(text))
-        .then(|| origin.clone())
 }
 
 /// What a browser asks before it lets a page ask.
@@ -340,66 +328,6 @@ fn look(bytes: &[u8]) -> Result<Option<Message<'_>>, Refused> {
         },
         Err(error) => Err(refuse(-32700, &format!("not JSON: {error}"))),
     }
-}
-
-/// The name and port of an authority, without brackets, in lower case.
-fn host_of(authority: &Authority) -> (String, Option<u16>) {
-    let host = authority.host().trim_start_matches('[');
-    let host = host.trim_end_matches(']').to_ascii_lowercase();
-    (host, authority.port_u16())
-}
-
-fn is_ours(host: &str, options: &HttpOptions) -> bool {
-    let ours = options.hosts.iter().map(String::as_str);
-    LOOPBACK
-        .into_iter()
-        .chain(ours)
-        .any(|ours| ours.eq_ignore_ascii_case(host))
-}
-
-fn check_host(uri: &Uri, headers: &HeaderMap, options: &HttpOptions) -> Result<(), Refused> {
-    let refuse = |message: &str| {
-        let response = refusal(StatusCode::FORBIDDEN, "forbidden", message);
-        Err(Box::new(response))
-    };
-    let mut named = headers.get_all(header::HOST).iter();
-    let authority = match (named.next(), named.next()) {
-        (Some(host), None) => host.to_str().ok().and_then(|h| h.parse::<Authority>().ok()),
-        (None, _) => uri.authority().cloned(),
-        (Some(_), Some(_)) => None,
-    };
-    let Some(authority) = authority.filter(|a| !a.as_str().contains('@')) else {
-        return refuse("the Host header is missing or wrong");
-    };
-    let host = host_of(&authority);
-    if !is_ours(&host.0, options) {
-        return refuse("this name is not served here; --host allows one");
-    }
-    let mut origins = headers.get_all(header::ORIGIN).iter();
-    let origin = match (origins.next(), origins.next()) {
-        (None, _) => return Ok(()),
-        (Some(origin), None) => origin.to_str().ok(),
-        (Some(_), Some(_)) => None,
-    };
-    let Some(origin) = origin else {
-        return refuse("the Origin header is wrong");
-    };
-    let allowed = options.origins.iter();
-    if allowed
-        .map(|o| o.trim_end_matches('/'))
-        .any(|o| o.eq_ignore_ascii_case(origin))
-    {
-        return Ok(());
-    }
-    // The server's own pages have the origin they were loaded from.
-    let own = origin.split_once("://").is_some_and(|(scheme, rest)| {
-        matches!(scheme, "http" | "https")
-            && rest.parse::<Authority>().is_ok_and(|a| host_of(&a) == host)
-    });
-    if own {
-        return Ok(());
-    }
-    refuse("this web page may not ask here; --origin allows one")
 }
 
 /// The room a request takes, from its arrival to the last byte of its answer.

@@ -7,6 +7,7 @@
 mod access_log;
 mod auth;
 mod guard;
+pub(crate) mod names;
 
 use std::{
     collections::HashMap,
@@ -37,6 +38,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use access_log::AccessLog;
 pub use auth::Auth;
+pub(crate) use guard::refusal;
+pub use names::Names;
 
 use crate::{
     engine::Engine,
@@ -47,12 +50,10 @@ use crate::{
 /// What is allowed, and how much of it.
 #[derive(Debug)]
 pub struct HttpOptions {
-    /// Names under which the server may be addressed, besides those of this machine's loopback.
-    pub hosts: Vec<String>,
-    /// Web pages that may ask, such as `https://app.example.com`, besides the server's own.
-    pub origins: Vec<String>,
+    /// Where it may be addressed, and which pages may ask.
+    pub names: Names,
     /// Who may ask.
-    pub auth: Auth,
+    pub auth: Arc<Auth>,
     /// The most bytes of a request.
     pub max_body: usize,
     /// The most requests at a time.
@@ -73,9 +74,8 @@ pub struct HttpOptions {
 impl Default for HttpOptions {
     fn default() -> Self {
         Self {
-            hosts: Vec::new(),
-            origins: Vec::new(),
-            auth: Auth::Open,
+            names: Names::default(),
+            auth: Arc::new(Auth::Open),
             max_body: 1024 * 1024,
             max_requests: 512,
             max_connections: 1024,
@@ -225,7 +225,7 @@ impl Listener {
 }
 
 /// Small answers are sent at once, and a peer that takes none of a large one is given up.
-fn prepare(stream: &tokio::net::TcpStream) {
+pub(crate) fn prepare(stream: &tokio::net::TcpStream) {
     let _ = stream.set_nodelay(true);
     #[cfg(target_os = "linux")]
     {

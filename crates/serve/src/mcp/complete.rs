@@ -12,20 +12,20 @@ use super::{
     resources::{BODY_TEMPLATE, DOCUMENT_TEMPLATE, FILE_TEMPLATE},
 };
 use crate::{
-    engine::Options,
+    engine::Engine,
     error::{params, shorten},
 };
 
 pub(super) fn complete(
     snapshot: &Snapshot,
-    options: &Options,
+    engine: &Engine,
     request: &CompleteRequestParams,
 ) -> Result<CompletionInfo, ErrorData> {
     let argument = &request.argument;
     let unknown = |name: &str| params(format!("argument {:?}: not found", shorten(name)));
     let values = match &request.r#ref {
         Reference::Prompt(prompt) => {
-            let found = find(snapshot, options, &prompt.name)
+            let found = find(snapshot, engine, &prompt.name)
                 .ok_or_else(|| params(format!("prompt {:?}: not found", shorten(&prompt.name))))?;
             let known = match found {
                 Found::Prompt(entry) => {

@@ -8,15 +8,15 @@ use crate::error::{params, shorten};
 
 /// A position in a listing of several kinds of entries, one kind after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Cursor {
+pub(crate) struct Cursor {
     /// Which kind.
-    pub(super) kind: char,
+    pub(crate) kind: char,
     /// The key of the last entry shown, of that kind.
-    pub(super) key: String,
+    pub(crate) key: String,
 }
 
 impl Cursor {
-    pub(super) fn new(kind: char, key: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: char, key: impl Into<String>) -> Self {
         Self {
             kind,
             key: key.into(),
@@ -24,12 +24,12 @@ impl Cursor {
     }
 
     /// The text a peer is given.
-    pub(super) fn encode(&self) -> String {
+    pub(crate) fn encode(&self) -> String {
         URL_SAFE_NO_PAD.encode(format!("{}{}", self.kind, self.key))
     }
 
     /// What a peer sent back, if it is one of these kinds.
-    pub(super) fn decode(text: &str, kinds: &str) -> Result<Self, ErrorData> {
+    pub(crate) fn decode(text: &str, kinds: &str) -> Result<Self, ErrorData> {
         let refuse = || params(format!("cursor {:?} is none of ours", shorten(text)));
         let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| refuse())?;
         let plain = String::from_utf8(bytes).map_err(|_| refuse())?;

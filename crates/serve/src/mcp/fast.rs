@@ -12,8 +12,8 @@ use repertoire_core::{Uri, mime};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{resources::SMALL, skills};
-use crate::engine::Engine;
+use super::skills;
+use crate::{engine::Engine, read::SMALL};
 
 const MODERN: &str = "2026-07-28";
 

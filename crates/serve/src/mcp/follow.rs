@@ -141,10 +141,18 @@ async fn tell(engine: Arc<Engine>, session: Weak<Session>, peer: Peer<RoleServer
         return;
     };
     let mut changes = engine.changes();
+    let mut tools = engine.tool_changes();
     let mut seen = registry.snapshot().seq();
     loop {
         tokio::select! {
             alive = changes.changed() => if alive.is_err() { return },
+            _ = tools.changed() => {
+                if peer.notify_tool_list_changed().await.is_err() {
+                    return;
+                }
+                engine.metrics.notified();
+                continue;
+            }
             () = engine.stop.cancelled() => return,
         }
         let snapshot = registry.snapshot();
@@ -185,7 +193,6 @@ async fn tell(engine: Arc<Engine>, session: Weak<Session>, peer: Peer<RoleServer
 /// The part of a filter that this server can serve.
 pub(super) fn accepted(requested: &SubscriptionFilter) -> SubscriptionFilter {
     let mut accepted = requested.clone();
-    accepted.tools_list_changed = None;
     if let Some(uris) = &mut accepted.resource_subscriptions {
         uris.retain(|uri| uri.parse::<Uri>().is_ok());
         uris.truncate(MAX_SUBSCRIPTIONS);
@@ -204,6 +211,7 @@ pub(super) async fn listen(engine: &Engine, context: SubscriptionContext) {
         return;
     };
     let mut changes = engine.changes();
+    let mut tools = engine.tool_changes();
     let snapshot = registry.snapshot();
     let mut seen = snapshot.seq();
     let filter = context.accepted().clone();
@@ -216,6 +224,15 @@ pub(super) async fn listen(engine: &Engine, context: SubscriptionContext) {
     loop {
         tokio::select! {
             alive = changes.changed() => if alive.is_err() { return },
+            _ = tools.changed() => {
+                if filter.tools_list_changed == Some(true) {
+                    if context.sink().notify_tool_list_changed().await.is_err() {
+                        return;
+                    }
+                    engine.metrics.notified();
+                }
+                continue;
+            }
             () = context.cancelled() => return,
             () = engine.stop.cancelled() => return,
         }

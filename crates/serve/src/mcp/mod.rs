@@ -4,7 +4,7 @@
 //! from somebody's own handler, which keeps its own tools and adds the skills.
 
 mod complete;
-mod cursor;
+pub(crate) mod cursor;
 pub(crate) mod fast;
 mod follow;
 mod prompts;
@@ -112,6 +112,7 @@ impl Handlers {
             .enable_prompts()
             .enable_prompts_list_changed()
             .enable_tools()
+            .enable_tool_list_changed()
             .enable_completions()
             .build();
         capabilities.resources = ours.resources;
@@ -275,7 +276,7 @@ impl ServerHandler for Handlers {
         _context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         self.answer("resources/read", async |registry| {
-            let content = resources::content(registry, &request.uri).await?;
+            let content = resources::content(&self.engine, registry, &request.uri).await?;
             let contents = resources::contents(&request.uri, content);
             Ok(ReadResourceResult::new(vec![contents]).into())
         })
@@ -350,8 +351,7 @@ impl ServerHandler for Handlers {
     ) -> Result<ListPromptsResult, ErrorData> {
         self.answer("prompts/list", async |registry| {
             let cursor = cursor_of(request.as_ref());
-            let Page { items, next } =
-                prompts::list(&registry.snapshot(), &self.engine.options, cursor)?;
+            let Page { items, next } = prompts::list(&registry.snapshot(), &self.engine, cursor)?;
             let mut result = ListPromptsResult::with_all_items(items);
             result.next_cursor = next;
             Ok(result)
@@ -365,7 +365,8 @@ impl ServerHandler for Handlers {
         _context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
         self.answer("prompts/get", async |registry| {
-            let result = prompts::get(registry, &self.engine.options, &request.name).await?;
+            let arguments = request.arguments.unwrap_or_default();
+            let result = prompts::get(&self.engine, registry, &request.name, arguments).await?;
             Ok(result.into())
         })
         .await
@@ -378,7 +379,7 @@ impl ServerHandler for Handlers {
     ) -> Result<CompleteResult, ErrorData> {
         self.answer("completion/complete", async |registry| {
             let snapshot = registry.snapshot();
-            let values = complete::complete(&snapshot, &self.engine.options, &request)?;
+            let values = complete::complete(&snapshot, &self.engine, &request)?;
             Ok(CompleteResult::new(values))
         })
         .await
@@ -389,11 +390,13 @@ impl ServerHandler for Handlers {
         _request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(tools::all().to_vec()))
+        Ok(ListToolsResult::with_all_items(tools::list_tools(
+            &self.engine,
+        )))
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        tools::all().iter().find(|tool| tool.name == name).cloned()
+        tools::find(&self.engine, name)
     }
 
     async fn call_tool(
@@ -403,8 +406,7 @@ impl ServerHandler for Handlers {
     ) -> Result<CallToolResponse, ErrorData> {
         self.answer("tools/call", async |registry| {
             let arguments = request.arguments.unwrap_or_default();
-            let options = &self.engine.options;
-            let result = tools::call(registry, options, &request.name, &arguments).await?;
+            let result = tools::call(&self.engine, registry, &request.name, &arguments).await?;
             Ok(result.into())
         })
         .await

@@ -1,4 +1,4 @@
-//! `prompts/list` and `prompts/get`: skills and static prompts for hosts without resources.
+//! `prompts/list` and `prompts/get`: prompts, and skills for hosts without resources.
 //!
 //! A name is looked up as a further name of a skill, then as a prompt, then as the id of a skill.
 //! A skill whose id is taken by a prompt is offered as `skill:<id>`, so that neither is hidden.
@@ -9,13 +9,15 @@ use repertoire_core::{PromptBody, PromptName, SkillId};
 use repertoire_registry::{Entry, PromptEntry, Registry, Snapshot, Trusted};
 use rmcp::{
     ErrorData,
-    model::{GetPromptResult, Prompt, PromptArgument, PromptMessage, Role},
+    model::{GetPromptResult, JsonObject, Prompt, PromptArgument, PromptMessage, Role},
 };
+use serde_json::Value;
 
 use super::cursor::{Cursor, Page, page};
 use crate::{
-    engine::Options,
-    error::{Unknown, about, params, shorten},
+    engine::Engine,
+    error::{Error, Unknown, about, params, shorten},
+    iii::functions::Said,
 };
 
 const PREFIX: &str = "skill:";
@@ -27,14 +29,15 @@ pub(super) enum Found {
 }
 
 /// Looks a prompt up by its name.
-pub(super) fn find(snapshot: &Snapshot, options: &Options, name: &str) -> Option<Found> {
+pub(super) fn find(snapshot: &Snapshot, engine: &Engine, name: &str) -> Option<Found> {
+    let options = &engine.options;
     let skill = |id: &SkillId| snapshot.get(id).cloned().map(Found::Skill);
     if let Some(id) = options.aliases.get(name) {
         return skill(id);
     }
     let prompt = name.parse::<PromptName>().ok();
     if let Some(entry) = prompt.and_then(|name| snapshot.prompt(&name).cloned())
-        && is_served(&entry)
+        && is_served(engine, &entry)
     {
         return Some(Found::Prompt(entry));
     }
@@ -44,16 +47,22 @@ pub(super) fn find(snapshot: &Snapshot, options: &Options, name: &str) -> Option
     entry.filter(|e| options.is_prompt(e)).map(Found::Skill)
 }
 
-fn is_served(entry: &PromptEntry) -> bool {
-    entry.trusted == Trusted::Yes && matches!(entry.prompt.body, PromptBody::Static)
+/// Whether a prompt can be had: a function that renders one is on a bus.
+fn is_served(engine: &Engine, entry: &PromptEntry) -> bool {
+    let can = match entry.prompt.body {
+        PromptBody::Static => true,
+        PromptBody::Function(_) => engine.bus().is_some(),
+    };
+    can && entry.trusted == Trusted::Yes
 }
 
 /// A page of all prompts: further names of skills, then prompts, then skills.
 pub(super) fn list(
     snapshot: &Snapshot,
-    options: &Options,
+    engine: &Engine,
     cursor: Option<&str>,
 ) -> Result<Page<Prompt>, ErrorData> {
+    let options = &engine.options;
     let cursor = cursor.map(|text| Cursor::decode(text, "aps")).transpose()?;
     let refuse = |error: repertoire_core::Error| params(format!("cursor is none of ours: {error}"));
     let (mut alias, mut prompt, mut skill) = (None, None, None);
@@ -82,7 +91,7 @@ pub(super) fn list(
         });
     let prompts = snapshot
         .prompts_after(prompt.as_ref())
-        .filter(|entry| kinds.contains('p') && is_served(entry))
+        .filter(|entry| kinds.contains('p') && is_served(engine, entry))
         .filter(|entry| !options.aliases.contains_key(entry.prompt.name.as_str()))
         .map(|entry| {
             let name = entry.prompt.name.as_str();
@@ -92,7 +101,7 @@ pub(super) fn list(
         .skills_after(skill.as_ref())
         .filter(|entry| options.is_prompt(entry))
         .map(|entry| {
-            let prompt = of_skill(name_of(snapshot, options, &entry.id), entry);
+            let prompt = of_skill(name_of(snapshot, engine, &entry.id), entry);
             (Cursor::new('s', entry.id.as_str()), 256, prompt)
         });
     Ok(page(
@@ -102,12 +111,13 @@ pub(super) fn list(
 }
 
 /// The name under which a skill is offered.
-fn name_of(snapshot: &Snapshot, options: &Options, id: &SkillId) -> String {
-    let taken = options.aliases.contains_key(id.as_str())
+fn name_of(snapshot: &Snapshot, engine: &Engine, id: &SkillId) -> String {
+    let prompt = |name: PromptName| snapshot.prompt(&name).cloned();
+    let taken = engine.options.aliases.contains_key(id.as_str())
         || id
             .as_str()
             .parse::<PromptName>()
-            .is_ok_and(|name| snapshot.prompt(&name).is_some_and(|entry| is_served(entry)));
+            .is_ok_and(|name| prompt(name).is_some_and(|entry| is_served(engine, &entry)));
     if taken {
         format!("{PREFIX}{id}")
     } else {
@@ -138,29 +148,76 @@ fn of_prompt(entry: &PromptEntry) -> Prompt {
     )
 }
 
-/// The text of a prompt as one message of the user.
+/// The messages of a prompt.
 pub(super) async fn get(
+    engine: &Engine,
     registry: &Arc<Registry>,
-    options: &Options,
     name: &str,
+    arguments: JsonObject,
 ) -> Result<GetPromptResult, ErrorData> {
-    let unknown = || params(format!("prompt {:?}: not found", shorten(name)));
-    let found = find(&registry.snapshot(), options, name).ok_or_else(unknown)?;
-    let description = match &found {
-        Found::Skill(entry) => entry.head.description.as_deref().map(str::to_owned),
-        Found::Prompt(entry) => Some(entry.prompt.description.clone()),
+    let found = find(&registry.snapshot(), engine, name)
+        .ok_or_else(|| params(format!("prompt {:?}: not found", shorten(name))))?;
+    let failed = |error: Error| about(name, &error, Unknown::Params);
+    let (description, said) = match found {
+        Found::Skill(entry) => {
+            let description = entry.head.description.as_deref().map(str::to_owned);
+            let text = engine.prompt_text(registry, entry).await.map_err(failed)?;
+            (description, Said::Text(text))
+        }
+        Found::Prompt(entry) => {
+            check_arguments(&entry, &arguments)?;
+            let said = engine.render(registry, &entry, arguments).await;
+            (
+                Some(entry.prompt.description.clone()),
+                said.map_err(failed)?,
+            )
+        }
     };
-    let reader = registry.clone();
-    let read = move || match found {
-        Found::Skill(entry) => reader.prompt_text(&entry).map(Some),
-        Found::Prompt(entry) => reader.prompt_body(&entry),
+    let messages = match said {
+        Said::Text(text) => vec![PromptMessage::new_text(Role::User, text)],
+        Said::Messages(messages) => {
+            let messages = messages.into_iter().map(serde_json::from_value);
+            let messages = messages.collect::<Result<Vec<PromptMessage>, _>>();
+            messages.map_err(|error| {
+                let message = format!("prompt {name:?}: its function gave no messages: {error}");
+                ErrorData::internal_error(message, None)
+            })?
+        }
     };
-    // A skill may be sixteen mebibytes in five hundred files.
-    let text = tokio::task::spawn_blocking(read).await;
-    let text = text.map_err(|_| ErrorData::internal_error("the reader failed", None))?;
-    let text = text.map_err(|error| about(name, &error, Unknown::Params))?;
-    let message = PromptMessage::new_text(Role::User, text.ok_or_else(unknown)?);
-    let mut result = GetPromptResult::new(vec![message]);
+    let mut result = GetPromptResult::new(messages);
     result.description = description;
     Ok(result)
+}
+
+/// Holds the arguments against what a prompt declares, before its function is asked.
+fn check_arguments(entry: &PromptEntry, given: &JsonObject) -> Result<(), ErrorData> {
+    if matches!(entry.prompt.body, PromptBody::Static) {
+        return Ok(());
+    }
+    let name = entry.prompt.name.as_str();
+    let declared = &entry.prompt.arguments;
+    for argument in declared.iter().filter(|argument| argument.required) {
+        if given.get(&argument.name).is_none_or(Value::is_null) {
+            let wanted = shorten(&argument.name);
+            return Err(params(format!(
+                "prompt {name:?}: argument {wanted:?} is required"
+            )));
+        }
+    }
+    if let Some(other) = given
+        .keys()
+        .find(|key| declared.iter().all(|a| a.name != **key))
+    {
+        let names: Vec<&str> = declared.iter().map(|a| a.name.as_str()).collect();
+        let known = if names.is_empty() {
+            "it takes none".to_owned()
+        } else {
+            format!("it takes {}", names.join(", "))
+        };
+        let other = shorten(other);
+        return Err(params(format!(
+            "prompt {name:?}: no argument {other:?}; {known}"
+        )));
+    }
+    Ok(())
 }

@@ -12,12 +12,13 @@ use rmcp::{
 use serde_json::{Map, Value};
 
 use super::cursor::{Cursor, Page, page};
-use crate::error::{Unknown, about, missing, params};
+use crate::{
+    engine::Engine,
+    error::{Unknown, about, missing, params},
+};
 
 /// What keys of ours in `_meta` start with.
 const META: &str = "io.modelcontextprotocol.skills/";
-/// Files up to this size are read where the request is answered; larger ones on their own thread.
-pub(super) const SMALL: u64 = 256 * 1024;
 
 /// A file of a skill as a resource.
 pub(super) fn file_resource(entry: &Entry, file: &FileEntry) -> Resource {
@@ -127,6 +128,7 @@ fn second(entry: &Entry) -> Option<(Cursor, usize, Resource)> {
 pub(super) const DOCUMENT_TEMPLATE: &str = "skill://{+id}/SKILL.md";
 pub(super) const FILE_TEMPLATE: &str = "skill://{+id}/{+file}";
 pub(super) const BODY_TEMPLATE: &str = "iii://{+id}";
+pub(super) const FUNCTION_TEMPLATE: &str = "iii://fn/{+function}";
 
 /// The templates of everything that can be read.
 pub(super) fn templates() -> Vec<ResourceTemplate> {
@@ -139,35 +141,21 @@ pub(super) fn templates() -> Vec<ResourceTemplate> {
         ResourceTemplate::new(BODY_TEMPLATE, "skill body")
             .with_description("The body of a skill, as it was registered")
             .with_mime_type("text/markdown"),
+        ResourceTemplate::new(FUNCTION_TEMPLATE, "function")
+            .with_description("What a function of a worker answers, with / for ::"),
     ]
 }
 
-/// Reads what a URI names, without keeping others waiting for a slow disk or server.
-pub(super) async fn content(registry: &Arc<Registry>, uri: &str) -> Result<Content, ErrorData> {
+/// Reads what a URI names.
+pub(super) async fn content(
+    engine: &Engine,
+    registry: &Arc<Registry>,
+    uri: &str,
+) -> Result<Content, ErrorData> {
     let Ok(parsed) = uri.parse::<Uri>() else {
         return Err(missing(uri, Unknown::Resource));
     };
-    let slow = match &parsed {
-        Uri::Skill(path) => match registry.snapshot().locate(path) {
-            None => return Err(missing(uri, Unknown::Resource)),
-            Some((entry, path)) => {
-                entry.is_remote() || entry.head.file(&path).is_none_or(|f| f.size > SMALL)
-            }
-        },
-        Uri::Body(id) => match registry.snapshot().get(id) {
-            None => return Err(missing(uri, Unknown::Resource)),
-            Some(entry) => entry.is_remote() || entry.head.size() > SMALL,
-        },
-        Uri::Index | Uri::DiscoveryIndex => registry.snapshot().len() > 1000,
-        Uri::Function(_) => false,
-    };
-    let read = if slow {
-        let registry = registry.clone();
-        let reading = tokio::task::spawn_blocking(move || registry.read(&parsed)).await;
-        reading.map_err(|_| ErrorData::internal_error("the reader failed", None))?
-    } else {
-        registry.read(&parsed)
-    };
+    let read = engine.read(registry, &parsed).await;
     read.map_err(|error| about(uri, &error, Unknown::Resource))
 }
 

@@ -1,4 +1,5 @@
-//! The two tools for hosts whose models cannot read resources by themselves.
+//! The tools: two for hosts whose models cannot read resources by themselves, and the functions
+//! of workers that the server's owner allows.
 
 use std::{
     fmt::Write as _,
@@ -20,7 +21,10 @@ use super::{
     cursor::{Cursor, page},
     resources::content,
 };
-use crate::{engine::Options, error::shorten};
+use crate::{
+    engine::{Engine, FunctionTool, Options},
+    error::shorten,
+};
 
 /// The most URIs one call may name.
 const MAX_URIS: usize = 64;
@@ -67,17 +71,95 @@ pub(super) fn all() -> &'static [Tool] {
     &TOOLS
 }
 
+/// Every tool: ours, then the functions of workers.
+pub(super) fn list_tools(engine: &Engine) -> Vec<Tool> {
+    let ours = all().iter().cloned();
+    let tools = engine.tools();
+    let theirs = tools
+        .iter()
+        .map(|(name, function)| of_function(name, function));
+    ours.chain(theirs).collect()
+}
+
+/// One tool by its name.
+pub(super) fn find(engine: &Engine, name: &str) -> Option<Tool> {
+    let ours = all().iter().find(|tool| tool.name == name).cloned();
+    ours.or_else(|| {
+        let tools = engine.tools();
+        tools.get(name).map(|function| of_function(name, function))
+    })
+}
+
+/// A function as a tool.
+fn of_function(name: &str, function: &FunctionTool) -> Tool {
+    // A tool takes an object, whatever else a function would take.
+    let object = |schema: &Option<Value>| match schema {
+        Some(Value::Object(object)) if is_object(object) => Some(object.clone()),
+        _ => None,
+    };
+    let input = object(&function.request);
+    let input = input.unwrap_or_else(|| JsonObject::from_iter([("type".into(), "object".into())]));
+    let description = function
+        .description
+        .as_deref()
+        .unwrap_or(&function.function_id);
+    let mut tool = Tool::new(name.to_owned(), cut(description, 2048), Arc::new(input));
+    tool.output_schema = object(&function.response).map(Arc::new);
+    tool
+}
+
+fn is_object(schema: &JsonObject) -> bool {
+    schema.get("type").is_some_and(|kind| kind == "object")
+}
+
+/// Calls the function behind a tool.
+async fn call_function(
+    engine: &Engine,
+    function: &FunctionTool,
+    arguments: &JsonObject,
+) -> CallToolResult {
+    let id = &function.function_id;
+    let answer = engine.call_tool(id, Value::Object(arguments.clone())).await;
+    let text = match answer {
+        Ok(text) if text.len() <= MAX_BYTES => text,
+        Ok(text) => {
+            let message = format!("{id}: too large: {} bytes, at most {MAX_BYTES}", text.len());
+            return CallToolResult::error(vec![ContentBlock::text(message)]);
+        }
+        Err(error) => {
+            let message = format!("{id}: {}", shorten(&error.to_string()));
+            return CallToolResult::error(vec![ContentBlock::text(message)]);
+        }
+    };
+    let value: Value = serde_json::from_str(&text).unwrap_or_default();
+    let promised = function.response.as_ref().and_then(Value::as_object);
+    if promised.is_some_and(is_object) && !value.is_object() {
+        let message = format!("{id} did not answer with the object it declares");
+        return CallToolResult::error(vec![ContentBlock::text(message)]);
+    }
+    let shown = match &value {
+        Value::String(text) => text.clone(),
+        other => serde_json::to_string_pretty(other).unwrap_or(text),
+    };
+    let mut result = CallToolResult::success(vec![ContentBlock::text(shown)]);
+    result.structured_content = value.is_object().then_some(value);
+    result
+}
+
 /// Runs a tool. What the caller got wrong is a result it can read, not a protocol error.
 pub(super) async fn call(
+    engine: &Engine,
     registry: &Arc<Registry>,
-    options: &Options,
     name: &str,
     arguments: &JsonObject,
 ) -> Result<CallToolResult, ErrorData> {
     let outcome = match name {
-        "skills_list" => list(registry, options, arguments),
-        "skill__fetch" => fetch(registry, arguments).await,
+        "skills_list" => list(registry, &engine.options, arguments),
+        "skill__fetch" => fetch(engine, registry, arguments).await,
         _ => {
+            if let Some(function) = engine.tools().get(name) {
+                return Ok(call_function(engine, function, arguments).await);
+            }
             let message = format!("tool {:?}: not found", shorten(name));
             return Err(ErrorData::invalid_params(message, None));
         }
@@ -130,12 +212,16 @@ fn list(
 }
 
 /// Reads every URI, or none: all are checked before the first is touched.
-async fn fetch(registry: &Arc<Registry>, arguments: &JsonObject) -> Result<String, String> {
+async fn fetch(
+    engine: &Engine,
+    registry: &Arc<Registry>,
+    arguments: &JsonObject,
+) -> Result<String, String> {
     let uris = wanted(arguments)?;
     let mut sections = Vec::with_capacity(uris.len());
     let mut bytes = 0;
     for uri in uris {
-        let content = content(registry, &uri).await;
+        let content = content(engine, registry, &uri).await;
         let content = content.map_err(|error| error.message.into_owned())?;
         bytes += content.bytes.len();
         if bytes > MAX_BYTES {

@@ -1,0 +1,95 @@
+//! `call` and `functions`: the bus, for people.
+
+use std::{fmt::Write as _, path::Path, process::ExitCode, time::Duration};
+
+use anyhow::{Context, Result, bail};
+use repertoire_core::text::terminal_safe;
+use repertoire_serve::iii::client::Client;
+use serde_json::Value;
+
+use super::{read_input, serve::runtime};
+use crate::{
+    args::UrlArgs,
+    failure::Usage,
+    output::{DIM, ID, Output, count, fit, width},
+};
+
+/// The most bytes of a payload.
+const MAX_PAYLOAD: usize = 64 * 1024 * 1024;
+
+pub(crate) fn call(
+    function: &str,
+    payload: &str,
+    timeout: Duration,
+    bus: &UrlArgs,
+    output: &Output,
+) -> Result<ExitCode> {
+    let text = match payload {
+        "-" => {
+            let bytes = read_input(Path::new("-"), MAX_PAYLOAD)?;
+            String::from_utf8(bytes).context("stdin is not UTF-8")?
+        }
+        text => text.to_owned(),
+    };
+    let payload: Value = serde_json::from_str(&text)
+        .map_err(|error| Usage(format!("the payload is not JSON: {error}")))?;
+    let answer = ask(function, &payload, timeout, bus)?;
+    match (answer, output.json) {
+        // A text is what people came for, not its quotes.
+        (Value::String(text), false) => output.print_bytes(format!("{text}\n").as_bytes())?,
+        (answer, true) => output.print_json(&answer)?,
+        (answer, false) => {
+            let text = serde_json::to_string_pretty(&answer)?;
+            output.print_bytes(format!("{text}\n").as_bytes())?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn functions(internal: bool, bus: &UrlArgs, output: &Output) -> Result<ExitCode> {
+    let payload = serde_json::json!({"include_internal": internal});
+    let patience = Duration::from_secs(30);
+    let mut answer = ask("engine::functions::list", &payload, patience, bus)?;
+    let Some(rows) = answer["functions"].as_array_mut() else {
+        bail!("{} does not list its functions", bus.url);
+    };
+    rows.sort_by_cached_key(|row| row["function_id"].as_str().map(str::to_owned));
+    if output.json {
+        output.print_json(&answer)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let text = |row: &Value, key: &str| {
+        let text = row[key].as_str().unwrap_or_default();
+        terminal_safe(text).into_owned()
+    };
+    let longest = rows.iter().map(|row| text(row, "function_id").len()).max();
+    let longest = longest.unwrap_or(0).min(48);
+    let mut out = String::new();
+    for row in rows.iter() {
+        let (id, worker) = (text(row, "function_id"), text(row, "worker_name"));
+        let about = text(row, "description");
+        let about = match width() {
+            Some(width) => fit(&about, width.saturating_sub(longest + worker.len() + 4)),
+            None => about,
+        };
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            out,
+            "{ID}{id:longest$}{ID:#}  {DIM}{worker}{DIM:#}  {about}"
+        );
+    }
+    output.print(&out)?;
+    output.note(format!("{DIM}{}{DIM:#}", count(rows.len(), "function")));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Asks a bus one thing.
+fn ask(function: &str, payload: &Value, patience: Duration, bus: &UrlArgs) -> Result<Value> {
+    let token = std::env::var(&bus.token_env).ok();
+    let token = token.filter(|token| !token.is_empty());
+    runtime()?.block_on(async {
+        let client = Client::connect(&bus.url, token.as_deref()).await?;
+        let answer = client.ask(function, &payload.to_string(), patience).await?;
+        Ok(serde_json::from_str(&answer)?)
+    })
+}

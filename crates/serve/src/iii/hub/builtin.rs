@@ -1,0 +1,200 @@
+//! `engine::*`: who is here, and what can be called.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Value, json, value::RawValue};
+use uuid::Uuid;
+
+use super::{
+    super::{
+        bus::{Answer, CallError},
+        functions::{self, TRIGGER_TYPES},
+    },
+    Hub, Skills, state,
+    table::{NAMESPACE, Refusal, WorkerId},
+};
+
+const ENGINE: [&str; 9] = [
+    "engine::workers::register",
+    "engine::workers::list",
+    "engine::functions::list",
+    "engine::functions::info",
+    "engine::triggers::list",
+    "engine::trigger-types::list",
+    "engine::register_trigger",
+    "engine::unregister_trigger",
+    "engine::health",
+];
+
+/// Whether a function is the bus's own.
+pub(super) fn is_builtin(id: &str) -> bool {
+    state::is_state(id) || ENGINE.contains(&id)
+}
+
+/// Whether nobody may register a function of that name, whoever has it.
+pub(super) fn is_reserved(id: &str) -> bool {
+    id.starts_with("engine::") || id.starts_with("state::")
+}
+
+/// The trigger types the hub provides itself.
+pub(super) fn trigger_types(skills: Skills) -> Vec<(&'static str, &'static str)> {
+    let mut types = vec![(
+        state::TRIGGER,
+        "Fires when a value of the state changes: config {scope?, key?, condition_function_id?}.",
+    )];
+    if skills == Skills::Here {
+        types.extend(TRIGGER_TYPES.map(|kind| (kind.id, kind.about)));
+    }
+    types
+}
+
+#[derive(Deserialize)]
+struct Info {
+    function_id: String,
+}
+
+#[derive(Deserialize)]
+struct Subscribe<'a> {
+    #[serde(default)]
+    id: Option<String>,
+    trigger_type: String,
+    function_id: String,
+    #[serde(borrow, default)]
+    config: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    metadata: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Unsubscribe {
+    id: String,
+}
+
+#[derive(Default, Deserialize)]
+struct Listing {
+    #[serde(default)]
+    include_internal: Option<bool>,
+}
+
+/// Reads what a function of the bus takes.
+pub(super) fn input<'a, T: Deserialize<'a>>(id: &str, data: &'a str) -> Result<T, CallError> {
+    let data = if data == "null" { "{}" } else { data };
+    serde_json::from_str(data)
+        .map_err(|error| CallError::new("invalid_request", format!("{id}: {error}")))
+}
+
+impl Hub {
+    /// Answers a function of the bus itself.
+    pub(super) async fn builtin(
+        self: &Arc<Self>,
+        caller: &WorkerId,
+        id: &str,
+        data: &str,
+    ) -> Answer {
+        let answer = match id {
+            "engine::workers::register" => {
+                self.describe(caller, data);
+                json!({"success": true})
+            }
+            "engine::workers::list" => json!({"workers": self.lock().list_workers()}),
+            "engine::functions::list" => {
+                let all: Listing = input(id, data)?;
+                json!({"functions": self.list_functions(all.include_internal == Some(true))})
+            }
+            "engine::functions::info" => {
+                let wanted: Info = input(id, data)?;
+                let found = self.lock().function_info(&wanted.function_id);
+                found
+                    .or_else(|| self.native_row(&wanted.function_id))
+                    .ok_or_else(|| CallError::no_function(&wanted.function_id))?
+            }
+            "engine::triggers::list" => json!({"triggers": self.lock().list_triggers()}),
+            "engine::trigger-types::list" => json!({"trigger_types": self.lock().list_types()}),
+            "engine::register_trigger" => {
+                let wanted: Subscribe<'_> = input(id, data)?;
+                let trigger = wanted.id.unwrap_or_else(|| Uuid::new_v4().to_string());
+                let taken = self.lock().subscribe(
+                    caller,
+                    &trigger,
+                    &wanted.trigger_type,
+                    &wanted.function_id,
+                    wanted.config,
+                    wanted.metadata,
+                );
+                taken.map_err(|refusal| refusal.error("trigger", &trigger))?;
+                json!({"id": trigger, "success": true})
+            }
+            "engine::unregister_trigger" => {
+                let wanted: Unsubscribe = input(id, data)?;
+                self.lock().unsubscribe_own(caller, &wanted.id);
+                json!({"success": true})
+            }
+            "engine::health" => json!({"status": "ok", "workers": self.workers()}),
+            _ => return self.state(id, data).await,
+        };
+        Ok(answer.to_string())
+    }
+
+    /// Keeps what a worker says about itself, as far as it is short.
+    fn describe(&self, caller: &WorkerId, data: &str) {
+        let Ok(Value::Object(mut about)) = serde_json::from_str(data) else {
+            return;
+        };
+        about.retain(|_, value| match value {
+            Value::String(text) => text.len() <= 256,
+            Value::Number(_) | Value::Bool(_) => true,
+            _ => false,
+        });
+        self.lock().describe(caller, Value::Object(about));
+    }
+
+    fn list_functions(&self, internal: bool) -> Vec<Value> {
+        let mut rows = self.lock().list_functions();
+        if self.functions.get().is_some() {
+            rows.extend(
+                functions::all()
+                    .iter()
+                    .filter_map(|f| self.native_row(f.id)),
+            );
+        }
+        if internal {
+            let own = ENGINE.iter().chain(state::FUNCTIONS.iter());
+            rows.extend(own.filter_map(|id| self.native_row(id)));
+        }
+        rows
+    }
+
+    /// A function of the hub, as listings show it.
+    fn native_row(&self, id: &str) -> Option<Value> {
+        if is_builtin(id) {
+            return Some(json!({
+                "function_id": id, "namespace": NAMESPACE, "worker_name": "engine",
+                "worker_id": self.id,
+            }));
+        }
+        self.functions.get()?;
+        let described = functions::all().iter().find(|f| f.id == id)?;
+        Some(json!({
+            "function_id": id, "namespace": NAMESPACE, "worker_name": "skills",
+            "worker_id": self.id, "description": described.about,
+            "request_format": described.request, "response_format": described.response,
+        }))
+    }
+}
+
+impl Refusal {
+    pub(super) fn error(&self, what: &str, id: &str) -> CallError {
+        let id = crate::error::shorten(id);
+        match self {
+            Self::Taken(owner) => CallError::new(
+                "conflict",
+                format!("{what} {id:?} belongs to worker {owner}"),
+            ),
+            Self::TooMany => CallError::new(
+                "too_many",
+                format!("{what} {id:?}: this worker has too many"),
+            ),
+        }
+    }
+}

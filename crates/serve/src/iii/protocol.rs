@@ -1,0 +1,309 @@
+//! The messages of the bus: one JSON object a frame.
+//!
+//! What a message carries for others (`data`, `result`, schemas) is passed on as the text it came
+//! in. Fields nobody knows are ignored, and `null` is as good as absent.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+/// How deep a message may be nested.
+pub(crate) const MAX_DEPTH: usize = 128;
+
+/// A message, in the union of all its kinds.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Frame<'a> {
+    #[serde(borrow, rename = "type")]
+    pub(crate) kind: Cow<'a, str>,
+    #[serde(borrow, default)]
+    pub(crate) id: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub(crate) invocation_id: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub(crate) function_id: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub(crate) trigger_type: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub(crate) description: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub(crate) previous_worker_id: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub(crate) reattach_token: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub(crate) traceparent: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub(crate) baggage: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub(crate) data: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub(crate) result: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub(crate) error: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub(crate) config: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub(crate) metadata: Option<&'a RawValue>,
+    #[serde(default)]
+    pub(crate) action: Option<Action<'a>>,
+    #[serde(borrow, default)]
+    pub(crate) request_format: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub(crate) response_format: Option<&'a RawValue>,
+}
+
+/// What a caller wants instead of an answer.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Action<'a> {
+    #[serde(borrow, rename = "type")]
+    pub(crate) kind: Cow<'a, str>,
+}
+
+impl<'a> Frame<'a> {
+    /// Reads a message, or says why it is none.
+    pub(crate) fn parse(text: &'a str) -> Result<Self, String> {
+        if depth(text) > MAX_DEPTH {
+            return Err(format!("nested deeper than {MAX_DEPTH} levels"));
+        }
+        serde_json::from_str(text).map_err(|error| format!("not a message: {error}"))
+    }
+}
+
+/// How deep a text is nested, whatever it is.
+fn depth(text: &str) -> usize {
+    let (mut depth, mut deepest) = (0usize, 0usize);
+    let mut quoted = false;
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'\\' if quoted => drop(bytes.next()),
+            b'"' => quoted = !quoted,
+            b'[' | b'{' if !quoted => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' if !quoted => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+/// A message to a peer. Absent fields are left out: some SDKs do not read `null` for them.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub(crate) enum Message<'a> {
+    WorkerRegistered {
+        worker_id: &'a str,
+        reattach_token: &'a str,
+    },
+    RegisterTrigger {
+        id: &'a str,
+        trigger_type: &'a str,
+        function_id: &'a str,
+        config: &'a RawValue,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        metadata: Option<&'a RawValue>,
+    },
+    UnregisterTrigger {
+        id: &'a str,
+        trigger_type: &'a str,
+    },
+    TriggerRegistrationResult {
+        id: &'a str,
+        trigger_type: &'a str,
+        function_id: &'a str,
+        error: &'a RawValue,
+    },
+    RegistrationRejected {
+        code: &'a str,
+        namespace: &'a str,
+        function_id: &'a str,
+        owner_worker_id: &'a str,
+    },
+    Pong,
+}
+
+impl Message<'_> {
+    pub(crate) fn text(&self) -> String {
+        // Nothing in a message can fail to be written.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+/// Adds a text as JSON.
+fn push_text(out: &mut String, text: &str) {
+    // Ids hardly ever hold anything that has to be escaped.
+    let plain = |b: u8| b != b'"' && b != b'\\' && b >= 0x20;
+    if text.bytes().all(plain) {
+        out.push('"');
+        out.push_str(text);
+        out.push('"');
+    } else {
+        // A text can always be written.
+        out.push_str(&serde_json::to_string(text).unwrap_or_default());
+    }
+}
+
+/// What goes with a call or a result, as it came.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Trace<'a> {
+    pub(crate) traceparent: Option<&'a str>,
+    pub(crate) baggage: Option<&'a str>,
+}
+
+impl Trace<'_> {
+    fn push(self, out: &mut String) {
+        for (key, value) in [("traceparent", self.traceparent), ("baggage", self.baggage)] {
+            if let Some(value) = value {
+                out.push_str(",\"");
+                out.push_str(key);
+                out.push_str("\":");
+                push_text(out, value);
+            }
+        }
+    }
+}
+
+/// A call to a worker; without an id nobody waits for the answer.
+///
+/// `data` and `metadata` are JSON and are not looked at.
+pub(crate) fn invoke_text(
+    invocation_id: Option<&str>,
+    function_id: &str,
+    data: &str,
+    metadata: Option<&str>,
+    trace: Trace<'_>,
+) -> String {
+    let mut out = String::with_capacity(data.len() + 256);
+    out.push_str("{\"type\":\"invokefunction\"");
+    if let Some(id) = invocation_id {
+        out.push_str(",\"invocation_id\":");
+        push_text(&mut out, id);
+    }
+    out.push_str(",\"function_id\":");
+    push_text(&mut out, function_id);
+    trace.push(&mut out);
+    if let Some(metadata) = metadata {
+        out.push_str(",\"metadata\":");
+        out.push_str(metadata);
+    }
+    out.push_str(",\"data\":");
+    out.push_str(data);
+    out.push('}');
+    out
+}
+
+/// The end of a call, for whoever called. A result of `null` is left out.
+///
+/// What comes back is JSON and is not looked at.
+pub(crate) fn result_text(
+    invocation_id: &str,
+    function_id: &str,
+    outcome: Result<&str, &str>,
+    trace: Trace<'_>,
+) -> String {
+    let (Ok(value) | Err(value)) = outcome;
+    let mut out = String::with_capacity(value.len() + 256);
+    out.push_str("{\"type\":\"invocationresult\",\"invocation_id\":");
+    push_text(&mut out, invocation_id);
+    out.push_str(",\"function_id\":");
+    push_text(&mut out, function_id);
+    trace.push(&mut out);
+    match outcome {
+        Ok("null") => {}
+        Ok(result) => {
+            out.push_str(",\"result\":");
+            out.push_str(result);
+        }
+        Err(error) => {
+            out.push_str(",\"error\":");
+            out.push_str(error);
+        }
+    }
+    out.push('}');
+    out
+}
+
+/// The data of a call with the id of whoever calls, if it is an object.
+///
+/// A caller that says who it is itself is not believed.
+pub(crate) fn with_caller(data: Option<&str>, caller: &str) -> String {
+    const KEY: &str = "_caller_worker_id";
+    let text = data.unwrap_or("null");
+    let Some(inside) = text.strip_prefix('{') else {
+        return text.to_owned();
+    };
+    // An escaped letter could hide the key.
+    if inside.contains(KEY) || inside.contains("\\u") {
+        let Ok(mut object) = serde_json::from_str::<serde_json::Map<_, _>>(text) else {
+            return text.to_owned();
+        };
+        object.shift_remove(KEY);
+        object.insert(KEY.to_owned(), caller.into());
+        return serde_json::Value::Object(object).to_string();
+    }
+    let comma = if inside.trim_start().starts_with('}') {
+        ""
+    } else {
+        ","
+    };
+    format!("{{\"{KEY}\":\"{caller}\"{comma}{inside}")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn messages_are_read_as_every_sdk_writes_them() {
+        for text in [
+            r#"{"type":"invokefunction","function_id":"a","data":{},"action":{"type":"void"}}"#,
+            r#"{"function_id":"a","invocation_id":null,"type":"invokefunction"}"#,
+            r#"{"id":"x","message_type":"registertrigger","unknown":[1],"type":"registertrigger"}"#,
+        ] {
+            Frame::parse(text).unwrap();
+        }
+        for text in ["", "1", "null", "[]", "{}", "{", r#"{"type":5}"#, "\u{0}"] {
+            assert!(Frame::parse(text).is_err(), "{text}");
+        }
+        let deep = format!(
+            "{{\"type\":\"x\",\"data\":{}{}}}",
+            "[".repeat(200),
+            "]".repeat(200)
+        );
+        assert!(Frame::parse(&deep).unwrap_err().contains("nested"));
+        let quoted = json!({"type": "x", "data": "[".repeat(200)}).to_string();
+        assert!(Frame::parse(&quoted).is_ok());
+    }
+
+    #[test]
+    fn callers_are_named_by_the_hub_alone() {
+        let named =
+            |text: &str| -> Value { serde_json::from_str(&with_caller(Some(text), "w")).unwrap() };
+        assert_eq!(named("{}"), json!({"_caller_worker_id": "w"}));
+        assert_eq!(named("{ }"), json!({"_caller_worker_id": "w"}));
+        assert_eq!(
+            named(r#"{"a":1}"#),
+            json!({"_caller_worker_id": "w", "a": 1})
+        );
+        for forged in [
+            r#"{"_caller_worker_id":"x","a":1}"#,
+            r#"{"a":1,"\u005fcaller_worker_id":"x"}"#,
+        ] {
+            assert_eq!(named(forged), json!({"_caller_worker_id": "w", "a": 1}));
+        }
+        assert_eq!(named("[1]"), json!([1]));
+        assert_eq!(with_caller(None, "w"), "null");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_answered(text in any::<String>()) {
+            let _ = Frame::parse(&text);
+        }
+    }
+}

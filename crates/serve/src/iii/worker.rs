@@ -1,0 +1,1 @@
+//! Being a worker on somebody else's bus.
