@@ -177,6 +177,21 @@ pub(crate) enum Command {
         #[command(flatten)]
         expose: ExposeArgs,
     },
+    /// Be the `skills` worker on an iii engine
+    #[command(
+        after_help = "Examples:\n  repertoire worker\n  repertoire worker --url \
+                            ws://10.0.0.5:49134 --config ./config.yaml\n\n\
+                            The address is taken from --url, then from III_URL and \
+                            III_ENGINE_URL."
+    )]
+    Worker {
+        /// A settings file: scopes, timeouts, patterns of skills and prompts
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        config: Option<PathBuf>,
+        /// Where the engine is [default: `ws://127.0.0.1:49134`]
+        #[arg(long)]
+        url: Option<String>,
+    },
     /// Call a function of the bus
     #[command(
         after_help = "Examples:\n  repertoire call skills::list\n  repertoire call skill::fetch \
@@ -491,6 +506,10 @@ pub(crate) struct BusArgs {
     /// Where workers connect: a port, IP:PORT, or `off` [default: 127.0.0.1:49134]
     #[arg(long, env = "REPERTOIRE_HUB", value_name = "WHERE")]
     pub(crate) hub: Option<String>,
+    /// Be a worker on the engine there instead of listening for workers
+    #[arg(long, value_name = "URL", num_args = 0..=1, conflicts_with = "hub")]
+    #[arg(default_missing_value = repertoire_serve::iii::DEFAULT_URL)]
+    pub(crate) join: Option<String>,
     /// A function of a worker to offer as an MCP tool: an id, or a prefix with `*`
     #[arg(long, value_name = "FUNCTION")]
     pub(crate) tool: Vec<String>,

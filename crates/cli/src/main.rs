@@ -31,7 +31,7 @@ fn main() -> ExitCode {
 /// Warnings of the libraries go to people; `-v` and `RUST_LOG` show more.
 fn init_log(global: &args::Global) {
     let level = match global.verbose {
-        0 => "warn,rmcp=off",
+        0 => "warn,rmcp=off,iii_sdk=error",
         1 => "info",
         _ => "debug",
     };

@@ -8,6 +8,7 @@ use std::{
     borrow::Cow,
     collections::VecDeque,
     ops::Bound,
+    path::PathBuf,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -40,6 +41,11 @@ impl Entry {
     /// Whether its files are served under `skill://`.
     pub fn has_files(&self) -> bool {
         self.head.is_skill() || matches!(self.location, Location::Embedded(_))
+    }
+
+    /// The file or folder it is read from, where it is on disk.
+    pub fn path(&self) -> Option<PathBuf> {
+        self.location.path()
     }
 
     /// Whether reading it asks another server.
@@ -103,6 +109,11 @@ pub struct PromptEntry {
 }
 
 impl PromptEntry {
+    /// The file it is read from, where it is on disk.
+    pub fn path(&self) -> Option<PathBuf> {
+        self.location.path()
+    }
+
     /// Whether it is kept by a bus, and has to be asked for there.
     pub fn is_on_bus(&self) -> bool {
         matches!(self.location, Location::Bus)
@@ -250,12 +261,7 @@ impl Snapshot {
 
     /// Every entry with those that hide it, sorted by id.
     pub fn all_skills(&self) -> impl Iterator<Item = (&Arc<Entry>, Option<&Arc<Entry>>)> {
-        self.skills.values().flat_map(|slot| {
-            let winner = slot.first();
-            slot.iter()
-                .enumerate()
-                .map(move |(at, entry)| (entry, winner.filter(|_| at > 0)))
-        })
+        self.skills.values().flat_map(with_winner)
     }
 
     /// A skill by its id, or by origin and id.
@@ -303,10 +309,25 @@ impl Snapshot {
         self.prompts.values().filter_map(|slot| slot.first())
     }
 
+    /// Every prompt with the one that hides it, sorted by name.
+    pub fn all_prompts(
+        &self,
+    ) -> impl Iterator<Item = (&Arc<PromptEntry>, Option<&Arc<PromptEntry>>)> {
+        self.prompts.values().flat_map(with_winner)
+    }
+
     /// A visible prompt by its name.
     pub fn prompt(&self, name: &PromptName) -> Option<&Arc<PromptEntry>> {
         find(&self.prompts, name, None)
     }
+}
+
+/// Every entry of a key with the one that hides it.
+fn with_winner<T>(slot: &Slot<T>) -> impl Iterator<Item = (&Arc<T>, Option<&Arc<T>>)> {
+    let winner = slot.first();
+    slot.iter()
+        .enumerate()
+        .map(move |(at, entry)| (entry, winner.filter(|_| at > 0)))
 }
 
 fn find<'a, T: Item>(

@@ -13,11 +13,13 @@ mod remote;
 mod remove;
 mod serve;
 mod show;
+mod side;
 mod token;
 mod tour;
 mod trust;
 mod validate;
 mod watch;
+mod worker;
 
 use std::{
     io::{Read, Write},
@@ -107,6 +109,7 @@ fn run_with(command: Command, settings: &Settings, output: &Output) -> Result<Ex
             };
             serve::http(&paths, listen, &expose, settings, output)
         }
+        Command::Worker { config, url } => worker::run(config.as_deref(), url, settings, output),
         Command::Call {
             function,
             payload,

@@ -5,9 +5,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use repertoire_core::{Digest, Guard, SkillId, text::terminal_safe};
+use repertoire_core::{Digest, SkillId, text::terminal_safe};
 use repertoire_registry::{
-    Registry, Settings as Sources, StoreUse, Trusted,
+    Registry, Settings as Sources, Trusted,
     store::{Store, Trust},
     trust,
 };
@@ -15,14 +15,10 @@ use repertoire_serve::{
     Engine, Exposure, Options,
     client::Pool,
     http::{AccessLog, Auth, HttpOptions, Listener, Names},
-    iii::{
-        Hub, HubOptions,
-        functions::FunctionOptions,
-        hub::{HubListener, Skills},
-    },
 };
 use tokio::{runtime::Runtime, sync::Notify};
 
+use super::side::Side;
 use crate::{
     args::{BusArgs, ExposeArgs},
     failure::Usage,
@@ -75,8 +71,8 @@ pub(crate) fn http(
     output: &Output,
 ) -> Result<ExitCode> {
     check_names(&listen)?;
-    let hub = hub_address(&listen.bus, settings)?;
-    let auth = Arc::new(auth(&listen, hub, settings)?);
+    let side = Side::of(&listen.bus, settings)?;
+    let auth = Arc::new(auth(&listen, side.address(), settings)?);
     let access_log = match listen.access_log.as_deref() {
         None => None,
         Some(path) if path.as_os_str() == "-" => Some(AccessLog::to(std::io::stderr())),
@@ -92,22 +88,16 @@ pub(crate) fn http(
     runtime.block_on(async {
         let listener = Listener::bind(listen.address).await?;
         let address = listener.address();
-        let hub = match hub {
-            Some(address) => Some(HubListener::bind(address).await?),
-            None => None,
-        };
+        let side = side.bind().await?;
         let quiet = output.quiet();
         let mut sources = settings.sources_of(paths)?;
-        if hub.is_some() && sources.account.is_none() {
-            // What workers register has to be kept somewhere.
-            sources.account = Some(settings.account.clone());
-            sources.stores = StoreUse::Registered;
-        }
+        side.adapt(&mut sources, settings);
         let engine = engine(sources, expose, settings, output, move |registry| {
             if !quiet {
                 let skills = count(registry.snapshot().len(), "skill");
                 Output::whisper(&format!("serving {skills}\n"));
             }
+            repertoire_serve::iii::boot::log_files(registry);
         })?;
         let remotes = tokio::spawn(follow_remotes(engine.clone()));
         let who = match &*auth {
@@ -118,29 +108,25 @@ pub(crate) fn http(
         output.note(format!(
             "listening on http://{address}/mcp {who}; Ctrl-C ends"
         ));
-        let hub_url = hub.as_ref().map(|hub| format!("ws://{}", hub.address()));
-        if let Some(url) = &hub_url {
-            output.note(format!("workers connect to {url}"));
+        if let Some(words) = side.describe() {
+            output.note(words);
         }
         if output.json {
-            let line = serde_json::json!({"url": format!("http://{address}/mcp"), "hub": hub_url});
+            let line =
+                serde_json::json!({"url": format!("http://{address}/mcp"), "hub": side.url()});
             output.print(&format!("{line}\n"))?;
         }
         let mut names = Names {
             hosts: listen.hosts,
             origins: listen.origins,
         };
-        let reachable = [Some(address), hub.as_ref().map(HubListener::address)];
+        let reachable = [Some(address), side.address()];
         for address in reachable.into_iter().flatten() {
             if !address.ip().is_loopback() && !address.ip().is_unspecified() {
                 names.hosts.push(address.ip().to_string());
             }
         }
-        let hub = hub.map(|listener| {
-            let hub = Hub::start(&engine, hub_options(&listen.bus, settings));
-            tokio::spawn(listener.serve(hub.clone(), names.clone(), auth.clone()));
-            hub
-        });
+        let side = side.start(&engine, &names, &auth, &listen.bus, settings);
         let options = HttpOptions {
             names,
             auth,
@@ -166,46 +152,9 @@ pub(crate) fn http(
         }
         // Programs that were started for this server end with it.
         let _ = tokio::time::timeout(Duration::from_secs(2), remotes).await;
-        if let Some(hub) = hub {
-            let _ = tokio::time::timeout(Duration::from_secs(2), hub.emptied()).await;
-        }
+        side.end().await;
         Ok(ExitCode::SUCCESS)
     })
-}
-
-/// Where workers connect, if they may.
-fn hub_address(bus: &BusArgs, settings: &Settings) -> Result<Option<SocketAddr>> {
-    let default = "127.0.0.1:49134".to_owned();
-    let place = bus.hub.clone().or_else(|| settings.hub.clone());
-    let place = place.unwrap_or(default);
-    if place.eq_ignore_ascii_case("off") {
-        return Ok(None);
-    }
-    let loopback = |port| SocketAddr::from(([127, 0, 0, 1], port));
-    let address = place.parse::<u16>().map(loopback);
-    match address.or_else(|_| place.parse::<SocketAddr>()) {
-        Ok(address) => Ok(Some(address)),
-        Err(_) => bail!(Usage(format!(
-            "--hub {place:?}: write a port, an address such as 127.0.0.1:49134, or off"
-        ))),
-    }
-}
-
-fn hub_options(bus: &BusArgs, settings: &Settings) -> HubOptions {
-    let tools = settings.tools.iter().chain(&bus.tool);
-    HubOptions {
-        tools: tools.cloned().collect(),
-        functions: FunctionOptions {
-            guard: Guard::new(settings.guard.iter().cloned()),
-            ..FunctionOptions::default()
-        },
-        skills: if bus.bare_hub {
-            Skills::Elsewhere
-        } else {
-            Skills::Here
-        },
-        ..HubOptions::default()
-    }
 }
 
 /// Keeps in touch with other servers, if the account names any.

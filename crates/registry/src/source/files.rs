@@ -488,6 +488,16 @@ impl Location {
         }
     }
 
+    /// The file or folder on disk.
+    pub(crate) fn path(&self) -> Option<PathBuf> {
+        match self {
+            Self::Folder(root, place) | Self::Loose(root, place) => Some(root.join(place)),
+            Self::Stored(_) | Self::State(_) | Self::Bus | Self::Embedded(_) | Self::Remote(_) => {
+                None
+            }
+        }
+    }
+
     /// Reads one file of a skill from disk, if it still is what it was when it was looked at.
     pub(crate) fn read_known(&self, known: &repertoire_core::FileEntry) -> Option<Bytes> {
         match self {

@@ -4,9 +4,11 @@
 //! this process; `worker` makes us a worker on somebody else's. [`client`] asks a bus from
 //! outside.
 
+pub mod boot;
 pub mod bus;
 pub(crate) mod changes;
 pub mod client;
+pub mod config;
 pub mod functions;
 pub mod hub;
 mod ops;

@@ -197,6 +197,16 @@ pub fn all() -> &'static [Described] {
     &ALL
 }
 
+/// Whether a function of a worker is offered as a tool: it is on the list, by its id or by a
+/// prefix with `*`, and is none of the bus's own.
+pub(crate) fn is_tool(list: &[String], guard: &Guard, id: &str) -> bool {
+    let listed = list.iter().any(|entry| match entry.strip_suffix('*') {
+        Some(prefix) => id.starts_with(prefix),
+        None => entry == id,
+    });
+    listed && guard.check(id).is_ok()
+}
+
 /// Whether this is one of the functions.
 pub fn is_ours(id: &str) -> bool {
     all().iter().any(|function| function.id == id)

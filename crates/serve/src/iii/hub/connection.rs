@@ -14,7 +14,7 @@ use tokio_tungstenite::{
     WebSocketStream,
     tungstenite::{
         Bytes, Error as WsError, Message as Ws,
-        error::CapacityError,
+        error::{CapacityError, ProtocolError},
         protocol::{
             CloseFrame,
             frame::{
@@ -108,6 +108,9 @@ impl Hub {
                     let reason =
                         format!("a message has at most {} bytes", self.options.max_message);
                     outbox.close(Closing::new(1009, reason));
+                    return stream;
+                }
+                Ok(Some(Err(WsError::Protocol(ProtocolError::ResetWithoutClosingHandshake)))) => {
                     return stream;
                 }
                 Ok(Some(Err(WsError::Protocol(error)))) => {

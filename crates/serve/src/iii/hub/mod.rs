@@ -31,7 +31,7 @@ use self::table::{Caller, Pending, Table, WorkerId};
 use super::{
     bus::{Answer, Bus, CallError},
     changes,
-    functions::{self, FunctionOptions, Functions},
+    functions::{self, FunctionOptions, Functions, is_tool},
     protocol::{Frame, Trace, invoke_text, result_text, with_caller},
 };
 use crate::engine::{Engine, FunctionTool};
@@ -292,19 +292,12 @@ impl Hub {
             // A worker registers its functions one by one.
             tokio::time::sleep(Duration::from_millis(10)).await;
             let guard = &self.options.functions.guard;
-            let allowed = |id: &str| guard.check(id).is_ok() && is_allowed(&self.options.tools, id);
-            let tools: Vec<FunctionTool> = self.lock().tools(allowed);
+            let tools: Vec<FunctionTool> = self
+                .lock()
+                .tools(|id| is_tool(&self.options.tools, guard, id));
             self.engine.offer_tools(tools);
         }
     }
-}
-
-/// Whether a list of ids and prefixes names a function.
-fn is_allowed(list: &[String], id: &str) -> bool {
-    list.iter().any(|entry| match entry.strip_suffix('*') {
-        Some(prefix) => id.starts_with(prefix),
-        None => entry == id,
-    })
 }
 
 fn is_void(frame: &Frame<'_>) -> bool {

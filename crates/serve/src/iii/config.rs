@@ -1,0 +1,217 @@
+//! The settings file of the `skills` worker.
+//!
+//! A file that is missing or wrong never keeps the worker from starting: it says so, and goes on
+//! with what it would do without one.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use repertoire_core::{Frontmatter, Guard};
+use repertoire_registry::{AskedBy, Place, Settings, StateFrom};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::functions::FunctionOptions;
+
+/// The most bytes of a settings file.
+const MAX_BYTES: u64 = 64 * 1024;
+
+/// What a settings file can say. Keys that mean nothing here are ignored.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct WorkerConfig {
+    /// The scopes of the state that hold skills and prompts.
+    pub scopes: Scopes,
+    /// How long state and functions behind content may take.
+    pub state_timeout_ms: u64,
+    /// Patterns of markdown files that are skills.
+    pub skills: Vec<String>,
+    /// Patterns of markdown files that are prompts.
+    pub prompts: Vec<String>,
+    /// Further functions that content and prompts never reach, by prefix.
+    pub guard: Vec<String>,
+}
+
+/// The scopes of the state that hold skills and prompts.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Scopes {
+    /// Where skills are.
+    pub skills: String,
+    /// Where prompts are.
+    pub prompts: String,
+}
+
+impl Default for Scopes {
+    fn default() -> Self {
+        Self {
+            skills: "skills".to_owned(),
+            prompts: "prompts".to_owned(),
+        }
+    }
+}
+
+impl Default for WorkerConfig {
+    fn default() -> Self {
+        Self {
+            scopes: Scopes::default(),
+            state_timeout_ms: 10_000,
+            skills: Vec::new(),
+            prompts: Vec::new(),
+            guard: Vec::new(),
+        }
+    }
+}
+
+impl WorkerConfig {
+    /// Reads a settings file; gives the default, and why, if there is none that can be used.
+    pub fn load(path: &Path) -> (Self, Option<String>) {
+        match Self::read(path) {
+            Ok(config) => (config, None),
+            Err(reason) => {
+                let text = format!("{}: {reason}: going on without it", path.display());
+                (Self::default(), Some(text))
+            }
+        }
+    }
+
+    fn read(path: &Path) -> Result<Self, String> {
+        let metadata = std::fs::metadata(path).map_err(|error| error.to_string())?;
+        if !metadata.is_file() || metadata.len() > MAX_BYTES {
+            return Err(format!("no file of at most {MAX_BYTES} bytes"));
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+        let text = text.trim_start_matches('\u{feff}');
+        let body = text
+            .lines()
+            .map(|line| line.split('#').next().unwrap_or_default());
+        if body.clone().all(|line| line.trim().is_empty()) {
+            return Ok(Self::default());
+        }
+        let front = Frontmatter::parse(text, 1).map_err(|error| error.to_string())?;
+        let mut object = front.to_json();
+        // What is written without a value is as good as not written.
+        object.retain(|_, value| !value.is_null());
+        let config: Self =
+            serde_json::from_value(Value::Object(object)).map_err(|error| error.to_string())?;
+        if config.scopes.skills.is_empty() || config.scopes.prompts.is_empty() {
+            return Err("a scope must be non-empty".to_owned());
+        }
+        if config.scopes.skills == config.scopes.prompts {
+            return Err("skills and prompts need different scopes".to_owned());
+        }
+        Ok(config)
+    }
+
+    /// How the functions behave by it.
+    pub fn functions(&self) -> FunctionOptions {
+        FunctionOptions {
+            skills: self.scopes.skills.clone(),
+            prompts: self.scopes.prompts.clone(),
+            deadline: Duration::from_millis(self.state_timeout_ms.max(1)),
+            guard: Guard::new(self.guard.iter().cloned()),
+        }
+    }
+
+    /// The files it names, relative to a folder, beside what a bus keeps.
+    pub fn sources(&self, base: &Path) -> Settings {
+        let place = |pattern: &String| Place {
+            path: base.to_owned(),
+            pattern: Some(pattern.clone()),
+            asked_by: AskedBy::User,
+        };
+        Settings {
+            skills: self.skills.iter().map(place).collect(),
+            prompts: self.prompts.iter().map(place).collect(),
+            state: StateFrom::Bus,
+            ..Settings::default()
+        }
+    }
+}
+
+/// The folder that relative patterns start from.
+///
+/// An engine hands a worker a copy of its settings in a temporary folder, and says where the
+/// original is.
+pub fn base_of(config: &Path, original: Option<&Path>) -> PathBuf {
+    let file = original.unwrap_or(config);
+    match file.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// What the worker says about itself when it is asked.
+pub fn manifest() -> Value {
+    json!({
+        "name": "skills",
+        "version": env!("CARGO_PKG_VERSION"),
+        "description": "Skills and prompts for agents: a registry on the iii bus, and the iii:// \
+                        resolver that MCP bridges serve.",
+        "default_config": {
+            "scopes": {"skills": "skills", "prompts": "prompts"},
+            "state_timeout_ms": 10_000,
+        },
+        "supported_targets": [
+            "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu",
+            "x86_64-apple-darwin", "aarch64-apple-darwin",
+        ],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str) -> (WorkerConfig, Option<String>) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.yaml");
+        std::fs::write(&path, text).unwrap();
+        WorkerConfig::load(&path)
+    }
+
+    #[test]
+    fn a_file_says_what_differs() {
+        let (config, problem) = load(
+            "# ours\nscopes:\n  skills: team\nstate_timeout_ms: 500\nskills:\n  - docs/**/*.md\n\
+             prompts:\nunknown: {a: 1}\n",
+        );
+        assert_eq!(problem, None);
+        assert_eq!(config.scopes.skills, "team");
+        assert_eq!(config.scopes.prompts, "prompts");
+        assert_eq!(config.skills, ["docs/**/*.md"]);
+        assert_eq!(config.functions().deadline, Duration::from_millis(500));
+        for empty in ["", "# nothing\n", "\n\n"] {
+            assert_eq!(load(empty), (WorkerConfig::default(), None));
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_wrong_never_stops_the_worker() {
+        for wrong in [
+            "skills: [",
+            "- a\n- b\n",
+            "skills: 5\n",
+            "state_timeout_ms: soon\n",
+            "scopes: {skills: x, prompts: x}\n",
+            "scopes: {skills: ''}\n",
+        ] {
+            let (config, problem) = load(wrong);
+            assert_eq!(config, WorkerConfig::default(), "{wrong}");
+            assert!(problem.unwrap().contains("config.yaml"), "{wrong}");
+        }
+        let (_, problem) = WorkerConfig::load(Path::new("/nowhere/config.yaml"));
+        assert!(problem.is_some());
+    }
+
+    #[test]
+    fn patterns_start_where_the_original_is() {
+        let original = Path::new("/srv/project/config.yaml");
+        let copy = Path::new("/tmp/x/config.yaml");
+        assert_eq!(base_of(copy, Some(original)), Path::new("/srv/project"));
+        assert_eq!(base_of(copy, None), Path::new("/tmp/x"));
+        assert_eq!(base_of(Path::new("config.yaml"), None), Path::new("."));
+    }
+}
