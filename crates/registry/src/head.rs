@@ -276,8 +276,11 @@ impl Head {
         Self {
             title: summary.title.map(Into::into),
             description: match &read {
-                Some((_, head)) => Some(cut(&head.description, 1024).into()),
-                None => summary.summary.map(Into::into),
+                // What was only made up for hosts that need one says nothing new.
+                Some((document, head)) if *document == body => {
+                    Some(cut(&head.description, 1024).into())
+                }
+                _ => summary.summary.map(Into::into),
             },
             frontmatter: read.map(|(_, head)| head.frontmatter),
             files: [file].into(),

@@ -1,0 +1,669 @@
+//! What the sentences of the features do.
+
+use std::{collections::BTreeMap, time::Instant};
+
+use cucumber::{gherkin::Step, given, then, when};
+use iii_sdk::{
+    Error as SdkError, RegisterFunction, protocol::RegisterTriggerInput, runtime::FunctionRef,
+    trigger::Trigger,
+};
+use repertoire_core::{
+    Guard, SkillId, Uri,
+    markdown::Head,
+    surface::{self, IndexEntry, Section},
+};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use crate::bus::{self, Failed, WAIT, shared};
+
+struct Subscriber {
+    heard: mpsc::UnboundedReceiver<Value>,
+    trigger: Option<Trigger>,
+}
+
+#[derive(cucumber::World)]
+#[world(init = Self::fresh)]
+pub(crate) struct World {
+    answer: Result<Value, Failed>,
+    markdown: String,
+    functions: Vec<FunctionRef>,
+    subscribers: Vec<Subscriber>,
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World")
+            .field("answer", &self.answer)
+            .finish_non_exhaustive()
+    }
+}
+
+impl World {
+    async fn fresh() -> Self {
+        Self {
+            answer: Ok(Value::Null),
+            markdown: String::new(),
+            functions: Vec::new(),
+            subscribers: Vec::new(),
+        }
+    }
+
+    /// Leaves nothing behind for the next scenario.
+    pub(crate) async fn tidy(&mut self) {
+        for function in self.functions.drain(..) {
+            function.unregister();
+        }
+        for subscriber in self.subscribers.drain(..) {
+            if let Some(trigger) = subscriber.trigger {
+                trigger.unregister();
+            }
+        }
+        if std::panic::catch_unwind(shared).is_err() {
+            return;
+        }
+        for (list, rows, key, remove) in [
+            ("skills::list", "skills", "id", "skills::unregister"),
+            ("prompts::list", "prompts", "name", "prompts::unregister"),
+        ] {
+            let listed = bus::call(list, json!({})).await.unwrap();
+            for row in listed[rows].as_array().unwrap() {
+                if row["origin"] == "state" {
+                    bus::call(remove, json!({key: row[key]})).await.unwrap();
+                }
+            }
+        }
+        let files = &shared().files;
+        let mut had = false;
+        for folder in ["skills", "more", "prompts"] {
+            for entry in std::fs::read_dir(files.join(folder)).unwrap() {
+                let path = entry.unwrap().path();
+                had = true;
+                if path.is_dir() {
+                    std::fs::remove_dir_all(path).unwrap();
+                } else {
+                    std::fs::remove_file(path).unwrap();
+                }
+            }
+        }
+        if had {
+            eventually(async || rows("skills::list", "skills").await.is_empty()).await;
+            eventually(async || rows("prompts::list", "prompts").await.is_empty()).await;
+        }
+    }
+
+    fn result(&self) -> &Value {
+        self.answer.as_ref().expect("the call failed")
+    }
+
+    fn text(&self) -> &str {
+        self.result()["contents"][0]["text"].as_str().unwrap()
+    }
+
+    async fn call(&mut self, function: &str, payload: Value) {
+        self.answer = bus::call(function, payload).await;
+    }
+
+    fn provide<F>(&mut self, id: &str, answer: F)
+    where
+        F: Fn(Value) -> Result<Value, SdkError> + Send + Sync + 'static,
+    {
+        let function = RegisterFunction::new(answer).local_dispatch(false);
+        let function = shared().client.register_function(id, function);
+        self.functions.push(function);
+    }
+}
+
+/// What a quoted text of a feature means.
+fn plain(text: &str) -> String {
+    text.replace("\\n", "\n").replace("\\\"", "\"")
+}
+
+fn docstring(step: &Step) -> String {
+    let text = step.docstring.as_deref().expect("a text is missing");
+    text.trim_start_matches('\n').to_owned()
+}
+
+fn payload(step: &Step) -> Value {
+    // A table turns `\n` into a line, which JSON does not know within a text.
+    let text = docstring(step);
+    let text = text.trim();
+    serde_json::from_str(text)
+        .or_else(|_| serde_json::from_str(&text.replace('\n', "\\n").replace('\t', "\\t")))
+        .unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+/// Waits until something holds; what does not hold in time fails.
+async fn eventually(holds: impl AsyncFn() -> bool) {
+    let start = Instant::now();
+    while !holds().await {
+        assert!(start.elapsed() < WAIT, "it did not happen in time");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
+async fn rows(function: &str, key: &str) -> Vec<Value> {
+    let listed = bus::call(function, json!({})).await.unwrap();
+    listed[key].as_array().unwrap().clone()
+}
+
+fn is_row(row: &Value, name: &str) -> bool {
+    row["id"] == name || row["name"] == name
+}
+
+// Names, addresses, markdown.
+
+#[then(regex = r#"^"([^"]*)" is a skill id$"#)]
+fn is_id(_: &mut World, id: String) {
+    id.parse::<SkillId>().unwrap();
+}
+
+#[then(regex = r#"^"([^"]*)" is no skill id because "([^"]*)"$"#)]
+fn is_no_id(_: &mut World, id: String, rule: String) {
+    let error = id.parse::<SkillId>().unwrap_err().to_string();
+    assert!(error.contains(&rule), "{error}");
+}
+
+fn long_id(kind: &str, number: usize) -> String {
+    match kind {
+        "with a segment" => "x".repeat(number),
+        _ => {
+            let mut id = vec!["x".repeat(63); 17].join("/");
+            id.truncate(number);
+            id
+        }
+    }
+}
+
+#[then(regex = r"^an id (with a segment) of (\d+) characters is taken$")]
+fn long_taken(_: &mut World, kind: String, number: usize) {
+    long_id(&kind, number).parse::<SkillId>().unwrap();
+}
+
+#[then(regex = r#"^an id (with a segment )?of (\d+) characters is refused because "([^"]*)"$"#)]
+fn long_refused(_: &mut World, kind: String, number: usize, rule: String) {
+    let error = long_id(kind.trim(), number).parse::<SkillId>().unwrap_err();
+    assert!(error.to_string().contains(&rule), "{error}");
+}
+
+#[then(regex = r"^an id of (\d+) segments is taken$")]
+fn deep_taken(_: &mut World, number: usize) {
+    vec!["x"; number].join("/").parse::<SkillId>().unwrap();
+}
+
+#[then(regex = r#"^the URI "([^"]*)" means (the index|the body|the function)(?: "([^"]*)")?$"#)]
+fn means(_: &mut World, uri: String, kind: String, what: String) {
+    let (found, name) = match uri.parse::<Uri>().unwrap() {
+        Uri::Index => ("the index", String::new()),
+        Uri::Body(id) => ("the body", id.to_string()),
+        Uri::Function(id) => ("the function", id.to_string()),
+        other => panic!("{other}"),
+    };
+    assert_eq!((found, name), (kind.as_str(), what));
+}
+
+#[then(regex = r#"^the URI "([^"]*)" is refused$"#)]
+fn is_no_uri(_: &mut World, uri: String) {
+    assert!(uri.parse::<Uri>().is_err());
+}
+
+#[then(regex = r#"^the function "([^"]*)" is (not )?guarded$"#)]
+fn guarded(_: &mut World, id: String, not: String) {
+    assert_eq!(Guard::default().check(&id).is_ok(), !not.is_empty());
+}
+
+#[given("the markdown:")]
+fn markdown(world: &mut World, step: &Step) {
+    world.markdown = docstring(step);
+}
+
+#[given(regex = r#"^the markdown "([^"]*)" with a paragraph of (\d+) characters$"#)]
+fn long_markdown(world: &mut World, title: String, number: usize) {
+    world.markdown = format!("{title}\n\n{}\n", "word ".repeat(number / 5).trim_end());
+}
+
+#[then(regex = r#"^its title is "([^"]*)"$"#)]
+fn title_is(world: &mut World, title: String) {
+    assert_eq!(Head::of(&world.markdown).title, Some(title));
+}
+
+#[then(regex = r#"^its description is "([^"]*)"$"#)]
+fn description(world: &mut World, text: String) {
+    assert_eq!(Head::of(&world.markdown).summary, Some(text));
+}
+
+#[then(regex = r#"^its description has (\d+) characters and ends in "([^"]*)"$"#)]
+fn cut(world: &mut World, number: usize, end: String) {
+    let summary = Head::of(&world.markdown).summary.unwrap();
+    assert!(
+        summary.chars().count() <= number,
+        "{}",
+        summary.chars().count()
+    );
+    assert!(
+        summary.chars().count() > number - 10 && summary.ends_with(&end),
+        "{summary}"
+    );
+}
+
+#[then(regex = r#"^the index of it has one link, to "([^"]*)"$"#)]
+fn one_link(world: &mut World, uri: String) {
+    let head = Head::of(&world.markdown);
+    let id: SkillId = "entry".parse().unwrap();
+    let index = surface::index([IndexEntry {
+        id: &id,
+        title: head.title.as_deref(),
+        description: head.summary.as_deref(),
+        section: Section::Registered,
+    }]);
+    let links: Vec<_> = index.match_indices("](").collect();
+    let real: Vec<_> = links
+        .iter()
+        .filter(|(at, _)| !index[..*at].ends_with('\\'))
+        .collect();
+    assert_eq!(real.len(), 1, "{index}");
+    assert!(index.contains(&format!("]({uri})")), "{index}");
+}
+
+// Calls and what comes back.
+
+#[when(regex = r#"^I call "([^"]*)" with:$"#)]
+async fn call(world: &mut World, function: String, step: &Step) {
+    world.call(&function, payload(step)).await;
+}
+
+#[when(regex = r#"^I read "([^"]*)"$"#)]
+async fn read(world: &mut World, uri: String) {
+    world
+        .call("skills::resources-read", json!({"uri": uri}))
+        .await;
+}
+
+#[when(regex = r#"^I ask for the next page of "([^"]*)"$"#)]
+async fn next_page(world: &mut World, function: String) {
+    let cursor = world.result()["next_cursor"].clone();
+    assert!(cursor.is_string());
+    let payload = json!({"limit": 3, "cursor": cursor});
+    world.call(&function, payload).await;
+}
+
+#[then("it succeeds")]
+fn succeeds(world: &mut World) {
+    world.result();
+}
+
+#[then(regex = r#"^it fails with "([^"]*)"$"#)]
+fn fails(world: &mut World, words: String) {
+    let error = world.answer.as_ref().expect_err("it succeeded");
+    assert!(error.message.contains(&words), "{error:?}");
+}
+
+#[then(regex = r#"^it fails with the code "([^"]*)"$"#)]
+fn fails_with_code(world: &mut World, code: String) {
+    assert_eq!(world.answer.as_ref().expect_err("it succeeded").code, code);
+}
+
+#[then("the error has no stack trace")]
+fn no_trace(world: &mut World) {
+    assert_eq!(world.answer.as_ref().unwrap_err().stacktrace, None);
+}
+
+#[then("the result is:")]
+fn result_is(world: &mut World, step: &Step) {
+    assert_eq!(*world.result(), payload(step));
+}
+
+#[then(regex = r#"^the result is the text "((?s).*)"$"#)]
+fn result_text(world: &mut World, text: String) {
+    assert_eq!(*world.result(), json!(plain(&text)));
+}
+
+#[then(regex = r#"^the result at "([^"]*)" is (missing|a time|an array|true|false|\d+|".*")$"#)]
+fn result_at(world: &mut World, pointer: String, what: String) {
+    let found = world.result().pointer(&pointer);
+    match what.as_str() {
+        "missing" => assert_eq!(found, None),
+        "a time" => {
+            let text = found.and_then(Value::as_str).unwrap();
+            assert!(
+                text.len() >= 20 && text.ends_with('Z') && &text[10..11] == "T",
+                "{text}"
+            );
+        }
+        "an array" => assert!(found.unwrap().is_array()),
+        literal => match literal.strip_prefix('"').and_then(|l| l.strip_suffix('"')) {
+            Some(text) => assert_eq!(found, Some(&json!(plain(text)))),
+            None => assert_eq!(found, Some(&serde_json::from_str(literal).unwrap())),
+        },
+    }
+}
+
+#[then(regex = r#"^the result at "([^"]*)" starts with "(.*)"$"#)]
+fn result_starts(world: &mut World, pointer: String, text: String) {
+    let found = world
+        .result()
+        .pointer(&pointer)
+        .and_then(Value::as_str)
+        .unwrap();
+    assert!(found.starts_with(&plain(&text)), "{found}");
+}
+
+#[then(regex = r#"^the type is "([^"]*)"$"#)]
+fn type_is(world: &mut World, mime: String) {
+    assert_eq!(world.result()["contents"][0]["mimeType"], mime);
+}
+
+#[then(regex = r#"^the text is "((?s).*)"$"#)]
+fn text_is(world: &mut World, text: String) {
+    assert_eq!(world.text(), plain(&text));
+}
+
+#[then(regex = r#"^the text starts with "([^"]*)"$"#)]
+fn text_starts(world: &mut World, text: String) {
+    assert!(world.text().starts_with(&plain(&text)), "{}", world.text());
+}
+
+#[then(regex = r#"^the text has (no|the) line "(.*)"$"#)]
+fn text_line(world: &mut World, which: String, line: String) {
+    let has = world.text().lines().any(|found| found == line);
+    assert_eq!(has, which == "the", "{}", world.text());
+}
+
+// Registering.
+
+#[given(regex = r#"^the skill "([^"]*)" with "(.*)"$"#)]
+#[when(regex = r#"^the skill "([^"]*)" is registered with "(.*)"$"#)]
+async fn skill(_: &mut World, id: String, body: String) {
+    let payload = json!({"id": id, "skill": plain(&body)});
+    bus::call("skills::register", payload).await.unwrap();
+}
+
+#[when(regex = r#"^the skill "([^"]*)" is unregistered$"#)]
+async fn no_skill(_: &mut World, id: String) {
+    bus::call("skills::unregister", json!({"id": id}))
+        .await
+        .unwrap();
+}
+
+#[given(regex = r"^(\d+) skills$")]
+async fn many_skills(_: &mut World, number: usize) {
+    for n in 0..number {
+        let payload = json!({"id": format!("s{n:03}"), "skill": format!("# {n}")});
+        bus::call("skills::register", payload).await.unwrap();
+    }
+}
+
+#[given(regex = r"^a skill at each of (\d+) levels$")]
+async fn levels(_: &mut World, number: usize) {
+    for level in 1..=number {
+        let payload = json!({"id": nested(level), "skill": format!("level {level}")});
+        bus::call("skills::register", payload).await.unwrap();
+    }
+}
+
+fn nested(level: usize) -> String {
+    let segments: Vec<String> = (1..=level).map(|n| format!("l{n}")).collect();
+    segments.join("/")
+}
+
+#[when(regex = r"^I read the skill at level (\d+)$")]
+async fn read_level(world: &mut World, level: usize) {
+    read(world, format!("iii://{}", nested(level))).await;
+}
+
+#[then(regex = r"^the line of level (\d+) is indented by (\d+) spaces$")]
+fn indented(world: &mut World, level: usize, spaces: usize) {
+    let id = nested(level);
+    let line = format!("{:spaces$}- [`{id}`](iii://{id})", "");
+    assert!(
+        world.text().lines().any(|l| l.starts_with(&line)),
+        "{}",
+        world.text()
+    );
+}
+
+#[when(regex = r#"^I register "([^"]*)" with a body of (\d+) bytes$"#)]
+async fn register_sized(world: &mut World, id: String, bytes: usize) {
+    let payload = json!({"id": id, "skill": "x".repeat(bytes)});
+    world.call("skills::register", payload).await;
+}
+
+#[when(regex = r"^I register an id (with a segment )?of (\d+) characters$")]
+async fn register_long(world: &mut World, kind: String, number: usize) {
+    let payload = json!({"id": long_id(kind.trim(), number), "skill": "x"});
+    world.call("skills::register", payload).await;
+}
+
+#[when(regex = r"^I register a prompt with a name of (\d+) characters$")]
+async fn long_prompt(world: &mut World, number: usize) {
+    let payload = json!({"name": "x".repeat(number), "description": "d", "function_id": "f"});
+    world.call("prompts::register", payload).await;
+}
+
+#[given(regex = r#"^the prompt "([^"]*)" rendered by "([^"]*)"(?: that requires "([^"]*)")?$"#)]
+async fn prompt(_: &mut World, name: String, function: String, required: String) {
+    let arguments = match required.as_str() {
+        "" => json!([]),
+        name => json!([{"name": name, "required": true}]),
+    };
+    let description = format!("About {name}.");
+    let payload = json!({
+        "name": name, "description": description, "arguments": arguments, "function_id": function,
+    });
+    bus::call("prompts::register", payload).await.unwrap();
+}
+
+#[then("nothing is registered")]
+async fn nothing(_: &mut World) {
+    assert!(rows("skills::list", "skills").await.is_empty());
+    assert!(rows("prompts::list", "prompts").await.is_empty());
+}
+
+#[then(regex = r#"^"([^"]*)" has (\d+) rows? of "([^"]*)"$"#)]
+async fn row_count(_: &mut World, function: String, number: usize, key: String) {
+    let rows = rows(&function, &key).await;
+    assert_eq!(rows.len(), number, "{rows:?}");
+}
+
+#[then(regex = r#"^"([^"]*)" has the row "([^"]*)" of "([^"]*)"$"#)]
+async fn has_row(_: &mut World, function: String, name: String, key: String) {
+    let rows = rows(&function, &key).await;
+    assert!(rows.iter().any(|row| is_row(row, &name)), "{rows:?}");
+}
+
+#[then(regex = r#"^eventually "([^"]*)" has the row "([^"]*)" of "([^"]*)"$"#)]
+async fn has_row_soon(_: &mut World, function: String, name: String, key: String) {
+    let has = async || {
+        rows(&function, &key)
+            .await
+            .iter()
+            .any(|row| is_row(row, &name))
+    };
+    eventually(has).await;
+}
+
+#[then(regex = r#"^eventually "([^"]*)" has (\d+) rows of "([^"]*)"$"#)]
+async fn row_count_soon(_: &mut World, function: String, number: usize, key: String) {
+    eventually(async || rows(&function, &key).await.len() == number).await;
+}
+
+#[then(regex = r#"^the row "([^"]*)" of "([^"]*)" has the origin "([^"]*)"$"#)]
+async fn row_origin(_: &mut World, name: String, function: String, origin: String) {
+    let key = function.split("::").next().unwrap().to_owned();
+    let rows = rows(&function, &key).await;
+    let row = rows.iter().find(|row| is_row(row, &name)).unwrap();
+    assert_eq!(row["origin"], origin);
+}
+
+#[then(regex = r#"^the function "([^"]*)" is listed with schemas$"#)]
+async fn listed(_: &mut World, id: String) {
+    let functions = rows("engine::functions::list", "functions").await;
+    let row = functions
+        .iter()
+        .find(|row| row["function_id"] == id)
+        .unwrap();
+    assert!(row["description"].is_string());
+    for schema in ["request_format", "response_format"] {
+        assert_eq!(
+            row[schema]["$schema"], "http://json-schema.org/draft-07/schema#",
+            "{row}"
+        );
+    }
+}
+
+// Functions of the scenario's own.
+
+#[given(regex = r#"^the function "([^"]*)" that answers:$"#)]
+fn answers(world: &mut World, id: String, step: &Step) {
+    let answer = payload(step);
+    world.provide(&id, move |_| Ok(answer.clone()));
+}
+
+#[given(regex = r#"^the function "([^"]*)" that fails with "([^"]*)"$"#)]
+fn failing(world: &mut World, id: String, words: String) {
+    world.provide(&id, move |_| Err(SdkError::Handler(words.clone())));
+}
+
+#[given(regex = r#"^the function "([^"]*)" that answers with a text of (\d+) bytes$"#)]
+fn flooding(world: &mut World, id: String, bytes: usize) {
+    world.provide(&id, move |_| Ok(json!("x".repeat(bytes))));
+}
+
+#[given(regex = r#"^the function "([^"]*)" that answers with what it was given$"#)]
+fn echoing(world: &mut World, id: String) {
+    world.provide(&id, |given| Ok(without_caller(given)));
+}
+
+#[given(regex = r#"^the function "([^"]*)" that answers with its arguments as text$"#)]
+fn naming(world: &mut World, id: String) {
+    world.provide(&id, |given| {
+        let given: BTreeMap<String, Value> = serde_json::from_value(without_caller(given))?;
+        let words = given
+            .iter()
+            .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()));
+        Ok(json!(words.collect::<Vec<_>>().join(" ")))
+    });
+}
+
+fn without_caller(mut given: Value) -> Value {
+    if let Value::Object(object) = &mut given {
+        object.shift_remove("_caller_worker_id");
+    }
+    given
+}
+
+// Hearing of changes.
+
+#[given(regex = r#"^a subscriber to "([^"]*)"$"#)]
+#[when(regex = r#"^another subscriber to "([^"]*)" joins$"#)]
+fn subscriber(world: &mut World, kind: String) {
+    subscribe(world, &kind, json!({}));
+}
+
+#[given(regex = r#"^a subscriber to "([^"]*)" with:$"#)]
+fn configured(world: &mut World, kind: String, step: &Step) {
+    subscribe(world, &kind, payload(step));
+}
+
+#[allow(deprecated, reason = "this is how the seed's workers follow")]
+fn subscribe(world: &mut World, kind: &str, config: Value) {
+    let (tell, heard) = mpsc::unbounded_channel();
+    let id = format!("bdd::on_change_{}", uuid::Uuid::new_v4().simple());
+    world.provide(&id, move |event| {
+        let _ = tell.send(without_caller(event));
+        Ok(Value::Null)
+    });
+    let input = RegisterTriggerInput::new(kind, &id, config);
+    let trigger = shared().client.register_trigger(input).unwrap();
+    world.subscribers.push(Subscriber {
+        heard,
+        trigger: Some(trigger),
+    });
+}
+
+#[then("it hears:")]
+async fn hears(world: &mut World, step: &Step) {
+    let subscriber = world.subscribers.last_mut().unwrap();
+    let heard = tokio::time::timeout(WAIT, subscriber.heard.recv()).await;
+    assert_eq!(heard.expect("it heard nothing").unwrap(), payload(step));
+}
+
+#[when("it stops following")]
+fn stop_following(world: &mut World) {
+    let trigger = world.subscribers.last_mut().unwrap().trigger.take();
+    trigger.unwrap().unregister();
+}
+
+#[then("the first one heard nothing")]
+async fn heard_nothing(world: &mut World) {
+    let last = world.subscribers.last_mut().unwrap();
+    let mark = tokio::time::timeout(WAIT, last.heard.recv()).await.unwrap();
+    assert_eq!(mark.unwrap(), json!({"op": "register", "id": "mark"}));
+    assert!(world.subscribers[0].heard.try_recv().is_err());
+}
+
+// Files.
+
+#[when(regex = r#"^the file "([^"]*)" is written:$"#)]
+fn write(_: &mut World, path: String, step: &Step) {
+    let path = shared().files.join(path);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, plain(&docstring(step)) + "\n").unwrap();
+}
+
+#[when(regex = r#"^the file "([^"]*)" is removed$"#)]
+fn remove(_: &mut World, path: String) {
+    std::fs::remove_file(shared().files.join(path)).unwrap();
+}
+
+#[then(regex = r#"^eventually reading "([^"]*)" gives a text that starts with "([^"]*)"$"#)]
+async fn read_soon(_: &mut World, uri: String, text: String) {
+    eventually(async || {
+        let read = bus::call("skills::resources-read", json!({"uri": uri})).await;
+        read.is_ok_and(|read| {
+            let found = read["contents"][0]["text"].as_str().unwrap();
+            found.starts_with(&text)
+        })
+    })
+    .await;
+}
+
+// MCP.
+
+#[when(regex = r#"^an MCP client asks "([^"]*)" with:$"#)]
+async fn ask(world: &mut World, method: String, step: &Step) {
+    world.answer = bus::ask_mcp(&method, payload(step)).await;
+}
+
+#[when(regex = r#"^an MCP client calls the tool "([^"]*)" with:$"#)]
+async fn call_tool(world: &mut World, name: String, step: &Step) {
+    let params = json!({"name": name, "arguments": payload(step)});
+    world.answer = bus::ask_mcp("tools/call", params).await;
+}
+
+async fn tools() -> Vec<Value> {
+    let listed = bus::ask_mcp("tools/list", json!({})).await.unwrap();
+    listed["tools"].as_array().unwrap().clone()
+}
+
+#[then(regex = r#"^eventually the MCP tools have "([^"]*)"$"#)]
+async fn has_tool_soon(_: &mut World, name: String) {
+    eventually(async || tools().await.iter().any(|tool| tool["name"] == name)).await;
+}
+
+#[then(regex = r#"^the MCP tools (have|do not have) "([^"]*)"$"#)]
+async fn has_tool(_: &mut World, which: String, name: String) {
+    let has = tools().await.iter().any(|tool| tool["name"] == name);
+    assert_eq!(has, which == "have");
+}
+
+#[then(regex = r#"^the result has the prompt "([^"]*)" with the required argument "([^"]*)"$"#)]
+fn has_prompt(world: &mut World, name: String, argument: String) {
+    let prompts = world.result()["prompts"].as_array().unwrap();
+    let prompt = prompts
+        .iter()
+        .find(|prompt| prompt["name"] == name)
+        .unwrap();
+    assert_eq!(prompt["arguments"][0]["name"], argument);
+    assert_eq!(prompt["arguments"][0]["required"], true);
+}
