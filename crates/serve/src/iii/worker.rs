@@ -183,6 +183,8 @@ impl Worker {
                 }
             },
         ));
+        let (feeder, bus) = (self.feeder.clone(), self.bus.clone());
+        let feeding = tokio::spawn(async move { feeder.run(bus).await });
         while !self.stop.is_cancelled() {
             let client = self.connect();
             self.bus.put(client.clone());
@@ -198,6 +200,7 @@ impl Worker {
             }
         }
         telling.abort();
+        feeding.abort();
     }
 
     fn connect(&self) -> IIIClient {
@@ -424,6 +427,7 @@ impl Worker {
         if self.feeder.has_to_ask() && !id.ends_with("register") {
             self.feeder.catch_up(&*self.bus).await?;
         }
+        self.feeder.settled().await;
         let answer = self.functions.call(id, payload).await?;
         serde_json::from_str(&answer).map_err(|error| CallError::new("internal", error.to_string()))
     }
@@ -432,14 +436,9 @@ impl Worker {
     fn follow_state(self: &Arc<Self>, client: &IIIClient) {
         let function_id = format!("repertoire::{}::on_state", self.instance);
         let feeder = self.feeder.clone();
-        let (bus, runtime) = (self.bus.clone(), Handle::current());
-        let heard = RegisterFunction::new_async(move |event: Value| {
-            let (feeder, bus) = (feeder.clone(), bus.clone());
-            let work = runtime.spawn(async move { feeder.heard(&*bus, &event).await });
-            async move {
-                let _ = work.await;
-                Ok::<_, SdkError>(Value::Null)
-            }
+        let heard = RegisterFunction::new(move |event: Value| {
+            feeder.receive(event);
+            Ok::<_, SdkError>(Value::Null)
         });
         let heard = heard.description("Hears of changes of the state.");
         client.register_function(function_id.clone(), heard);

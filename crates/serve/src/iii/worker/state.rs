@@ -4,13 +4,14 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use repertoire_registry::{Feed, Retell};
 use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
 
 use super::WorkerOptions;
 use crate::{
@@ -44,6 +45,12 @@ pub(super) struct Feeder {
     /// Whether the bus was seen to tell of changes.
     tells: AtomicBool,
     asked: AtomicBool,
+    /// Changes the bus told of, in the order in which it did.
+    inbox: mpsc::UnboundedSender<Value>,
+    waiting: Mutex<Option<mpsc::UnboundedReceiver<Value>>>,
+    /// How many of them came in, and how many are in the catalogue.
+    received: AtomicU64,
+    taken: watch::Sender<u64>,
 }
 
 /// A write of our own that is on its way.
@@ -56,6 +63,7 @@ pub(super) struct Write {
 
 impl Feeder {
     pub(super) fn new(engine: Arc<Engine>, options: &WorkerOptions) -> Self {
+        let (inbox, waiting) = mpsc::unbounded_channel();
         Self {
             engine,
             url: options.url.clone(),
@@ -66,7 +74,38 @@ impl Feeder {
             touched: Mutex::default(),
             tells: AtomicBool::new(false),
             asked: AtomicBool::new(false),
+            inbox,
+            waiting: Mutex::new(Some(waiting)),
+            received: AtomicU64::new(0),
+            taken: watch::Sender::new(0),
         }
+    }
+
+    /// Puts down a change the bus tells of; it is taken over in its turn.
+    pub(super) fn receive(&self, event: Value) {
+        self.received.fetch_add(1, Ordering::SeqCst);
+        // The receiver lives as long as this does.
+        let _ = self.inbox.send(event);
+    }
+
+    /// Takes over what the bus tells of, one after the other.
+    pub(super) async fn run(&self, bus: Arc<dyn Bus>) {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(mut waiting) = waiting else {
+            return;
+        };
+        while let Some(event) = waiting.recv().await {
+            self.heard(&*bus, &event).await;
+            self.taken.send_modify(|taken| *taken += 1);
+        }
+    }
+
+    /// Waits until everything that has been told so far is in the catalogue.
+    pub(super) async fn settled(&self) {
+        let received = self.received.load(Ordering::SeqCst);
+        let mut taken = self.taken.subscribe();
+        // The sender lives as long as this does.
+        let _ = taken.wait_for(|taken| *taken >= received).await;
     }
 
     /// The scopes that matter.
@@ -131,7 +170,7 @@ impl Feeder {
     }
 
     /// Takes over a change the bus tells of.
-    pub(super) async fn heard(&self, bus: &dyn Bus, event: &Value) {
+    async fn heard(&self, bus: &dyn Bus, event: &Value) {
         self.tells.store(true, Ordering::Relaxed);
         let scope = event["scope"].as_str().unwrap_or_default();
         let key = event["key"].as_str().unwrap_or_default();
