@@ -90,7 +90,11 @@ impl Feeder {
 
     /// Takes over what the bus tells of, one after the other.
     pub(super) async fn run(&self, bus: Arc<dyn Bus>) {
-        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let waiting = self
+            .waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         let Some(mut waiting) = waiting else {
             return;
         };
