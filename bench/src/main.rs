@@ -7,6 +7,7 @@
 
 mod bare;
 mod catalogue;
+mod iii;
 mod mcp;
 mod measure;
 
@@ -18,6 +19,7 @@ fn main() -> ExitCode {
     let result = match args.as_slice() {
         ["catalogue"] => catalogue::run(),
         ["mcp", ours, pmcp] => mcp::run(ours.as_ref(), pmcp.as_ref()),
+        ["iii", ours] => iii::run(ours.as_ref()),
         ["bare", transport, size] => size
             .parse()
             .map_err(anyhow::Error::from)
@@ -25,7 +27,7 @@ fn main() -> ExitCode {
         // The benchmark starts itself for what needs a process of its own.
         ["load", rest @ ..] => catalogue::load(rest),
         _ => {
-            eprintln!("usage: cargo xtask bench catalogue|mcp");
+            eprintln!("usage: cargo xtask bench catalogue|mcp|iii");
             return ExitCode::from(2);
         }
     };

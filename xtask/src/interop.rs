@@ -14,7 +14,10 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::run::{Count, cargo, checked, project};
+use crate::{
+    install,
+    run::{Count, cargo, checked, project},
+};
 
 const ERAS: [&str; 2] = ["2025-11-25", "2026-07-28"];
 /// How many skills the SDKs page through, besides the two made by hand.
@@ -128,30 +131,12 @@ struct Node {
 
 impl Node {
     fn install() -> Result<Self> {
-        let place = scratch().join("node");
-        let wanted = fs::read_to_string(project().join("interop/package-lock.json"))?;
-        let stamp = place.join("installed.json");
+        let (place, new) = install::npm("interop", "interop/node")?;
         let node = Self {
             bin: place.join("node_modules/node/bin"),
             modules: place.join("node_modules"),
         };
-        if fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) {
-            println!("using interop/package.json installed earlier");
-            return Ok(node);
-        }
-        println!("installing interop/package.json into target/xtask/interop/node");
-        let _ = fs::remove_dir_all(&place);
-        fs::create_dir_all(&place)?;
-        for file in ["package.json", "package-lock.json", ".npmrc"] {
-            fs::copy(project().join("interop").join(file), place.join(file))?;
-        }
-        // Not `npm ci`: it does not accept a lock without the address of a registry.
-        checked(
-            Command::new("npm")
-                .args(["install", "--no-audit", "--no-fund", "--loglevel=error"])
-                .current_dir(&place),
-        )?;
-        if !node.bin.join("node").exists() {
+        if new && !node.bin.join("node").exists() {
             // Newer npm does not run a package's own installation unasked.
             checked(
                 Command::new("node")
@@ -159,7 +144,6 @@ impl Node {
                     .current_dir(node.modules.join("node")),
             )?;
         }
-        fs::write(stamp, wanted)?;
         Ok(node)
     }
 
@@ -401,29 +385,23 @@ pub(crate) fn inspector() -> Result<Count> {
     let serving = Serving::start(&program, &home, Some(&skills))?;
     let mut count = Count::default();
     for era in ["legacy", "modern"] {
-        let mut stdio = node.inspector(&home);
-        stdio
-            .args([
-                "--method",
-                "skills/list",
-                "--verify",
-                "--protocol-era",
-                era,
-                "-q",
-            ])
-            .args(["-e", &format!("REPERTOIRE_HOME={}", home.display()), "--"])
-            .arg(&program)
-            .arg("mcp")
-            .arg(&skills);
-        let mut http = node.inspector(&home);
-        http.arg(&serving.url).args([
+        let ask = [
             "--method",
             "skills/list",
             "--verify",
             "--protocol-era",
             era,
             "-q",
-        ]);
+        ];
+        let mut stdio = node.inspector(&home);
+        stdio
+            .args(ask)
+            .args(["-e", &format!("REPERTOIRE_HOME={}", home.display()), "--"])
+            .arg(&program)
+            .arg("mcp")
+            .arg(&skills);
+        let mut http = node.inspector(&home);
+        http.arg(&serving.url).args(ask);
         for (name, mut command) in [("stdio", stdio), ("http", http)] {
             let output = command.output()?;
             let text = String::from_utf8_lossy(&output.stdout);
@@ -461,41 +439,6 @@ pub(crate) fn inspector() -> Result<Count> {
     Ok(count)
 }
 
-/// The Python of an environment with the pinned SDK, made once.
-fn install_python() -> Result<PathBuf> {
-    let requirements = "interop/requirements.txt";
-    let wanted = fs::read_to_string(project().join(requirements))?;
-    let environment = scratch().join("python");
-    let python = environment.join("bin/python");
-    let stamp = environment.join("installed.txt");
-    if fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) {
-        println!("using {requirements} installed earlier");
-        return Ok(python);
-    }
-    println!("installing {requirements} into target/xtask/interop/python");
-    let _ = fs::remove_dir_all(&environment);
-    fs::create_dir_all(scratch())?;
-    checked(
-        Command::new("python3")
-            .args(["-m", "venv"])
-            .arg(&environment),
-    )?;
-    checked(
-        Command::new(&python)
-            .args([
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-            ])
-            .args(["--no-deps", "--requirement", requirements])
-            .current_dir(project()),
-    )?;
-    fs::write(stamp, wanted)?;
-    Ok(python)
-}
-
 /// A folder with thousands of skills, one with a picture, and one to edit.
 fn many_skills() -> Result<PathBuf> {
     let folder = fresh_home("skills")?;
@@ -529,7 +472,7 @@ fn many_skills() -> Result<PathBuf> {
 
 pub(crate) fn sdks() -> Result<Count> {
     let node = Node::install()?;
-    let python = install_python()?;
+    let python = install::python("interop/requirements.txt", "interop/python")?;
     let program = repertoire()?;
     let folder = many_skills()?;
     let home = fresh_home("sdk-home")?;
@@ -540,8 +483,7 @@ pub(crate) fn sdks() -> Result<Count> {
     let token = String::from_utf8(made.stdout)?.trim().to_owned();
     let serving = Serving::start(&program, &home, Some(&folder))?;
     // The script must stand beside its packages to find them.
-    let script = scratch().join("node/ts_client.mjs");
-    fs::copy(project().join("interop/ts_client.mjs"), &script)?;
+    let script = install::script("interop/ts_client.mjs", &scratch().join("node"))?;
     let expected = (MANY + 2).to_string();
     let mut count = Count::default();
     for era in ERAS {

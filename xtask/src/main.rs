@@ -8,7 +8,9 @@
     reason = "a tool for the terminal"
 )]
 
+mod bus;
 mod fuzz;
+mod install;
 mod interop;
 mod reference;
 mod run;
@@ -21,10 +23,12 @@ usage: cargo xtask COMMAND
 
   test                  format, lints, unit, integration and doc tests, the reference
                         validator, the official MCP conformance suite, inspector and SDKs,
-                        the fuzz targets
+                        the iii SDKs, the worker, the fuzz targets
   interop               only the part with the MCP suite, inspector and SDKs
+  bus                   only the part with the iii SDKs and the worker
   bench catalogue       measure the catalogue against sha256sum and bare SQLite
   bench mcp             measure the MCP server against pmcp and bare rmcp
+  bench iii             measure the functions on the hub against its own state
   fuzz TARGET SECONDS   fuzz one target (frontmatter, markdown, package, uri)";
 
 fn main() -> ExitCode {
@@ -33,6 +37,7 @@ fn main() -> ExitCode {
     let result = match args.as_slice() {
         ["test"] => test::run(),
         ["interop"] => test::interop(),
+        ["bus"] => test::bus(),
         ["conformance-client", program, url] => interop::conformance_client(program, url),
         ["bench", rest @ ..] if !rest.is_empty() => bench(rest),
         ["fuzz", target, seconds] => fuzz::run(target, seconds),
@@ -55,13 +60,15 @@ fn bench(args: &[&str]) -> anyhow::Result<()> {
     let pmcp = run::project().join("target/xtask/pmcp/release/pmcp-peer");
     let (ours, pmcp) = (ours.to_string_lossy(), pmcp.to_string_lossy());
     let servers = [&*ours, &*pmcp];
-    if args == ["mcp"] {
+    if args == ["mcp"] || args == ["iii"] {
         run::checked(&mut run::cargo(&[
             "build",
             "--release",
             "--package",
             "repertoire",
         ]))?;
+    }
+    if args == ["mcp"] {
         println!("building the peer on pmcp; the first time takes some minutes");
         let manifest = "bench/peers/pmcp/Cargo.toml";
         let target = "target/xtask/pmcp";
@@ -77,8 +84,10 @@ fn bench(args: &[&str]) -> anyhow::Result<()> {
         "--",
     ]);
     command.args(args);
-    if args == ["mcp"] {
-        command.args(servers);
+    match args {
+        ["mcp"] => drop(command.args(servers)),
+        ["iii"] => drop(command.arg(servers[0])),
+        _ => {}
     }
     run::checked(&mut command)
 }

@@ -1,10 +1,13 @@
 //! The corpus of skill folders against the reference validator itself.
 
-use std::{collections::BTreeMap, fs, path::PathBuf, process::Command};
+use std::{collections::BTreeMap, fs, process::Command};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::run::{Count, checked, project};
+use crate::{
+    install,
+    run::{Count, project},
+};
 
 const REQUIREMENTS: &str = "xtask/requirements-validate.txt";
 
@@ -19,7 +22,7 @@ for path in sys.stdin.read().splitlines():
 ";
 
 pub(crate) fn run() -> Result<Count> {
-    let python = install()?;
+    let python = install::python(REQUIREMENTS, "skills-ref")?;
     let corpus = project().join("corpus/validate");
     let mut folders = BTreeMap::new();
     for entry in fs::read_dir(&corpus)? {
@@ -66,39 +69,4 @@ pub(crate) fn run() -> Result<Count> {
         }
     }
     Ok(count)
-}
-
-/// The Python of an environment with the pinned validator, made once.
-fn install() -> Result<PathBuf> {
-    let wanted = fs::read_to_string(project().join(REQUIREMENTS))?;
-    let environment = project().join("target/xtask/skills-ref");
-    let python = environment.join("bin/python");
-    let stamp = environment.join("installed.txt");
-    if fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) {
-        println!("using {REQUIREMENTS} installed earlier");
-        return Ok(python);
-    }
-    println!("installing {REQUIREMENTS} into target/xtask/skills-ref");
-    let _ = fs::remove_dir_all(&environment);
-    fs::create_dir_all(project().join("target/xtask"))?;
-    checked(
-        Command::new("python3")
-            .args(["-m", "venv"])
-            .arg(&environment),
-    )?;
-    checked(
-        Command::new(&python)
-            .args([
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-                "--no-deps",
-            ])
-            .args(["--requirement", REQUIREMENTS])
-            .current_dir(project()),
-    )?;
-    fs::write(stamp, wanted)?;
-    Ok(python)
 }

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
-    fuzz, interop, reference,
+    bus, fuzz, interop, reference,
     run::{Count, cargo, checked, counted, project},
 };
 
@@ -20,6 +20,14 @@ pub(crate) fn interop() -> Result<()> {
     total.add(step("MCP conformance suite", &mut interop::conformance));
     total.add(step("MCP inspector", &mut interop::inspector));
     total.add(step("MCP SDKs", &mut interop::sdks));
+    finish(total)
+}
+
+/// Only the steps about the bus.
+pub(crate) fn bus() -> Result<()> {
+    let mut total = Count::default();
+    total.add(step("iii SDKs", &mut bus::sdks));
+    total.add(step("the features against a worker", &mut bus::worker));
     finish(total)
 }
 
@@ -60,7 +68,7 @@ fn readme() -> Result<()> {
     // case the usual one is in use.
     let mut server = Command::new(project().join("target/release/repertoire"))
         .args(args)
-        .args(["--port", "0", "--json"])
+        .args(["--port", "0", "--hub", "0", "--json"])
         .env("REPERTOIRE_HOME", home)
         .current_dir(project())
         .stdout(Stdio::piped())
@@ -132,6 +140,8 @@ pub(crate) fn run() -> Result<()> {
     step("MCP conformance suite", &mut interop::conformance);
     step("MCP inspector", &mut interop::inspector);
     step("MCP SDKs", &mut interop::sdks);
+    step("iii SDKs", &mut bus::sdks);
+    step("the features against a worker", &mut bus::worker);
     step("fuzz targets", &mut fuzz::smoke);
     step("licences and advisories", &mut || {
         let installed = Command::new("cargo-deny").arg("--version").output();

@@ -507,7 +507,7 @@ pub(crate) struct BusArgs {
     #[arg(long, env = "REPERTOIRE_HUB", value_name = "WHERE")]
     pub(crate) hub: Option<String>,
     /// Be a worker on the engine there instead of listening for workers
-    #[arg(long, value_name = "URL", num_args = 0..=1, conflicts_with = "hub")]
+    #[arg(long, value_name = "URL", num_args = 0..=1)]
     #[arg(default_missing_value = repertoire_serve::iii::DEFAULT_URL)]
     pub(crate) join: Option<String>,
     /// A function of a worker to offer as an MCP tool: an id, or a prefix with `*`

@@ -20,7 +20,10 @@ fn main() -> ExitCode {
     };
     let output = Output::new(&args.global);
     interrupt::install();
-    init_log(&args.global);
+    init_log(
+        &args.global,
+        matches!(args.command, args::Command::Worker { .. }),
+    );
     let settings = settings::resolve(&args.global);
     match commands::run(args.command, settings, &output) {
         Ok(code) => code,
@@ -29,8 +32,10 @@ fn main() -> ExitCode {
 }
 
 /// Warnings of the libraries go to people; `-v` and `RUST_LOG` show more.
-fn init_log(global: &args::Global) {
+fn init_log(global: &args::Global, is_worker: bool) {
     let level = match global.verbose {
+        // What a worker found in files, and whether it serves, is what its log is for.
+        0 if is_worker => "warn,rmcp=off,iii_sdk=error,repertoire_serve::iii=info",
         0 => "warn,rmcp=off,iii_sdk=error",
         1 => "info",
         _ => "debug",

@@ -8,6 +8,16 @@ use crate::{
     id::PromptName,
 };
 
+/// The most arguments of a prompt.
+const MAX_ARGUMENTS: usize = 64;
+/// The most bytes of a description.
+const MAX_TEXT: usize = 16 * 1024;
+
+/// Some languages write `null` for what was not given.
+fn null_is_false<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Ok(Option::<bool>::deserialize(deserializer)?.unwrap_or(false))
+}
+
 /// An argument a prompt declares.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PromptArgument {
@@ -17,7 +27,7 @@ pub struct PromptArgument {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// Whether the prompt cannot be rendered without it.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_false")]
     pub required: bool,
 }
 
@@ -81,14 +91,38 @@ impl Prompt {
         if self.description.trim().is_empty() {
             return Err(field("description", "must be non-empty".into()));
         }
+        let too_long = |what: &str, text: &str, most: usize| {
+            let rule = format!("too long: {} bytes, at most {most}", text.len());
+            (text.len() > most).then(|| field(what, rule))
+        };
+        if let Some(error) = too_long("description", &self.description, MAX_TEXT) {
+            return Err(error);
+        }
+        if self.arguments.len() > MAX_ARGUMENTS {
+            let rule = format!(
+                "too many: {}, at most {MAX_ARGUMENTS}",
+                self.arguments.len()
+            );
+            return Err(field("arguments", rule));
+        }
         if let PromptBody::Function(id) = &self.body
             && id.trim().is_empty()
         {
             return Err(field("function_id", "must be non-empty".into()));
         }
+        if let PromptBody::Function(id) = &self.body
+            && let Some(error) = too_long("function_id", id, 1024)
+        {
+            return Err(error);
+        }
         for (index, argument) in self.arguments.iter().enumerate() {
             if argument.name.trim().is_empty() {
                 return Err(field("arguments[].name", "must be non-empty".into()));
+            }
+            let about = argument.description.as_deref().unwrap_or_default();
+            let long = too_long("arguments[].name", &argument.name, 256);
+            if let Some(error) = long.or(too_long("arguments[].description", about, MAX_TEXT)) {
+                return Err(error);
             }
             if self.arguments[..index]
                 .iter()

@@ -40,5 +40,5 @@ pub use head::{Head, PackageHead, Registered, Text};
 pub use origin::{Origin, Reference, Scope, Trusted};
 pub use registry::{Content, Feed, History, Registry, Retell, StateLimit};
 pub use settings::{AskedBy, Place, Settings, StateFrom, StoreUse};
-pub use source::Notice;
+pub use source::{Notice, check_pattern};
 pub use watch::Watch;

@@ -126,6 +126,23 @@ impl FunctionTool {
     pub fn name(&self) -> String {
         self.function_id.replace("::", "__")
     }
+
+    /// Why hosts could not take it.
+    fn problem(&self, name: &str) -> Option<&'static str> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-' || c == '.';
+        let size = |schema: &Option<serde_json::Value>| {
+            schema.as_ref().map_or(0, |schema| schema.to_string().len())
+        };
+        if name.is_empty() || name.len() > 128 || !name.chars().all(plain) {
+            Some("a tool's name has at most 128 letters, digits, `_`, `-` and `.`")
+        } else if crate::mcp::OWN_TOOLS.contains(&name) {
+            Some("this server has a tool of that name")
+        } else if size(&self.request) + size(&self.response) > 256 * 1024 {
+            Some("its schemas are too large")
+        } else {
+            None
+        }
+    }
 }
 
 /// What is not taken, and why.
@@ -286,6 +303,10 @@ impl Engine {
         let mut named = BTreeMap::new();
         for tool in tools {
             let name = tool.name();
+            if let Some(reason) = tool.problem(&name) {
+                tracing::warn!(function = tool.function_id, "is no tool: {reason}");
+                continue;
+            }
             match named.entry(name) {
                 std::collections::btree_map::Entry::Vacant(place) => drop(place.insert(tool)),
                 std::collections::btree_map::Entry::Occupied(taken) => tracing::warn!(

@@ -68,10 +68,8 @@ fn run(args: Args) -> anyhow::Result<()> {
     }
     let original = std::env::var_os("III_CONFIG_PATH");
     let base = base_of(&args.config, original.as_deref().map(Path::new));
-    let name = std::env::var("III_WORKER_NAME").ok();
     let options = WorkerOptions {
         url: url_of(args.url),
-        name: name.unwrap_or_else(|| WorkerOptions::default().name),
         functions: config.functions(),
         ..WorkerOptions::default()
     };

@@ -50,7 +50,8 @@ pub(crate) fn functions(internal: bool, bus: &UrlArgs, output: &Output) -> Resul
     let payload = serde_json::json!({"include_internal": internal});
     let patience = Duration::from_secs(30);
     let mut answer = ask("engine::functions::list", &payload, patience, bus)?;
-    let Some(rows) = answer["functions"].as_array_mut() else {
+    let rows = answer.get_mut("functions").and_then(Value::as_array_mut);
+    let Some(rows) = rows else {
         bail!("{} does not list its functions", bus.url);
     };
     rows.sort_by_cached_key(|row| row["function_id"].as_str().map(str::to_owned));

@@ -11,6 +11,11 @@
     clippy::print_stdout,
     clippy::needless_pass_by_value,
     clippy::trivial_regex,
+    clippy::struct_excessive_bools,
+    clippy::match_bool,
+    clippy::single_match_else,
+    clippy::used_underscore_binding,
+    clippy::unused_async,
     reason = "a test"
 )]
 
@@ -110,7 +115,9 @@ async fn main() -> ExitCode {
         }
     }
     if libtest.list {
-        selected.iter().for_each(|name| println!("{name}: test"));
+        for name in &selected {
+            println!("{name}: test");
+        }
         return ExitCode::SUCCESS;
     }
     if libtest.ignored || (selected.is_empty() && !libtest.filters.is_empty()) {

@@ -165,14 +165,12 @@ fn is_no_id(_: &mut World, id: String, rule: String) {
 }
 
 fn long_id(kind: &str, number: usize) -> String {
-    match kind {
-        "with a segment" => "x".repeat(number),
-        _ => {
-            let mut id = vec!["x".repeat(63); 17].join("/");
-            id.truncate(number);
-            id
-        }
+    if kind == "with a segment" {
+        return "x".repeat(number);
     }
+    let mut id = vec!["x".repeat(63); 17].join("/");
+    id.truncate(number);
+    id
 }
 
 #[then(regex = r"^an id (with a segment) of (\d+) characters is taken$")]

@@ -193,12 +193,14 @@ impl Registry {
                     });
                 }
                 "state:skills" if attached.trusted == Trusted::Yes && self.keeps_state() => {
-                    changes.extend(self.registered_change(&event.id, Again::Tell, None)?);
+                    let change = self.registered_change(&event.id, Again::Tell, None)?;
+                    changes.extend(told(change, event.removed, attached.scope));
                 }
                 // An approval may be one of a remote skill.
                 "remote" | "approval" if attached.scope == Scope::Account => remotes = true,
                 "state:prompts" if attached.trusted == Trusted::Yes && self.keeps_state() => {
-                    changes.extend(self.prompt_change(&event.id, Again::Tell)?);
+                    let change = self.prompt_change(&event.id, Again::Tell)?;
+                    changes.extend(told(change, event.removed, attached.scope));
                 }
                 _ => {}
             }
@@ -233,6 +235,23 @@ impl Registry {
         });
         changes.extend(forgotten.map(|(e, _)| Change::RemoveSkill(e.id.clone(), e.origin.clone())));
         Ok(changes)
+    }
+}
+
+/// What an event means, given what is there now.
+///
+/// Something that went and came back has two events: the first one takes it away.
+fn told(now: Option<Change>, removed: bool, scope: Scope) -> Option<Change> {
+    // What another store has comes into view instead.
+    let here = |location: &Location| matches!(location, Location::State(s) if *s == scope);
+    match now {
+        Some(Change::PutSkill(entry, _)) if removed && here(&entry.location) => {
+            Some(Change::RemoveSkill(entry.id, entry.origin))
+        }
+        Some(Change::PutPrompt(entry, _)) if removed && here(&entry.location) => Some(
+            Change::RemovePrompt(entry.prompt.name.clone(), entry.origin),
+        ),
+        other => other,
     }
 }
 

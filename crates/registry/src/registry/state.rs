@@ -3,6 +3,8 @@
 //! The rows of two scopes are registered skills and prompts. Whoever changes one, and however,
 //! changes the catalogue with it.
 
+use std::{collections::HashSet, sync::Arc};
+
 use super::{Attached, Registry};
 use crate::{
     catalogue::{Again, Change, Entry, PromptEntry},
@@ -66,6 +68,68 @@ impl Registry {
             }
         }
         Ok(None)
+    }
+
+    /// The same, without waiting: `then` is told when it is durable and in the catalogue.
+    ///
+    /// Changes are made and told in the order in which they are asked for here.
+    pub fn state_update_then<T: Send + 'static>(
+        self: &Arc<Self>,
+        scope: &str,
+        key: &str,
+        work: impl FnOnce(Option<String>) -> Result<(String, T)> + Send + 'static,
+        then: impl FnOnce(Result<T>) + Send + 'static,
+    ) -> Result<()> {
+        let attached = self.primary()?;
+        let elsewhere = self.elsewhere(attached, scope, key)?;
+        let (owned_scope, owned_key) = (scope.to_owned(), key.to_owned());
+        let work = move |old: Option<String>| {
+            let (value, answer) = work(old.or(elsewhere))?;
+            let head = head_of(&owned_scope, &owned_key, &value);
+            Ok((StateValue { value, head }, answer))
+        };
+        let registry = Arc::clone(self);
+        attached
+            .store
+            .state_update_then(scope, key, work, move |done| {
+                then(done.and_then(|answer| {
+                    registry.sync_store(registry.primary()?)?;
+                    Ok(answer)
+                }));
+            })
+    }
+
+    /// Deletes a value; `then` is told which, once it is gone from the catalogue too.
+    ///
+    /// Changes are made and told in the order in which they are asked for here.
+    pub fn state_delete_then(
+        self: &Arc<Self>,
+        scope: &str,
+        key: &str,
+        then: impl FnOnce(Result<Option<String>>) + Send + 'static,
+    ) -> Result<()> {
+        let attached = self.primary()?;
+        let registry = Arc::clone(self);
+        let (owned_scope, owned_key) = (scope.to_owned(), key.to_owned());
+        attached.store.state_delete_then(scope, key, move |done| {
+            then(done.and_then(|old| {
+                let first = registry.primary()?;
+                if old.is_some() {
+                    registry.sync_store(first)?;
+                    return Ok(old);
+                }
+                // The next store's thread is another one, so this does not wait for itself.
+                let others = registry.trusted().filter(|a| !std::ptr::eq(*a, first));
+                for attached in others {
+                    let old = attached.store.state_delete(&owned_scope, &owned_key)?;
+                    if old.is_some() {
+                        registry.sync_store(attached)?;
+                        return Ok(old);
+                    }
+                }
+                Ok(None)
+            }));
+        })
     }
 
     /// Deletes a value from the first store that has it, and gives it back.
@@ -137,11 +201,21 @@ impl Registry {
     }
 
     /// Takes over everything a bus keeps in one of the two scopes; what is not there is gone.
-    pub fn feed_all<'a>(&self, scope: Feed, rows: impl IntoIterator<Item = (&'a str, &'a str)>) {
+    ///
+    /// What is known to be newer than these rows stays as it is.
+    pub fn feed_all<'a>(
+        &self,
+        scope: Feed,
+        rows: impl IntoIterator<Item = (&'a str, &'a str)>,
+        newer: impl Fn(&str) -> bool,
+    ) {
         let mut changes = Vec::new();
-        let mut there = std::collections::HashSet::new();
+        let mut there = HashSet::new();
         for (key, value) in rows {
             there.insert(key);
+            if newer(key) {
+                continue;
+            }
             changes.extend(fed(scope, key, Some(value), Again::Ignore));
         }
         let snapshot = self.snapshot();
@@ -157,7 +231,10 @@ impl Registry {
                 .map(|e| e.prompt.name.to_string())
                 .collect(),
         };
-        for key in gone.iter().filter(|key| !there.contains(key.as_str())) {
+        for key in gone
+            .iter()
+            .filter(|key| !there.contains(key.as_str()) && !newer(key))
+        {
             changes.extend(fed(scope, key, None, Again::Ignore));
         }
         self.catalogue.apply(changes);

@@ -14,4 +14,5 @@ mod root;
 pub use files::Notice;
 pub(crate) use files::{FileSource, Location, Plan};
 pub(crate) use pattern::Pattern;
+pub use pattern::check_pattern;
 pub(crate) use root::{Kind as EntryKind, Root, join};

@@ -47,6 +47,11 @@ impl Pattern {
     }
 }
 
+/// Says whether a text is a pattern of files beneath a folder.
+pub fn check_pattern(base: &Path, text: &str) -> Result<()> {
+    Pattern::new(base, text).map(|_| ())
+}
+
 /// Resolves `.` and `..` by name, so that the folder can be compared with others.
 fn tidy(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();

@@ -13,7 +13,9 @@ const KEEP: i64 = 100_000;
 pub struct StoreEvent {
     /// Its number; later changes have larger ones.
     pub seq: i64,
-    /// `skill`, `prompt`, `state:<scope>`, `remote` or `approval`.
+    /// Whether something went; else it came, or changed.
+    pub removed: bool,
+    /// `skill`, `state:<scope>`, `remote` or `approval`.
     pub kind: String,
     /// The id, name or key.
     pub id: String,
@@ -54,13 +56,15 @@ impl Store {
             if oldest.is_some_and(|oldest| oldest > seq.saturating_add(1)) {
                 return Ok(None);
             }
-            let mut statement =
-                c.prepare_cached("SELECT seq, kind, id FROM events WHERE seq > ?1 ORDER BY seq")?;
+            let mut statement = c.prepare_cached(
+                "SELECT seq, kind, id, op FROM events WHERE seq > ?1 ORDER BY seq",
+            )?;
             let rows = statement.query_map([seq], |row| {
                 Ok(StoreEvent {
                     seq: row.get(0)?,
                     kind: row.get(1)?,
                     id: row.get(2)?,
+                    removed: row.get_ref(3)?.as_str()? == "remove",
                 })
             })?;
             Ok(Some(rows.collect::<rusqlite::Result<_>>()?))

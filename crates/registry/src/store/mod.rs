@@ -141,13 +141,14 @@ impl Store {
         &self,
         work: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        match &self.writer {
-            Some(writer) => writer.write(work),
-            None => Err(match self.trust {
-                Trust::Foreign => Error::Untrusted(self.path.clone()),
-                Trust::Own | Trust::ReadOnly => Error::ReadOnly(self.path.clone()),
-            }),
-        }
+        self.writer()?.write(work)
+    }
+
+    fn writer(&self) -> Result<&writer::Writer> {
+        self.writer.as_ref().ok_or_else(|| match self.trust {
+            Trust::Foreign => Error::Untrusted(self.path.clone()),
+            Trust::Own | Trust::ReadOnly => Error::ReadOnly(self.path.clone()),
+        })
     }
 }
 

@@ -170,7 +170,7 @@ CREATE TABLE remotes (
 
 /// Prompts are state, as on every bus.
 const V3: &str = r"
-INSERT INTO state (scope, key, updated_at, head, value)
+INSERT OR IGNORE INTO state (scope, key, updated_at, head, value)
 SELECT 'prompts', name, registered_at, NULL, json_object(
     'name', name,
     'description', definition ->> 'description',

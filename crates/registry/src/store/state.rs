@@ -3,7 +3,7 @@
 //! Values are JSON texts and pass through as they are; only whoever knows their meaning reads
 //! them.
 
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{Store, events, now};
 use crate::error::Result;
@@ -39,37 +39,34 @@ impl Store {
         key: &str,
         work: impl FnOnce(Option<String>) -> Result<(StateValue, T)> + Send + 'static,
     ) -> Result<T> {
-        let (scope, key) = (scope.to_owned(), key.to_owned());
-        self.write(move |c| {
-            let old: Option<String> = c
-                .prepare_cached("SELECT value FROM state WHERE scope = ?1 AND key = ?2")?
-                .query_row([&scope, &key], |row| row.get(0))
-                .optional()?;
-            let (new, answer) = work(old)?;
-            c.prepare_cached(
-                "INSERT INTO state (scope, key, updated_at, head, value)
-                 VALUES (?1, ?2, ?3, ?4, ?5)
-                 ON CONFLICT DO UPDATE SET updated_at = ?3, head = ?4, value = ?5",
-            )?
-            .execute(params![scope, key, now(), new.head, new.value])?;
-            events::record(c, "put", &kind(&scope), &key)?;
-            Ok(answer)
-        })
+        self.write(update(scope, key, work))
+    }
+
+    /// The same, without waiting: `then` is told when it is durable, on the writer's thread, in
+    /// the order of the writes.
+    pub fn state_update_then<T: Send + 'static>(
+        &self,
+        scope: &str,
+        key: &str,
+        work: impl FnOnce(Option<String>) -> Result<(StateValue, T)> + Send + 'static,
+        then: impl FnOnce(Result<T>) + Send + 'static,
+    ) -> Result<()> {
+        self.writer()?.enqueue(update(scope, key, work), then)
+    }
+
+    /// Deletes a value; `then` is told which, on the writer's thread, in the order of the writes.
+    pub fn state_delete_then(
+        &self,
+        scope: &str,
+        key: &str,
+        then: impl FnOnce(Result<Option<String>>) + Send + 'static,
+    ) -> Result<()> {
+        self.writer()?.enqueue(delete(scope, key), then)
     }
 
     /// Deletes a value, gives back the one that was there.
     pub fn state_delete(&self, scope: &str, key: &str) -> Result<Option<String>> {
-        let (scope, key) = (scope.to_owned(), key.to_owned());
-        self.write(move |c| {
-            let old: Option<String> = c
-                .prepare_cached("DELETE FROM state WHERE scope = ?1 AND key = ?2 RETURNING value")?
-                .query_row([&scope, &key], |row| row.get(0))
-                .optional()?;
-            if old.is_some() {
-                events::record(c, "remove", &kind(&scope), &key)?;
-            }
-            Ok(old)
-        })
+        self.write(delete(scope, key))
     }
 
     /// One value.
@@ -147,6 +144,46 @@ impl Store {
             })?;
             Ok(rows.collect::<rusqlite::Result<_>>()?)
         })
+    }
+}
+
+fn update<T>(
+    scope: &str,
+    key: &str,
+    work: impl FnOnce(Option<String>) -> Result<(StateValue, T)> + Send + 'static,
+) -> impl FnOnce(&Connection) -> Result<T> + Send + 'static {
+    let (scope, key) = (scope.to_owned(), key.to_owned());
+    move |c| {
+        let old: Option<String> = c
+            .prepare_cached("SELECT value FROM state WHERE scope = ?1 AND key = ?2")?
+            .query_row([&scope, &key], |row| row.get(0))
+            .optional()?;
+        let (new, answer) = work(old)?;
+        c.prepare_cached(
+            "INSERT INTO state (scope, key, updated_at, head, value)
+             VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT DO UPDATE SET updated_at = ?3, head = ?4, value = ?5",
+        )?
+        .execute(params![scope, key, now(), new.head, new.value])?;
+        events::record(c, "put", &kind(&scope), &key)?;
+        Ok(answer)
+    }
+}
+
+fn delete(
+    scope: &str,
+    key: &str,
+) -> impl FnOnce(&Connection) -> Result<Option<String>> + Send + 'static {
+    let (scope, key) = (scope.to_owned(), key.to_owned());
+    move |c| {
+        let old: Option<String> = c
+            .prepare_cached("DELETE FROM state WHERE scope = ?1 AND key = ?2 RETURNING value")?
+            .query_row([&scope, &key], |row| row.get(0))
+            .optional()?;
+        if old.is_some() {
+            events::record(c, "remove", &kind(&scope), &key)?;
+        }
+        Ok(old)
     }
 }
 

@@ -7,7 +7,7 @@
 use std::{
     collections::VecDeque,
     path::{Path, PathBuf},
-    sync::mpsc::{self, Receiver, SyncSender},
+    sync::mpsc::{self, Receiver, Sender},
     thread::JoinHandle,
 };
 
@@ -34,14 +34,14 @@ const GROUP: usize = 128;
 /// A handle to the writer thread. Dropping it finishes what was accepted.
 #[derive(Debug)]
 pub(super) struct Writer {
-    queue: Option<SyncSender<Job>>,
+    queue: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
     path: PathBuf,
 }
 
 impl Writer {
     pub(super) fn start(connection: Connection, path: PathBuf) -> Result<Self> {
-        let (queue, jobs) = mpsc::sync_channel(GROUP);
+        let (queue, jobs) = mpsc::channel();
         let file = path.clone();
         let thread = std::thread::Builder::new()
             .name("repertoire-store".to_owned())
@@ -60,6 +60,21 @@ impl Writer {
         work: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let (answer, answered) = mpsc::sync_channel::<Result<T>>(1);
+        self.enqueue(work, move |result| {
+            // A caller that went away does not need the answer.
+            let _ = answer.send(result);
+        })?;
+        answered.recv().map_err(|_| stopped())?
+    }
+
+    /// Puts a write into the queue; `then` is told when it is durable, on the writer's thread.
+    ///
+    /// Writes are made in the order in which they are put there, and so are they told of.
+    pub(super) fn enqueue<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
+        then: impl FnOnce(Result<T>) + Send + 'static,
+    ) -> Result<()> {
         let path = self.path.clone();
         let job: Job = Box::new(move |connection| {
             let result = connection.and_then(work).map_err(|error| match error {
@@ -69,26 +84,30 @@ impl Writer {
             Answer {
                 keep: result.is_ok(),
                 tell: Box::new(move |failed| {
-                    // A caller that went away does not need the answer.
-                    let _ = answer.send(match failed {
+                    then(match failed {
                         Some(error) => Err(error),
                         None => result,
                     });
                 }),
             }
         });
-        let stopped = || Error::Conflict("the store's writer has stopped".to_owned());
         let queue = self.queue.as_ref().ok_or_else(stopped)?;
-        queue.send(job).map_err(|_| stopped())?;
-        answered.recv().map_err(|_| stopped())?
+        queue.send(job).map_err(|_| stopped())
     }
+}
+
+fn stopped() -> Error {
+    Error::Conflict("the store's writer has stopped".to_owned())
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
         drop(self.queue.take());
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+            // The last one to let go may be the thread itself, telling of a write.
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
         }
     }
 }

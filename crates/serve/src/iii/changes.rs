@@ -10,30 +10,62 @@ use serde_json::{Value, json};
 
 use crate::engine::Engine;
 
+const SKILLS: &str = "skills::on-change";
+const PROMPTS: &str = "prompts::on-change";
+
 /// Tells every change to `tell`, by trigger type, until the engine shuts down.
 pub(crate) async fn follow(engine: Arc<Engine>, tell: impl Fn(&'static str, &Value)) {
     let mut changes = engine.changes();
     let Ok(registry) = engine.registry().await else {
         return;
     };
-    let mut seen = registry.snapshot().seq();
+    let mut known = registry.snapshot();
+    let mut seen = known.seq();
     loop {
         tokio::select! {
             alive = changes.changed() => if alive.is_err() { return },
             () = engine.stop.cancelled() => return,
         }
+        let snapshot = registry.snapshot();
         let Ok(events) = registry.wait_events(seen, Duration::ZERO) else {
-            tracing::warn!("changes came faster than they could be told: some were not");
-            seen = registry.snapshot().seq();
+            // Too many to be kept one by one: what is different is told.
+            tell_difference(&known, &snapshot, &tell);
+            seen = snapshot.seq();
+            known = snapshot;
             continue;
         };
-        let snapshot = registry.snapshot();
         for event in events {
             seen = event.seq;
             if let Some((kind, payload)) = told(&snapshot, &event) {
                 tell(kind, &payload);
             }
         }
+        known = snapshot;
+    }
+}
+
+/// Tells what is another in one snapshot than in an older one.
+fn tell_difference(old: &Snapshot, new: &Snapshot, tell: &impl Fn(&'static str, &Value)) {
+    for entry in new.skills() {
+        if old
+            .get(&entry.id)
+            .is_none_or(|was| !Arc::ptr_eq(was, entry))
+        {
+            tell(SKILLS, &json!({"op": "register", "id": entry.id}));
+        }
+    }
+    for entry in old.skills().filter(|entry| new.get(&entry.id).is_none()) {
+        tell(SKILLS, &json!({"op": "unregister", "id": entry.id}));
+    }
+    for entry in new.prompts() {
+        let name = &entry.prompt.name;
+        if old.prompt(name).is_none_or(|was| !Arc::ptr_eq(was, entry)) {
+            tell(PROMPTS, &json!({"op": "register", "name": name}));
+        }
+    }
+    let gone = old.prompts().map(|entry| &entry.prompt.name);
+    for name in gone.filter(|name| new.prompt(name).is_none()) {
+        tell(PROMPTS, &json!({"op": "unregister", "name": name}));
     }
 }
 
@@ -58,7 +90,7 @@ fn told(snapshot: &Snapshot, event: &Event) -> Option<(&'static str, Value)> {
         (_, _, None) => "unregister",
     };
     Some(match event.kind {
-        Kind::Skill => ("skills::on-change", json!({"op": op, "id": event.id})),
-        Kind::Prompt => ("prompts::on-change", json!({"op": op, "name": event.id})),
+        Kind::Skill => (SKILLS, json!({"op": op, "id": event.id})),
+        Kind::Prompt => (PROMPTS, json!({"op": op, "name": event.id})),
     })
 }

@@ -131,6 +131,7 @@ impl Client {
             let sent = self.send(text).await;
             sent.map_err(|error| CallError::new("disconnected", error.to_string()))?;
             if self.reading.is_finished() {
+                lock().remove(&invocation);
                 let message = "the bus closed the connection";
                 return Err(CallError::new("disconnected", message));
             }
@@ -149,7 +150,7 @@ impl Client {
 
 /// Gives an answer to whoever waits for it.
 fn take(waiting: &Waiting, text: &str) {
-    let Ok(frame) = Frame::parse(text) else {
+    let Ok(frame) = Frame::read(text) else {
         return;
     };
     if frame.kind != "invocationresult" {

@@ -94,6 +94,9 @@ impl WorkerConfig {
         let mut object = front.to_json();
         // What is written without a value is as good as not written.
         object.retain(|_, value| !value.is_null());
+        if let Some(Value::Object(scopes)) = object.get_mut("scopes") {
+            scopes.retain(|_, value| !value.is_null());
+        }
         let config: Self =
             serde_json::from_value(Value::Object(object)).map_err(|error| error.to_string())?;
         if config.scopes.skills.is_empty() || config.scopes.prompts.is_empty() {
@@ -122,9 +125,17 @@ impl WorkerConfig {
             pattern: Some(pattern.clone()),
             asked_by: AskedBy::User,
         };
+        // A pattern that is none is told of, and does not keep the others from counting.
+        let usable = |pattern: &&String| match repertoire_registry::check_pattern(base, pattern) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!("{error}: going on without it");
+                false
+            }
+        };
         Settings {
-            skills: self.skills.iter().map(place).collect(),
-            prompts: self.prompts.iter().map(place).collect(),
+            skills: self.skills.iter().filter(usable).map(place).collect(),
+            prompts: self.prompts.iter().filter(usable).map(place).collect(),
             state: StateFrom::Bus,
             ..Settings::default()
         }

@@ -84,7 +84,9 @@ pub(crate) struct OpError {
 pub(crate) fn apply(mut value: Value, ops: Vec<Op>) -> (Value, Vec<OpError>) {
     let mut errors = Vec::new();
     for (op_index, op) in ops.into_iter().enumerate() {
+        let before = value.clone();
         if let Err((code, message)) = apply_one(&mut value, op) {
+            value = before;
             errors.push(OpError {
                 op_index,
                 code: code.to_owned(),
@@ -105,11 +107,12 @@ fn apply_one(value: &mut Value, op: Op) -> Result<(), Refused> {
                 return Err(("merge.type_mismatch", "only an object can be merged".into()));
             };
             let target = place(value, &path, "merge.path")?;
-            if !target.is_object() {
+            if target.is_null() {
                 *target = Value::Object(Map::new());
             }
-            if let Value::Object(target) = target {
-                target.extend(new);
+            match target {
+                Value::Object(target) => target.extend(new),
+                _ => return Err(("merge.type_mismatch", "only an object takes a merge".into())),
             }
         }
         Op::Increment { path, by } => add(place(value, &path, "increment.path")?, &by, 1)?,
@@ -133,7 +136,7 @@ fn apply_one(value: &mut Value, op: Op) -> Result<(), Refused> {
     Ok(())
 }
 
-/// The place a path names; what is in the way and holds nothing becomes an object.
+/// The place a path names; what is not there yet becomes an object, and nothing else does.
 fn place<'a>(
     value: &'a mut Value,
     path: &Path,
@@ -141,7 +144,7 @@ fn place<'a>(
 ) -> Result<&'a mut Value, Refused> {
     let mut at = value;
     for segment in check(path, what)? {
-        if !at.is_object() {
+        if at.is_null() {
             *at = Value::Object(Map::new());
         }
         match at {
@@ -267,6 +270,13 @@ mod tests {
                 "merge.path.too_deep"
             ]
         );
+        // What fails, and what is in the way, leaves everything as it was.
+        let kept = json!({"a": [1, 2, 3]});
+        let wrong = json!([{"type": "increment", "path": "b", "by": "no"}]);
+        assert_eq!(run(kept.clone(), wrong).0, kept);
+        let nested = json!([{"type": "merge", "path": ["a", "x"], "value": {}}]);
+        let refused = vec!["path.not_an_object".to_owned()];
+        assert_eq!(run(kept.clone(), nested), (kept, refused));
         let (value, _) = run(
             json!({"n": i64::MAX}),
             json!([{"type": "increment", "path": "n"}]),

@@ -3,7 +3,7 @@
 //! What a message carries for others (`data`, `result`, schemas) is passed on as the text it came
 //! in. Fields nobody knows are ignored, and `null` is as good as absent.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -65,12 +65,29 @@ impl<'a> Frame<'a> {
         if depth(text) > MAX_DEPTH {
             return Err(format!("nested deeper than {MAX_DEPTH} levels"));
         }
+        Self::read(text)
+    }
+
+    /// Reads a message that was asked for, however deep.
+    pub(crate) fn read(text: &'a str) -> Result<Self, String> {
         serde_json::from_str(text).map_err(|error| format!("not a message: {error}"))
     }
 }
 
+/// The kind of a message whose other fields may be anything.
+pub(crate) fn kind_of(text: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Kind {
+        #[serde(rename = "type")]
+        kind: String,
+    }
+    serde_json::from_str::<Kind>(text)
+        .ok()
+        .map(|kind| kind.kind)
+}
+
 /// How deep a text is nested, whatever it is.
-fn depth(text: &str) -> usize {
+pub(crate) fn depth(text: &str) -> usize {
     let (mut depth, mut deepest) = (0usize, 0usize);
     let mut quoted = false;
     let mut bytes = text.bytes();
@@ -227,28 +244,34 @@ pub(crate) fn result_text(
 
 /// The data of a call with the id of whoever calls, if it is an object.
 ///
-/// A caller that says who it is itself is not believed.
-pub(crate) fn with_caller(data: Option<&str>, caller: &str) -> String {
+/// A caller that says who it is itself is not believed; `None` if what it says cannot be told.
+/// Values stay as they were written.
+pub(crate) fn with_caller(data: Option<&str>, caller: &str) -> Option<String> {
     const KEY: &str = "_caller_worker_id";
     let text = data.unwrap_or("null");
     let Some(inside) = text.strip_prefix('{') else {
-        return text.to_owned();
+        return Some(text.to_owned());
     };
     // An escaped letter could hide the key.
     if inside.contains(KEY) || inside.contains("\\u") {
-        let Ok(mut object) = serde_json::from_str::<serde_json::Map<_, _>>(text) else {
-            return text.to_owned();
-        };
-        object.shift_remove(KEY);
-        object.insert(KEY.to_owned(), caller.into());
-        return serde_json::Value::Object(object).to_string();
+        let mut object: BTreeMap<String, &RawValue> = serde_json::from_str(text).ok()?;
+        object.remove(KEY);
+        let mut out = format!("{{\"{KEY}\":\"{caller}\"");
+        for (key, value) in object {
+            out.push(',');
+            push_text(&mut out, &key);
+            out.push(':');
+            out.push_str(value.get());
+        }
+        out.push('}');
+        return Some(out);
     }
     let comma = if inside.trim_start().starts_with('}') {
         ""
     } else {
         ","
     };
-    format!("{{\"{KEY}\":\"{caller}\"{comma}{inside}")
+    Some(format!("{{\"{KEY}\":\"{caller}\"{comma}{inside}"))
 }
 
 #[cfg(test)]
@@ -282,8 +305,9 @@ mod tests {
 
     #[test]
     fn callers_are_named_by_the_hub_alone() {
-        let named =
-            |text: &str| -> Value { serde_json::from_str(&with_caller(Some(text), "w")).unwrap() };
+        let named = |text: &str| -> Value {
+            serde_json::from_str(&with_caller(Some(text), "w").unwrap()).unwrap()
+        };
         assert_eq!(named("{}"), json!({"_caller_worker_id": "w"}));
         assert_eq!(named("{ }"), json!({"_caller_worker_id": "w"}));
         assert_eq!(
@@ -297,7 +321,15 @@ mod tests {
             assert_eq!(named(forged), json!({"_caller_worker_id": "w", "a": 1}));
         }
         assert_eq!(named("[1]"), json!([1]));
-        assert_eq!(with_caller(None, "w"), "null");
+        assert_eq!(with_caller(None, "w").unwrap(), "null");
+        // Numbers and texts that this program could not hold go through as they are.
+        let odd = r#"{"n":1e400,"big":123456789012345678901234567890,"s":"\ud800"}"#;
+        let passed = with_caller(Some(odd), "w").unwrap();
+        for part in ["1e400", "123456789012345678901234567890", r#""\ud800""#] {
+            assert!(passed.contains(part), "{passed}");
+        }
+        let hidden = r#"{"_caller_worker_id":"x","\ud800":1}"#;
+        assert_eq!(with_caller(Some(hidden), "w"), None);
     }
 
     proptest! {

@@ -34,6 +34,7 @@ use super::{
     boot,
     bus::{Bus, CallError},
     changes,
+    client::Client,
     functions::{self, FunctionOptions, Functions, TRIGGER_TYPES, is_tool},
 };
 use crate::engine::{Engine, FunctionTool};
@@ -48,7 +49,7 @@ const TICK: Duration = Duration::from_millis(250);
 pub struct WorkerOptions {
     /// The address of the bus.
     pub url: String,
-    /// What to present where a token is needed.
+    /// What to present where a token is needed; by default what `III_TOKEN` holds.
     pub token: Option<String>,
     /// The worker's name; an engine that starts it gives it one.
     pub name: String,
@@ -62,12 +63,18 @@ impl Default for WorkerOptions {
     fn default() -> Self {
         Self {
             url: super::DEFAULT_URL.to_owned(),
-            token: None,
-            name: "skills".to_owned(),
+            token: std::env::var("III_TOKEN").ok().filter(|t| !t.is_empty()),
+            name: name_of(std::env::var("III_WORKER_NAME").ok()),
             functions: FunctionOptions::default(),
             tools: Vec::new(),
         }
     }
+}
+
+/// The name an engine gives its worker, or the usual one.
+fn name_of(given: Option<String>) -> String {
+    let given = given.filter(|name| !name.is_empty());
+    given.unwrap_or_else(|| "skills".to_owned())
 }
 
 /// Where the bus is: as asked for, else as an engine says in the environment, else where it
@@ -133,13 +140,20 @@ pub struct Worker {
 enum Role {
     /// Not known yet.
     Unknown,
-    /// It has offered the functions, and has seen that they are its own.
-    Serving {
-        functions: Vec<FunctionRef>,
-        seen: bool,
-    },
+    /// It has offered the functions.
+    Serving(Serving),
     /// Another worker serves.
     Standby,
+}
+
+/// What was offered.
+#[derive(Default)]
+struct Serving {
+    functions: HashMap<&'static str, FunctionRef>,
+    /// Whether the trigger types were.
+    types: bool,
+    /// Whether the bus was seen to know who has the functions.
+    seen: bool,
 }
 
 /// How the connection is.
@@ -237,7 +251,9 @@ impl Worker {
             tokio::select! {
                 () = tokio::time::sleep(TICK) => {}
                 () = self.stop.cancelled() => {
-                    self.step_down(client, role).await;
+                    if let Role::Serving(serving) = role {
+                        self.step_down(client, serving).await;
+                    }
                     return Ok(());
                 }
             }
@@ -246,7 +262,7 @@ impl Worker {
             }
             if client.get_connection_state() != IIIConnectionState::Connected {
                 if link != Link::Down {
-                    tracing::warn!(url = self.options.url, "waiting for the bus");
+                    self.say_why().await;
                     // Whoever still follows is told to us again.
                     self.followers.lock().clear();
                     link = Link::Down;
@@ -268,69 +284,99 @@ impl Worker {
             }
             if Instant::now() >= next_look {
                 next_look = Instant::now() + LOOK;
-                match self.owner().await {
-                    Ok(owner) => role = self.take_role(client, role, owner).await,
+                match self.owners().await {
+                    Ok(owners) => role = self.take_role(client, role, owners).await,
                     Err(error) => tracing::debug!(%error, "the functions cannot be listed"),
                 }
             }
         }
     }
 
-    /// Does what follows from who has the functions.
-    async fn take_role(self: &Arc<Self>, client: &IIIClient, role: Role, owner: Owner) -> Role {
-        match (owner, role) {
-            (Owner::Nobody, role @ Role::Serving { .. }) => {
-                // What was registered got lost on the way; the next look begins anew.
-                self.step_down(client, role).await;
-                Role::Unknown
-            }
-            (Owner::Nobody, Role::Unknown | Role::Standby) => self.step_up(client),
-            (
-                Owner::This,
-                Role::Serving {
-                    functions,
-                    seen: false,
-                },
-            ) => {
-                tracing::info!("serving: skills and prompts are on the bus");
-                Role::Serving {
-                    functions,
-                    seen: true,
-                }
-            }
-            (Owner::This, role) => role,
-            (Owner::Another, role @ Role::Serving { .. }) => {
-                tracing::warn!("another worker has the functions: standing by");
-                self.step_down(client, role).await;
-                Role::Standby
-            }
-            (Owner::Another, Role::Unknown) => {
-                tracing::info!("another worker serves: standing by");
-                Role::Standby
-            }
-            (Owner::Another, Role::Standby) => Role::Standby,
+    /// Says why there is no connection; the SDK keeps it to itself.
+    async fn say_why(&self) {
+        let tried = Client::connect(&self.options.url, self.options.token.as_deref());
+        let tried = tokio::time::timeout(Duration::from_secs(2), tried).await;
+        if let Ok(Err(error)) = tried {
+            tracing::warn!("waiting for the bus: {error}");
+        } else {
+            tracing::warn!(url = self.options.url, "waiting for the bus");
         }
     }
 
-    /// Who has the functions.
-    async fn owner(&self) -> Result<Owner, CallError> {
+    /// Does what follows from who has the functions.
+    ///
+    /// Whoever has `skills::register` serves. Functions and trigger types that it lost, or that
+    /// somebody else had when it began, it takes as soon as they are free.
+    async fn take_role(self: &Arc<Self>, client: &IIIClient, role: Role, owners: Owners) -> Role {
+        match (owners.leader, role) {
+            (Leader::Nobody, Role::Unknown | Role::Standby) => Role::Serving(self.step_up(client)),
+            (Leader::Nobody | Leader::This, Role::Serving(mut serving)) => {
+                for id in owners.free {
+                    self.offer(client, &mut serving, id);
+                }
+                if owners.leader == Leader::This {
+                    if !serving.seen {
+                        tracing::info!("serving: skills and prompts are on the bus");
+                        serving.seen = true;
+                    }
+                    // Only now: a type that is offered twice is taken from whoever had it.
+                    if !serving.types || owners.types_lost {
+                        self.offer_types(client);
+                        serving.types = true;
+                    }
+                }
+                Role::Serving(serving)
+            }
+            (Leader::This, role) => role,
+            (Leader::Another, Role::Serving(serving)) => {
+                tracing::warn!("another worker has the functions: standing by");
+                self.step_down(client, serving).await;
+                Role::Standby
+            }
+            (Leader::Another, Role::Unknown) => {
+                tracing::info!("another worker serves: standing by");
+                Role::Standby
+            }
+            (Leader::Another, Role::Standby) => Role::Standby,
+        }
+    }
+
+    /// Who has the functions and the trigger types.
+    async fn owners(&self) -> Result<Owners, CallError> {
         let deadline = Duration::from_secs(5);
         let listed = self
             .bus
             .call("engine::functions::list", json!({}), deadline);
         let listed: Value = serde_json::from_str(&listed.await?).unwrap_or_default();
-        let rows = listed["functions"].as_array();
+        let none = Vec::new();
+        let rows = listed["functions"].as_array().unwrap_or(&none);
         if !self.options.tools.is_empty() {
-            self.offer_tools(rows.map_or(&[], Vec::as_slice));
+            self.offer_tools(rows);
         }
-        let row = rows.and_then(|rows| {
-            rows.iter()
-                .find(|row| row["function_id"] == "skills::register")
+        let find = |id: &str| rows.iter().find(|row| row["function_id"] == id);
+        let leader = match find(LEADER) {
+            None => Leader::Nobody,
+            Some(row) if row["metadata"]["instance"] == self.instance.as_str() => Leader::This,
+            Some(_) => Leader::Another,
+        };
+        let free = functions::all().iter().map(|f| f.id);
+        let free = free.filter(|id| find(id).is_none()).collect();
+        // Not every bus lists its trigger types; one that does not is believed.
+        let types = self
+            .bus
+            .call("engine::trigger-types::list", json!({}), deadline);
+        let types: Option<Value> = types.await.ok().and_then(|t| serde_json::from_str(&t).ok());
+        let types = types
+            .as_ref()
+            .and_then(|types| types["trigger_types"].as_array());
+        let types_lost = types.is_some_and(|types| {
+            let there = |id: &str| types.iter().any(|kind| kind["id"] == id);
+            TRIGGER_TYPES.iter().any(|kind| !there(kind.id))
         });
-        Ok(match row {
-            None => Owner::Nobody,
-            Some(row) if row["metadata"]["instance"] == self.instance.as_str() => Owner::This,
-            Some(_) => Owner::Another,
+        Ok(Owners {
+            leader,
+            free,
+            types_lost,
         })
     }
 
@@ -350,37 +396,52 @@ impl Worker {
         self.engine.offer_tools(tools);
     }
 
-    /// Offers the functions and the trigger types.
-    fn step_up(self: &Arc<Self>, client: &IIIClient) -> Role {
-        let mut offered = Vec::new();
+    /// Offers the functions.
+    fn step_up(self: &Arc<Self>, client: &IIIClient) -> Serving {
+        let mut serving = Serving::default();
         for described in functions::all() {
-            let worker = self.clone();
-            let runtime = Handle::current();
-            let id = described.id;
-            let function = RegisterFunction::new_async(move |payload: Value| {
-                // The SDK has one thread for everything: the work is done on ours.
-                let (worker, runtime) = (worker.clone(), runtime.clone());
-                async move {
-                    let work = runtime.spawn(async move { worker.answer(id, payload).await });
-                    let failed = |error: CallError| SdkError::Remote {
-                        code: error.code,
-                        message: error.message,
-                        stacktrace: None,
-                    };
-                    match work.await {
-                        Ok(answer) => answer.map_err(failed),
-                        Err(_) => Err(failed(CallError::new("internal", "the function failed"))),
-                    }
-                }
-            });
-            let function = function
-                .description(described.about)
-                .metadata(json!({"instance": self.instance}))
-                .request_format(described.request.clone())
-                .response_format(described.response.clone())
-                .local_dispatch(false);
-            offered.push(client.register_function(id, function));
+            self.offer(client, &mut serving, described.id);
         }
+        serving
+    }
+
+    /// Offers one function, again if it has been offered before.
+    fn offer(self: &Arc<Self>, client: &IIIClient, serving: &mut Serving, id: &'static str) {
+        let Some(described) = functions::all().iter().find(|f| f.id == id) else {
+            return;
+        };
+        if let Some(before) = serving.functions.remove(id) {
+            before.unregister();
+        }
+        let (worker, runtime) = (self.clone(), Handle::current());
+        let function = RegisterFunction::new_async(move |payload: Value| {
+            // The SDK has one thread for everything: the work is done on ours.
+            let (worker, runtime) = (worker.clone(), runtime.clone());
+            async move {
+                let work = runtime.spawn(async move { worker.answer(id, payload).await });
+                let failed = |error: CallError| SdkError::Remote {
+                    code: error.code,
+                    message: error.message,
+                    stacktrace: None,
+                };
+                match work.await {
+                    Ok(answer) => answer.map_err(failed),
+                    Err(_) => Err(failed(CallError::new("internal", "the function failed"))),
+                }
+            }
+        });
+        let function = function
+            .description(described.about)
+            .metadata(json!({"instance": self.instance}))
+            .request_format(described.request.clone())
+            .response_format(described.response.clone())
+            .local_dispatch(false);
+        let function = client.register_function(id, function);
+        serving.functions.insert(id, function);
+    }
+
+    /// Offers the trigger types.
+    fn offer_types(&self, client: &IIIClient) {
         for kind in TRIGGER_TYPES {
             let provider = Provider {
                 kind: kind.id,
@@ -392,34 +453,27 @@ impl Worker {
             )]
             client.register_trigger_type(RegisterTriggerType::new(kind.id, kind.about, provider));
         }
-        Role::Serving {
-            functions: offered,
-            seen: false,
-        }
     }
 
-    /// Takes the functions and the trigger types back.
-    async fn step_down(&self, client: &IIIClient, role: Role) {
-        let Role::Serving { functions, .. } = role else {
-            return;
-        };
-        for function in functions {
+    /// Takes back what was offered.
+    async fn step_down(&self, client: &IIIClient, serving: Serving) {
+        for function in serving.functions.into_values() {
             function.unregister();
         }
-        for kind in TRIGGER_TYPES {
-            #[allow(
-                deprecated,
-                reason = "trigger types are what the seed's workers follow"
-            )]
-            client.unregister_trigger_type(kind.id);
+        if serving.types {
+            for kind in TRIGGER_TYPES {
+                #[allow(
+                    deprecated,
+                    reason = "trigger types are what the seed's workers follow"
+                )]
+                client.unregister_trigger_type(kind.id);
+            }
         }
         self.followers.lock().clear();
         // The SDK drops what is queued when it shuts down; a round trip makes sure it is not.
         let deadline = Duration::from_secs(2);
-        let _ = self
-            .bus
-            .call("engine::workers::list", json!({}), deadline)
-            .await;
+        let listed = self.bus.call("engine::workers::list", json!({}), deadline);
+        let _ = listed.await;
     }
 
     /// Answers one of the functions.
@@ -434,10 +488,11 @@ impl Worker {
 
     /// Asks the bus to tell of changes of the state.
     fn follow_state(self: &Arc<Self>, client: &IIIClient) {
-        let function_id = format!("repertoire::{}::on_state", self.instance);
+        // In a namespace that content, prompts and tools never reach.
+        let function_id = format!("skills::on_state::{}", self.instance);
         let feeder = self.feeder.clone();
         let heard = RegisterFunction::new(move |event: Value| {
-            feeder.receive(event);
+            feeder.receive(&event);
             Ok::<_, SdkError>(Value::Null)
         });
         let heard = heard.description("Hears of changes of the state.");
@@ -452,9 +507,22 @@ impl Worker {
     }
 }
 
-/// Who has the functions of the registry.
+/// Whoever has this function serves.
+const LEADER: &str = "skills::register";
+
+/// Who has what.
+#[derive(Debug)]
+struct Owners {
+    leader: Leader,
+    /// Functions that nobody has.
+    free: Vec<&'static str>,
+    /// Whether a trigger type is provided by nobody.
+    types_lost: bool,
+}
+
+/// Who serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Owner {
+enum Leader {
     Nobody,
     This,
     Another,

@@ -41,6 +41,8 @@ use crate::{
 use cursor::Page;
 use follow::Session;
 
+/// The tools of this server itself.
+pub(crate) const OWN_TOOLS: [&str; 2] = ["skills_list", "skill__fetch"];
 /// The extension that says a server serves skills.
 pub const EXTENSION: &str = "io.modelcontextprotocol/skills";
 /// How long a handshake waits for an index that is nearly there.

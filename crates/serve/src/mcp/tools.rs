@@ -7,6 +7,7 @@ use std::{
 };
 
 use repertoire_core::{
+    Uri,
     markdown::{cut, one_line},
     surface,
 };
@@ -270,6 +271,10 @@ fn wanted(arguments: &JsonObject) -> Result<Vec<String>, String> {
                 "{}: every URI must start with skill:// or iii://",
                 shorten(uri)
             ));
+        }
+        // What is no address at all names nothing.
+        if uri.parse::<Uri>().is_err() {
+            return Err(format!("{}: not found", shorten(uri)));
         }
     }
     Ok(uris)

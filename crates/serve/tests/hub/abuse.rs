@@ -120,14 +120,14 @@ async fn whoever_does_not_read_is_dropped() {
     deaf.follow("t", "state", "deaf::hear").await;
     deaf.settle().await;
     assert_eq!(place.hub.workers(), 2);
-    let value = "x".repeat(500_000);
+    let value = "x".repeat(200_000);
     let large = json!({"scope": "s", "key": "k", "value": value}).to_string();
     let start = Instant::now();
     while place.hub.workers() > 1 {
         // Nobody else waits for it.
         client.ask("state::set", &large, WAIT).await.unwrap();
         assert!(
-            start.elapsed() < Duration::from_secs(60),
+            start.elapsed() < Duration::from_mins(1),
             "it was waited for"
         );
     }

@@ -6,6 +6,7 @@
     clippy::expect_used,
     clippy::panic,
     clippy::too_many_lines,
+    clippy::needless_pass_by_value,
     reason = "a test"
 )]
 

@@ -14,7 +14,7 @@ use std::{
 };
 
 use repertoire_core::Guard;
-use repertoire_registry::Registry;
+use repertoire_registry::{Origin, Registry};
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -326,12 +326,21 @@ impl From<crate::Error> for CallError {
 
 /// Reads a payload; no payload is an empty one.
 fn input<T: DeserializeOwned>(id: &str, payload: Value) -> Result<T, CallError> {
+    let refuse = |why: String| CallError::new("invalid_request", format!("{id}: {why}"));
     let payload = match payload {
         Value::Null => Value::Object(serde_json::Map::new()),
-        other => other,
+        Value::Object(object) => Value::Object(object),
+        _ => return Err(refuse("takes an object".to_owned())),
     };
-    serde_json::from_value(payload)
-        .map_err(|error| CallError::new("invalid_request", format!("{id}: {error}")))
+    serde_json::from_value(payload).map_err(|error| refuse(error.to_string()))
+}
+
+/// Where an entry comes from, in the words of the bus.
+fn origin(origin: &Origin) -> String {
+    match origin {
+        Origin::Files(_) => "fs".to_owned(),
+        other => other.to_string(),
+    }
 }
 
 /// Writes an answer.

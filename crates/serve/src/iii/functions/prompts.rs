@@ -1,7 +1,7 @@
 //! Prompts: register, list, and render through the function behind them.
 
 use repertoire_core::{Prompt, PromptArgument, PromptBody, PromptName};
-use repertoire_registry::{Origin, PromptEntry, registered};
+use repertoire_registry::{PromptEntry, registered};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -15,7 +15,7 @@ struct Argument {
     #[serde(default)]
     description: Option<String>,
     #[serde(default)]
-    required: bool,
+    required: Option<bool>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -65,7 +65,7 @@ struct Row<'a> {
     /// RFC 3339 in UTC; empty for a prompt that was never registered.
     registered_at: &'a str,
     /// `state` if it was registered, `fs` if it is in a file.
-    origin: &'static str,
+    origin: String,
 }
 
 #[derive(JsonSchema)]
@@ -159,7 +159,7 @@ impl Functions {
                 .map(|argument| PromptArgument {
                     name: argument.name,
                     description: argument.description,
-                    required: argument.required,
+                    required: argument.required.unwrap_or(false),
                 })
                 .collect(),
             body: PromptBody::Function(function_id.to_owned()),
@@ -221,10 +221,7 @@ pub(super) fn list(registry: &Catalogue, input: &Paged) -> Answer {
             arguments: entry.prompt.arguments.len(),
             function_id: function_of(entry),
             registered_at: entry.registered_at.as_deref().unwrap_or_default(),
-            origin: match entry.origin {
-                Origin::State => "state",
-                _ => "fs",
-            },
+            origin: super::origin(&entry.origin),
         };
         (entry.prompt.name.as_str(), output(&row))
     });

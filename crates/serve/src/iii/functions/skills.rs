@@ -1,7 +1,7 @@
 //! Skills: register, list, read and fetch.
 
 use repertoire_core::{SkillId, Uri, surface};
-use repertoire_registry::{Entry, Origin, registered};
+use repertoire_registry::registered;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -157,7 +157,8 @@ impl Functions {
     }
 
     pub(super) async fn read(&self, registry: &Catalogue, input: &Read) -> Answer {
-        let (mime, text) = self.text(registry, input.uri.trim()).await?;
+        let parsed = parse(input.uri.trim())?;
+        let (mime, text) = self.text(registry, &parsed).await?;
         output(&Contents {
             contents: [Content {
                 uri: input.uri.trim(),
@@ -168,12 +169,8 @@ impl Functions {
     }
 
     /// The text behind a URI of the bus.
-    async fn text(&self, registry: &Catalogue, uri: &str) -> Result<(String, String), CallError> {
-        let parsed: Uri = uri.parse()?;
-        if matches!(parsed, Uri::Skill(_) | Uri::DiscoveryIndex) {
-            return Err(not_ours(uri));
-        }
-        let content = self.engine.read(registry, &parsed).await?;
+    async fn text(&self, registry: &Catalogue, uri: &Uri) -> Result<(String, String), CallError> {
+        let content = self.engine.read(registry, uri).await?;
         let text = String::from_utf8(content.bytes.into());
         let text = text.map_err(|_| CallError::new("not_utf8", format!("{uri}: not text")))?;
         Ok((content.mime.into_owned(), text))
@@ -199,13 +196,12 @@ impl Functions {
                 uris.len()
             ));
         }
-        if let Some(other) = uris.iter().find(|uri| !uri.starts_with("iii://")) {
-            return Err(not_ours(other));
-        }
+        let parsed = uris.iter().map(|uri| parse(uri));
+        let parsed = parsed.collect::<Result<Vec<Uri>, _>>()?;
         let mut sections = Vec::with_capacity(uris.len());
         let mut bytes = 0;
-        for uri in uris {
-            let (_, text) = self.text(registry, &uri).await?;
+        for (uri, parsed) in uris.into_iter().zip(parsed) {
+            let (_, text) = self.text(registry, &parsed).await?;
             bytes += text.len();
             if bytes > MAX_BYTES {
                 let message =
@@ -219,16 +215,13 @@ impl Functions {
     }
 }
 
-fn not_ours(uri: &str) -> CallError {
-    let message = format!("{}: every URI must start with iii://", shorten(uri));
-    CallError::new("invalid_uri", message)
-}
-
-fn origin(entry: &Entry) -> String {
-    match &entry.origin {
-        Origin::Files(_) => "fs".to_owned(),
-        other => other.to_string(),
+/// An address on the bus.
+fn parse(uri: &str) -> Result<Uri, CallError> {
+    if !uri.starts_with("iii://") {
+        let message = format!("{}: every URI must start with iii://", shorten(uri));
+        return Err(CallError::new("invalid_uri", message));
     }
+    Ok(uri.parse()?)
 }
 
 pub(super) fn list(registry: &Catalogue, input: &Paged) -> Answer {
@@ -240,7 +233,7 @@ pub(super) fn list(registry: &Catalogue, input: &Paged) -> Answer {
                 id: entry.id.as_str(),
                 bytes: registered.bytes,
                 registered_at: &registered.at,
-                origin: origin(entry),
+                origin: super::origin(&entry.origin),
             },
             None => Row {
                 id: entry.id.as_str(),
@@ -249,7 +242,7 @@ pub(super) fn list(registry: &Catalogue, input: &Paged) -> Answer {
                     .file(&repertoire_core::RelPath::document())
                     .map_or(0, |file| file.size),
                 registered_at: "",
-                origin: origin(entry),
+                origin: super::origin(&entry.origin),
             },
         };
         (entry.id.as_str(), output(&row))

@@ -49,6 +49,9 @@ pub(super) fn trigger_types(skills: Skills) -> Vec<(&'static str, &'static str)>
     types
 }
 
+/// What is kept of what a worker says about itself; SDKs expect texts here.
+const TEXTS: [&str; 6] = ["name", "runtime", "version", "os", "isolation", "namespace"];
+
 #[derive(Deserialize)]
 struct Info {
     function_id: String,
@@ -80,6 +83,10 @@ struct Listing {
 /// Reads what a function of the bus takes.
 pub(super) fn input<'a, T: Deserialize<'a>>(id: &str, data: &'a str) -> Result<T, CallError> {
     let data = if data == "null" { "{}" } else { data };
+    if !data.starts_with('{') {
+        let message = format!("{id}: takes an object");
+        return Err(CallError::new("invalid_request", message));
+    }
     serde_json::from_str(data)
         .map_err(|error| CallError::new("invalid_request", format!("{id}: {error}")))
 }
@@ -104,8 +111,9 @@ impl Hub {
             }
             "engine::functions::info" => {
                 let wanted: Info = input(id, data)?;
-                let found = self.lock().function_info(&wanted.function_id);
+                let found = self.lock().function(&wanted.function_id);
                 found
+                    .map(|row| json!(row))
                     .or_else(|| self.native_row(&wanted.function_id))
                     .ok_or_else(|| CallError::no_function(&wanted.function_id))?
             }
@@ -114,6 +122,12 @@ impl Hub {
             "engine::register_trigger" => {
                 let wanted: Subscribe<'_> = input(id, data)?;
                 let trigger = wanted.id.unwrap_or_else(|| Uuid::new_v4().to_string());
+                for text in [&trigger, &wanted.trigger_type, &wanted.function_id] {
+                    if text.is_empty() || text.len() > 1024 {
+                        let message = format!("{id}: ids have 1 to 1024 bytes");
+                        return Err(CallError::new("invalid_request", message));
+                    }
+                }
                 let taken = self.lock().subscribe(
                     caller,
                     &trigger,
@@ -141,16 +155,17 @@ impl Hub {
         let Ok(Value::Object(mut about)) = serde_json::from_str(data) else {
             return;
         };
-        about.retain(|_, value| match value {
-            Value::String(text) => text.len() <= 256,
-            Value::Number(_) | Value::Bool(_) => true,
+        about.retain(|key, value| match value {
+            Value::String(text) => TEXTS.contains(&key.as_str()) && text.len() <= 256,
+            Value::Number(_) => key == "pid",
             _ => false,
         });
         self.lock().describe(caller, Value::Object(about));
     }
 
     fn list_functions(&self, internal: bool) -> Vec<Value> {
-        let mut rows = self.lock().list_functions();
+        let rows = self.lock().functions();
+        let mut rows: Vec<Value> = rows.iter().map(|row| json!(row)).collect();
         if self.functions.get().is_some() {
             rows.extend(
                 functions::all()
@@ -190,6 +205,10 @@ impl Refusal {
             Self::Taken(owner) => CallError::new(
                 "conflict",
                 format!("{what} {id:?} belongs to worker {owner}"),
+            ),
+            Self::Config(reason) => CallError::new(
+                "invalid_config",
+                format!("{what} {id:?}: its config {reason}"),
             ),
             Self::TooMany => CallError::new(
                 "too_many",

@@ -28,7 +28,7 @@ use tokio_tungstenite::{
 use super::{
     super::{
         bus::{Answer, CallError},
-        protocol::{Frame, Message, Trace, result_text},
+        protocol::{Frame, Message, Trace, kind_of, result_text},
     },
     Hub, builtin, is_void,
     outbox::{Closing, Outbox},
@@ -39,13 +39,32 @@ use super::{
 const PIECE: usize = 1024 * 1024;
 /// The longest id of a function, a trigger or a trigger type.
 const MAX_ID: usize = 1024;
+/// The kinds of messages that are understood.
+const KINDS: [&str; 13] = [
+    "invokefunction",
+    "invocationresult",
+    "registerfunction",
+    "unregisterfunction",
+    "registertriggertype",
+    "unregistertriggertype",
+    "registertrigger",
+    "unregistertrigger",
+    "triggerregistrationresult",
+    "reattach",
+    "registerservice",
+    "ping",
+    "pong",
+];
 /// How long a connection that is closed may go on sending what nobody reads.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 impl Hub {
     /// Serves a worker until it goes or is sent away.
-    pub(super) async fn attend<S>(self: Arc<Self>, socket: WebSocketStream<S>)
-    where
+    pub(super) async fn attend<S>(
+        self: Arc<Self>,
+        socket: WebSocketStream<S>,
+        unwelcome: impl Future<Output = ()>,
+    ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let limit = self.options.max_message + 16 * 1024 * 1024;
@@ -60,7 +79,15 @@ impl Hub {
             ping: self.options.idle / 3,
         };
         let sending = tokio::spawn(writer.run(waiting));
-        let stream = self.listen(&id, stream, &outbox).await;
+        let listening = self.listen(&id, stream, &outbox);
+        tokio::pin!(listening, unwelcome);
+        let stream = tokio::select! {
+            stream = &mut listening => stream,
+            () = unwelcome => {
+                outbox.close(Closing::new(1008, "the token no longer counts"));
+                listening.await
+            }
+        };
         // First of all, whoever waits for this worker waits no longer.
         let had_functions = self.lock().disconnect(&id);
         if had_functions {
@@ -98,6 +125,11 @@ impl Hub {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         loop {
+            // Whoever asks for much reads it before it asks for more.
+            tokio::select! {
+                () = outbox.lowered() => {}
+                () = outbox.stop().cancelled() => return stream,
+            }
             let heard = tokio::select! {
                 heard = tokio::time::timeout(self.options.idle, stream.next()) => heard,
                 () = outbox.stop().cancelled() => return stream,
@@ -146,7 +178,16 @@ impl Hub {
 
     /// Acts on one message; one that cannot be understood is told why.
     fn hear(self: &Arc<Self>, id: &WorkerId, outbox: &Outbox, text: &str) -> Result<(), String> {
-        let frame = Frame::parse(text)?;
+        let frame = match Frame::parse(text) {
+            Ok(frame) => frame,
+            Err(reason) => {
+                // What is not known may look like anything.
+                return match kind_of(text) {
+                    Some(kind) if !KINDS.contains(&kind.as_str()) => Ok(()),
+                    _ => Err(reason),
+                };
+            }
+        };
         let need = |what: &str, value: Option<&str>| match value {
             Some("") => Err(format!("{}: `{what}` is empty", frame.kind)),
             Some(value) if value.len() > MAX_ID => {
@@ -226,9 +267,10 @@ impl Hub {
     fn invoke(self: &Arc<Self>, id: &WorkerId, outbox: &Outbox, frame: &Frame<'_>, function: &str) {
         let action = frame.action.as_ref().map(|action| &*action.kind);
         let waits = frame.invocation_id.as_deref().filter(|_| !is_void(frame));
+        let limit = self.options.max_message;
         let reply = |answer: &Answer| {
             if let Some(invocation) = waits {
-                outbox.send(answer_text(invocation, function, answer));
+                outbox.send(answer_text(invocation, function, answer, limit));
             }
         };
         if action == Some("enqueue") {
@@ -251,7 +293,7 @@ impl Hub {
         tokio::spawn(async move {
             let answer = answer.await;
             if let Some(invocation) = waits {
-                outbox.send(answer_text(&invocation, &function, &answer));
+                outbox.send(answer_text(&invocation, &function, &answer, limit));
             }
         });
     }
@@ -273,7 +315,8 @@ impl Hub {
                 };
                 outbox.send(message.text());
             }
-            Err(Refusal::TooMany) => {
+            // A function has no configuration.
+            Err(Refusal::TooMany | Refusal::Config(_)) => {
                 let most = self.options.max_registrations;
                 outbox.close(Closing::new(1008, format!("more than {most} functions")));
             }
@@ -288,7 +331,9 @@ impl Hub {
         if let Some((old, outbox)) = table.previous(previous, token)
             && old != *id
         {
-            table.disconnect(&old);
+            if table.disconnect(&old) {
+                self.changed.notify_one();
+            }
             outbox.close(Closing::new(
                 1001,
                 "the worker has come back on another connection",
@@ -304,9 +349,17 @@ fn is_telemetry(bytes: &[u8]) -> bool {
         .any(|kind| bytes.starts_with(*kind))
 }
 
-fn answer_text(invocation: &str, function: &str, answer: &Answer) -> String {
+fn answer_text(invocation: &str, function: &str, answer: &Answer, limit: usize) -> String {
     let none = Trace::default();
     match answer {
+        Ok(result) if result.len() + 4096 > limit => {
+            let message = format!(
+                "{function}: too large: {} bytes in one answer",
+                result.len()
+            );
+            let error = serde_json::json!(CallError::new("too_large", message)).to_string();
+            result_text(invocation, function, Err(&error), none)
+        }
         Ok(result) => result_text(invocation, function, Ok(result), none),
         Err(error) => {
             let error = serde_json::json!(error).to_string();

@@ -7,7 +7,7 @@ use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
-    http::{HeaderValue, Request, Response, StatusCode, header},
+    http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header},
 };
 use futures::StreamExt;
 use hyper::{body::Incoming, service::service_fn};
@@ -110,6 +110,8 @@ async fn look(address: SocketAddr) -> Taken {
     let greeted = client::Client::connect(&url, None);
     match tokio::time::timeout(Duration::from_secs(2), greeted).await {
         Ok(Ok(_)) => Taken::Bus,
+        // One that wants a token is one too.
+        Ok(Err(error)) if error.to_string().contains("401") => Taken::Bus,
         _ => Taken::Other,
     }
 }
@@ -171,6 +173,8 @@ impl Door {
         };
         let nodelay = HeaderValue::from_static("tcp-nodelay");
         response.headers_mut().insert("x-iii-capabilities", nodelay);
+        let headers = token_of(request.headers());
+        let auth = self.auth.clone();
         let upgrade = hyper::upgrade::on(&mut request);
         let hub = self.hub.clone();
         tokio::spawn(async move {
@@ -194,7 +198,7 @@ impl Door {
                 WebSocketStream::from_partially_read(stream, read, Role::Server, Some(config))
                     .await;
             if path == "/" {
-                hub.attend(socket).await;
+                hub.attend(socket, unwelcome(auth, headers)).await;
             } else {
                 discard(socket, &hub).await;
             }
@@ -212,6 +216,27 @@ fn request_parts(request: &Request<Incoming>) -> axum::http::request::Parts {
     *asked.headers_mut() = request.headers().clone();
     asked.headers_mut().remove(header::AUTHORIZATION);
     asked.into_parts().0
+}
+
+/// What a connection is allowed by.
+fn token_of(headers: &HeaderMap) -> HeaderMap {
+    let mut kept = HeaderMap::new();
+    if let Some(token) = headers.get(header::AUTHORIZATION) {
+        kept.insert(header::AUTHORIZATION, token.clone());
+    }
+    kept
+}
+
+/// Ends when a connection is no longer allowed.
+async fn unwelcome(auth: Arc<Auth>, headers: HeaderMap) {
+    let mut tick = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        tick.tick().await;
+        let caller = auth.caller(&headers);
+        if caller.is_none_or(|caller| caller.access < Access::Write) {
+            return;
+        }
+    }
 }
 
 /// Takes telemetry and forgets it.

@@ -21,20 +21,23 @@ use std::{
 
 use futures::future::BoxFuture;
 use serde_json::{Value, value::RawValue};
-use tokio::sync::{Notify, oneshot};
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, oneshot},
+};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 pub use listen::HubListener;
 
-use self::table::{Caller, Pending, Table, WorkerId};
+use self::table::{Caller, FunctionRow, Pending, Table, WorkerId};
 use super::{
     bus::{Answer, Bus, CallError},
     changes,
     functions::{self, FunctionOptions, Functions, is_tool},
     protocol::{Frame, Trace, invoke_text, result_text, with_caller},
 };
-use crate::engine::{Engine, FunctionTool};
+use crate::engine::Engine;
 
 /// Whether the hub answers the functions of the registry itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,7 +80,7 @@ impl Default for HubOptions {
             max_connections: 4096,
             max_registrations: 10_000,
             max_calls: 4096,
-            call_deadline: Duration::from_hours(1),
+            call_deadline: Duration::from_mins(10),
             write_patience: Duration::from_secs(20),
             idle: Duration::from_secs(75),
             tools: Vec::new(),
@@ -98,6 +101,7 @@ pub struct Hub {
     functions: OnceLock<Functions>,
     /// The hub itself, for what goes on in the background.
     own: Weak<Self>,
+    runtime: Handle,
     /// Rung when functions come or go.
     changed: Notify,
     stop: CancellationToken,
@@ -110,6 +114,7 @@ impl Hub {
     pub fn start(engine: &Arc<Engine>, options: HubOptions) -> Arc<Self> {
         let hub = Arc::new_cyclic(|own| Self {
             own: own.clone(),
+            runtime: Handle::current(),
             engine: engine.clone(),
             id: Uuid::new_v4().to_string().into(),
             table: Mutex::new(Table::new(options.max_registrations)),
@@ -122,8 +127,8 @@ impl Hub {
         if hub.options.skills == Skills::Here {
             let functions = Functions::new(engine.clone(), hub.clone(), on.clone());
             let _ = hub.functions.set(functions);
-            engine.join(hub.clone(), on);
         }
+        engine.join(hub.clone(), on);
         hub.lock()
             .provide(builtin::trigger_types(hub.options.skills));
         tokio::spawn(hub.clone().tell_changes());
@@ -188,12 +193,20 @@ impl Hub {
     /// Passes a call on to the worker that has the function.
     fn route(&self, from: &WorkerId, frame: &Frame<'_>, id: &str) -> Result<(), CallError> {
         let data = with_caller(frame.data.map(RawValue::get), from);
+        let Some(data) = data else {
+            let message = format!("{id}: the data holds a key that is no text");
+            return Err(CallError::new("invalid_request", message));
+        };
         let metadata = frame.metadata.map(RawValue::get);
         let trace = trace_of(frame);
         let mut table = self.lock();
         let Some(target) = table.owner(id) else {
             return Err(CallError::no_function(id));
         };
+        if table.is_high(&target) {
+            let message = format!("{id}: its worker does not keep up");
+            return Err(CallError::new("busy", message));
+        }
         let waits = frame.invocation_id.as_deref().filter(|_| !is_void(frame));
         let Some(invocation) = waits else {
             table.send(&target, invoke_text(None, id, &data, metadata, trace));
@@ -249,7 +262,7 @@ impl Hub {
 
     /// Fires a trigger type of the hub's own.
     fn fire_type(&self, kind: &str, payload: &Value) {
-        let functions = self.lock().subscribers(kind, |_| true);
+        let functions = self.lock().subscribers(kind, None);
         for function in functions {
             self.fire(&function, payload);
         }
@@ -292,10 +305,9 @@ impl Hub {
             // A worker registers its functions one by one.
             tokio::time::sleep(Duration::from_millis(10)).await;
             let guard = &self.options.functions.guard;
-            let tools: Vec<FunctionTool> = self
-                .lock()
-                .tools(|id| is_tool(&self.options.tools, guard, id));
-            self.engine.offer_tools(tools);
+            let mut rows = self.lock().functions();
+            rows.retain(|row| is_tool(&self.options.tools, guard, &row.function_id));
+            self.engine.offer_tools(rows.iter().map(FunctionRow::tool));
         }
     }
 }
@@ -323,6 +335,8 @@ impl Bus for Hub {
         }
         Box::pin(async move {
             let (tell, told) = oneshot::channel();
+            // Before the table is taken: it may be long.
+            let data = with_caller(Some(&payload.to_string()), &self.id).unwrap_or_default();
             let key = {
                 let mut table = self.lock();
                 let Some(target) = table.owner(function_id) else {
@@ -334,7 +348,6 @@ impl Bus for Hub {
                     function_id: function_id.into(),
                     deadline: Instant::now() + deadline,
                 });
-                let data = with_caller(Some(&payload.to_string()), &self.id);
                 let invocation = key.to_string();
                 let none = Trace::default();
                 let text = invoke_text(Some(&invocation), function_id, &data, None, none);
@@ -353,10 +366,11 @@ impl Bus for Hub {
     }
 
     fn fire(&self, function_id: &str, payload: &Value) {
+        // Before the table is taken: it may be long.
+        let data = with_caller(Some(&payload.to_string()), &self.id).unwrap_or_default();
+        let text = invoke_text(None, function_id, &data, None, Trace::default());
         let table = self.lock();
         if let Some(target) = table.owner(function_id) {
-            let data = with_caller(Some(&payload.to_string()), &self.id);
-            let text = invoke_text(None, function_id, &data, None, Trace::default());
             table.send(&target, text);
         }
     }

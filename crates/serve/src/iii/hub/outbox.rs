@@ -5,7 +5,10 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::{
+    Notify,
+    mpsc::{self, UnboundedReceiver, UnboundedSender},
+};
 use tokio_util::sync::CancellationToken;
 
 /// Why a connection is closed: the code of the protocol, and a reason for people.
@@ -27,6 +30,9 @@ impl Closing {
     }
 }
 
+/// From here on a peer is given no more calls, and is heard only when it has read.
+const HIGH: usize = 16 * 1024 * 1024;
+
 #[derive(Debug)]
 struct Inner {
     queue: UnboundedSender<String>,
@@ -34,6 +40,8 @@ struct Inner {
     limit: usize,
     closing: Mutex<Option<Closing>>,
     stop: CancellationToken,
+    /// Rung when something has left.
+    left: Notify,
 }
 
 /// The sending end. A worker that lets too much pile up is closed.
@@ -49,6 +57,7 @@ impl Outbox {
             limit,
             closing: Mutex::new(None),
             stop,
+            left: Notify::new(),
         };
         (Self(Arc::new(inner)), waiting)
     }
@@ -68,6 +77,23 @@ impl Outbox {
     /// A message has left.
     pub(super) fn sent(&self, bytes: usize) {
         self.0.queued.fetch_sub(bytes, Ordering::Relaxed);
+        self.0.left.notify_waiters();
+    }
+
+    /// Whether much is waiting to be read.
+    pub(super) fn is_high(&self) -> bool {
+        self.0.queued.load(Ordering::Relaxed) > HIGH
+    }
+
+    /// Waits until not much is waiting any more.
+    pub(super) async fn lowered(&self) {
+        loop {
+            let left = self.0.left.notified();
+            if !self.is_high() {
+                return;
+            }
+            left.await;
+        }
     }
 
     /// Asks for the connection to be closed; the first reason stays.

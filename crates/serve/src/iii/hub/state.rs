@@ -6,11 +6,13 @@ use std::sync::Arc;
 use repertoire_registry::{Registry, StateLimit};
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
+use tokio::sync::oneshot;
 
 use super::{
     super::{
         bus::{Answer, Bus, CallError},
-        ops::{self, Op},
+        ops::{self, Op, OpError},
+        protocol::{MAX_DEPTH, depth},
     },
     Hub,
     builtin::input,
@@ -62,14 +64,28 @@ struct List {
 }
 
 /// What a follower of the state wants to hear of.
-#[derive(Deserialize, Default)]
-struct Wanted {
+#[derive(Debug, Deserialize, Default)]
+pub(super) struct Wanted {
     #[serde(default)]
     scope: Option<String>,
     #[serde(default)]
     key: Option<String>,
-    #[serde(default)]
-    condition_function_id: Option<String>,
+    #[serde(default, rename = "condition_function_id")]
+    pub(super) condition: Option<String>,
+}
+
+impl Wanted {
+    /// Reads a configuration; none at all wants everything.
+    pub(super) fn of(config: Option<&RawValue>) -> Result<Self, String> {
+        let text = config.map_or("{}", RawValue::get);
+        let text = if text == "null" { "{}" } else { text };
+        serde_json::from_str(text).map_err(|error| format!("cannot be used: {error}"))
+    }
+
+    pub(super) fn fits(&self, scope: &str, key: &str) -> bool {
+        self.scope.as_ref().is_none_or(|wanted| wanted == scope)
+            && self.key.as_ref().is_none_or(|wanted| wanted == key)
+    }
 }
 
 fn check(what: &str, text: &str) -> Result<(), CallError> {
@@ -81,6 +97,25 @@ fn check(what: &str, text: &str) -> Result<(), CallError> {
         return refuse(format!("too long: at most {MAX_KEY} bytes"));
     }
     Ok(())
+}
+
+fn stopped() -> CallError {
+    CallError::new("internal", "the state could not be used")
+}
+
+/// A value after some operations; one that cannot be read is left alone.
+fn apply(old: Option<&str>, ops: Vec<Op>, limit: usize) -> Result<(String, Vec<OpError>), String> {
+    let before = match old {
+        None => Value::Null,
+        Some(old) => serde_json::from_str(old)
+            .map_err(|error| format!("the value that is there cannot be changed: {error}"))?,
+    };
+    let (new, errors) = ops::apply(before, ops);
+    let new = new.to_string();
+    if new.len() > limit || depth(&new) > MAX_DEPTH - 8 {
+        return Err(format!("too large: {} bytes, at most {limit}", new.len()));
+    }
+    Ok((new, errors))
 }
 
 /// Waits for a disk where it keeps nobody waiting.
@@ -105,25 +140,36 @@ impl Hub {
             }
             "state::set" => {
                 let row: Row<'_> = input(id, data)?;
-                check("scope", &row.scope)?;
-                check("key", &row.key)?;
                 let new = row.value.map_or("null", RawValue::get).to_owned();
-                let (scope, key, value) = (row.scope.clone(), row.key.clone(), new.clone());
-                let old = on_disk(move || registry.state_set(&scope, &key, value)).await?;
-                self.changed_state(&row.scope, &row.key, old.as_deref(), Some(&new));
+                self.check_value(&new)?;
+                let (old, new, ()) = self
+                    .change(&registry, row.scope, row.key, move |_| Ok((new, ())))
+                    .await?;
                 let old = old.as_deref().unwrap_or("null");
                 Ok(format!("{{\"old_value\":{old},\"new_value\":{new}}}"))
             }
             "state::delete" => {
                 let row: Row<'_> = input(id, data)?;
-                let (scope, key) = (row.scope.clone(), row.key.clone());
-                let old = on_disk(move || registry.state_delete(&scope, &key)).await?;
-                if let Some(old) = &old {
-                    self.changed_state(&row.scope, &row.key, Some(old), None);
-                }
+                let old = self.delete(&registry, &row.scope, &row.key).await?;
                 Ok(old.unwrap_or_else(|| "null".to_owned()))
             }
-            "state::update" => self.update(registry, input(id, data)?).await,
+            "state::update" => {
+                let update: Update = input(id, data)?;
+                let limit = self.max_value();
+                let work = move |old: Option<&str>| apply(old, update.ops, limit);
+                let (old, new, errors) = self
+                    .change(&registry, update.scope, update.key, work)
+                    .await?;
+                let old = old.as_deref().unwrap_or("null");
+                let errors = if errors.is_empty() {
+                    String::new()
+                } else {
+                    format!(",\"errors\":{}", json!(errors))
+                };
+                Ok(format!(
+                    "{{\"old_value\":{old},\"new_value\":{new}{errors}}}"
+                ))
+            }
             "state::list" => self.list_state(registry, input(id, data)?).await,
             _ => {
                 let groups = on_disk(move || registry.state_scopes()).await?;
@@ -132,31 +178,69 @@ impl Hub {
         }
     }
 
-    async fn update(&self, registry: Arc<Registry>, update: Update) -> Answer {
-        check("scope", &update.scope)?;
-        check("key", &update.key)?;
-        let (scope, key) = (update.scope.clone(), update.key.clone());
-        let (old, new, errors) = on_disk(move || {
-            registry.state_update(&scope, &key, move |old| {
-                let before = old
-                    .as_deref()
-                    .and_then(|old| serde_json::from_str(old).ok());
-                let (new, errors) = ops::apply(before.unwrap_or(Value::Null), update.ops);
-                let new = new.to_string();
-                Ok((new.clone(), (old, new, errors)))
-            })
-        })
-        .await?;
-        self.changed_state(&update.scope, &update.key, old.as_deref(), Some(&new));
-        let old = old.as_deref().unwrap_or("null");
-        let errors = if errors.is_empty() {
-            String::new()
-        } else {
-            format!(",\"errors\":{}", json!(errors))
+    /// The most bytes of a value: an answer and an event hold two of them.
+    fn max_value(&self) -> usize {
+        self.options.max_message / 4
+    }
+
+    fn check_value(&self, value: &str) -> Result<(), CallError> {
+        if value.len() > self.max_value() {
+            let most = self.max_value();
+            let message = format!("value: too large: {} bytes, at most {most}", value.len());
+            return Err(CallError::new("too_large", message));
+        }
+        if depth(value) > MAX_DEPTH - 8 {
+            // Whoever reads it gets it within something else.
+            return Err(CallError::new("invalid_request", "value: nested too deep"));
+        }
+        Ok(())
+    }
+
+    /// Changes a value. Changes are made, and told of, in the order in which this is called.
+    async fn change<T: Send + 'static>(
+        &self,
+        registry: &Arc<Registry>,
+        scope: String,
+        key: String,
+        work: impl FnOnce(Option<&str>) -> Result<(String, T), String> + Send + 'static,
+    ) -> Result<(Option<String>, String, T), CallError> {
+        check("scope", &scope)?;
+        check("key", &key)?;
+        let (tell, told) = oneshot::channel();
+        let hub = self.myself();
+        let (about_scope, about_key) = (scope.clone(), key.clone());
+        let work = move |old: Option<String>| {
+            let (new, answer) = work(old.as_deref()).map_err(|reason| {
+                repertoire_registry::Error::Conflict(format!("state::update: {reason}"))
+            })?;
+            Ok((new.clone(), (old, new, answer)))
         };
-        Ok(format!(
-            "{{\"old_value\":{old},\"new_value\":{new}{errors}}}"
-        ))
+        registry.state_update_then(&scope, &key, work, move |done| {
+            if let (Some(hub), Ok((old, new, _))) = (hub, &done) {
+                hub.changed_state(&about_scope, &about_key, old.as_deref(), Some(new));
+            }
+            // Whoever asked may have gone.
+            let _ = tell.send(done);
+        })?;
+        Ok(told.await.map_err(|_| stopped())??)
+    }
+
+    async fn delete(
+        &self,
+        registry: &Arc<Registry>,
+        scope: &str,
+        key: &str,
+    ) -> Result<Option<String>, CallError> {
+        let (tell, told) = oneshot::channel();
+        let hub = self.myself();
+        let (about_scope, about_key) = (scope.to_owned(), key.to_owned());
+        registry.state_delete_then(scope, key, move |done| {
+            if let (Some(hub), Ok(Some(old))) = (hub, &done) {
+                hub.changed_state(&about_scope, &about_key, Some(old), None);
+            }
+            let _ = tell.send(done);
+        })?;
+        Ok(told.await.map_err(|_| stopped())??)
     }
 
     /// The values of a scope; with a limit, a page of keys and values.
@@ -212,13 +296,17 @@ impl Hub {
 
     /// Tells followers of the state that a value has changed.
     fn changed_state(&self, scope: &str, key: &str, old: Option<&str>, new: Option<&str>) {
-        let followers = {
+        let (followers, conditional) = {
             let table = self.lock();
-            if !table.has_subscribers(TRIGGER) {
-                return;
-            }
-            table.configured(TRIGGER)
+            let row = Some((scope, key));
+            (
+                table.subscribers(TRIGGER, row),
+                table.conditional(scope, key),
+            )
         };
+        if followers.is_empty() && conditional.is_empty() {
+            return;
+        }
         let kind = match (old, new) {
             (_, None) => "state:deleted",
             (None, Some(_)) => "state:created",
@@ -228,24 +316,15 @@ impl Hub {
             text.and_then(|text| serde_json::from_str(text).ok())
                 .unwrap_or_default()
         };
-        let mut event = None;
-        for (function, config) in followers {
-            let wanted: Wanted = serde_json::from_str(config.get()).unwrap_or_default();
-            let fits = wanted.scope.is_none_or(|wanted| wanted == scope)
-                && wanted.key.is_none_or(|wanted| wanted == key);
-            if !fits {
-                continue;
-            }
-            let event = event.get_or_insert_with(|| {
-                json!({
-                    "type": "state", "event_type": kind, "scope": scope, "key": key,
-                    "old_value": value(old), "new_value": value(new),
-                })
-            });
-            match wanted.condition_function_id {
-                None => self.fire(&function, event),
-                Some(condition) => self.fire_if(condition, function, event.clone()),
-            }
+        let event = json!({
+            "type": "state", "event_type": kind, "scope": scope, "key": key,
+            "old_value": value(old), "new_value": value(new),
+        });
+        for function in followers {
+            self.fire(&function, &event);
+        }
+        for (function, condition) in conditional {
+            self.fire_if(condition, function, event.clone());
         }
     }
 
@@ -255,7 +334,8 @@ impl Hub {
             return;
         };
         let deadline = self.options.functions.deadline;
-        tokio::spawn(async move {
+        // Called from the store's thread, which is none of the runtime's.
+        self.runtime.spawn(async move {
             match hub.call(&condition, event.clone(), deadline).await {
                 Ok(answer) if !matches!(answer.as_str(), "false" | "null") => {
                     hub.fire(&function, &event);

@@ -3,11 +3,13 @@
 //! Invariant: a function has one owner, and everything a worker brought goes when it goes.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
+use repertoire_core::markdown::cut;
+use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 use tokio::sync::oneshot;
 use uuid::Uuid;
@@ -18,11 +20,15 @@ use super::{
         protocol::{Frame, Message, Trace, result_text},
     },
     outbox::Outbox,
+    state::{TRIGGER, Wanted},
 };
 use crate::engine::FunctionTool;
 
 /// The id of a connection.
 pub(super) type WorkerId = Arc<str>;
+
+/// The most bytes of a description, a schema, a configuration.
+const MAX_ABOUT: usize = 256 * 1024;
 
 /// The namespace everything is in.
 pub(super) const NAMESPACE: &str = "default";
@@ -48,9 +54,38 @@ pub(super) struct Worker {
 struct Function {
     owner: WorkerId,
     description: Option<String>,
-    request: Option<Box<RawValue>>,
-    response: Option<Box<RawValue>>,
-    metadata: Option<Box<RawValue>>,
+    request: Option<Arc<RawValue>>,
+    response: Option<Arc<RawValue>>,
+    metadata: Option<Arc<RawValue>>,
+}
+
+/// A function as listings show it, to be written when the table is free again.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct FunctionRow {
+    pub(super) function_id: Arc<str>,
+    namespace: &'static str,
+    worker_name: Value,
+    worker_id: WorkerId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    description: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metadata: Option<Arc<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_format: Option<Arc<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    response_format: Option<Arc<RawValue>>,
+}
+
+impl FunctionRow {
+    /// The same as a tool.
+    pub(super) fn tool(&self) -> FunctionTool {
+        FunctionTool {
+            function_id: self.function_id.to_string(),
+            description: self.description.clone(),
+            request: value(self.request_format.as_deref()),
+            response: value(self.response_format.as_deref()),
+        }
+    }
 }
 
 /// Who tells followers of a trigger type.
@@ -69,6 +104,8 @@ struct Subscription {
     function_id: String,
     config: Box<RawValue>,
     metadata: Option<Box<RawValue>>,
+    /// What of the state it is about, if it is about the state.
+    wanted: Option<Arc<Wanted>>,
 }
 
 impl Subscription {
@@ -108,12 +145,20 @@ pub(super) struct Table {
     functions: BTreeMap<Arc<str>, Function>,
     types: BTreeMap<Arc<str>, Provider>,
     subscriptions: BTreeMap<Arc<str>, Subscription>,
+    /// Those of one trigger type.
+    by_type: HashMap<Arc<str>, BTreeSet<Arc<str>>>,
     pending: HashMap<Uuid, Pending>,
     max_registrations: usize,
 }
 
 fn owned(raw: Option<&RawValue>) -> Option<Box<RawValue>> {
     raw.map(ToOwned::to_owned)
+}
+
+/// What a worker says about a function, unless it says too much.
+fn shared(raw: Option<&RawValue>) -> Option<Arc<RawValue>> {
+    let short = raw.filter(|raw| raw.get().len() <= MAX_ABOUT);
+    short.map(|raw| raw.to_owned().into())
 }
 
 fn value(raw: Option<&RawValue>) -> Option<Value> {
@@ -127,6 +172,7 @@ impl Table {
             functions: BTreeMap::new(),
             types: BTreeMap::new(),
             subscriptions: BTreeMap::new(),
+            by_type: HashMap::new(),
             pending: HashMap::new(),
             max_registrations,
         }
@@ -240,17 +286,20 @@ impl Table {
         let Some(worker) = self.workers.get_mut(id) else {
             return Ok(());
         };
-        if worker.functions.len() >= self.max_registrations {
+        if worker.functions.len() >= self.max_registrations
+            && !worker.functions.contains(function_id)
+        {
             return Err(Refusal::TooMany);
         }
         let name: Arc<str> = function_id.into();
         worker.functions.insert(name.clone());
+        let about = frame.description.as_deref();
         let function = Function {
             owner: id.clone(),
-            description: frame.description.as_deref().map(str::to_owned),
-            request: owned(frame.request_format),
-            response: owned(frame.response_format),
-            metadata: owned(frame.metadata),
+            description: about.map(|about| cut(about, 8 * 1024)),
+            request: shared(frame.request_format),
+            response: shared(frame.response_format),
+            metadata: shared(frame.metadata),
         };
         self.functions.insert(name, function);
         Ok(())
@@ -284,14 +333,14 @@ impl Table {
         let Some(worker) = self.workers.get_mut(id) else {
             return Ok(());
         };
-        if worker.types.len() >= self.max_registrations {
+        if worker.types.len() >= self.max_registrations && !worker.types.contains(kind) {
             return Err(Refusal::TooMany);
         }
         let name: Arc<str> = kind.into();
         worker.types.insert(name.clone());
         let provider = Provider {
             worker: Some(id.clone()),
-            description: about.to_owned(),
+            description: cut(about, 8 * 1024),
         };
         self.types.insert(name, provider);
         for (trigger, subscription) in &self.subscriptions {
@@ -325,19 +374,31 @@ impl Table {
         config: Option<&RawValue>,
         metadata: Option<&RawValue>,
     ) -> Result<(), Refusal> {
-        if let Some(taken) = self.subscriptions.get(trigger) {
-            if taken.subscriber != *id {
-                return Err(Refusal::Taken(taken.subscriber.clone()));
-            }
-            // A worker says it again when it comes back; it means the same subscription.
-            self.unsubscribe(trigger);
+        let wanted = match (kind == TRIGGER).then(|| Wanted::of(config)) {
+            None => None,
+            Some(Ok(wanted)) => Some(Arc::new(wanted)),
+            Some(Err(reason)) => return Err(Refusal::Config(reason)),
+        };
+        if config.is_some_and(|config| config.get().len() > MAX_ABOUT) {
+            return Err(Refusal::Config(format!("has at most {MAX_ABOUT} bytes")));
         }
+        let known = self.subscriptions.get(trigger);
+        if let Some(taken) = known
+            && taken.subscriber != *id
+        {
+            return Err(Refusal::Taken(taken.subscriber.clone()));
+        }
+        let Some(worker) = self.workers.get(id) else {
+            return Ok(());
+        };
+        if known.is_none() && worker.triggers.len() >= self.max_registrations {
+            return Err(Refusal::TooMany);
+        }
+        // A worker says it again when it comes back; it means the same subscription.
+        self.unsubscribe(trigger);
         let Some(worker) = self.workers.get_mut(id) else {
             return Ok(());
         };
-        if worker.triggers.len() >= self.max_registrations {
-            return Err(Refusal::TooMany);
-        }
         let name: Arc<str> = trigger.into();
         worker.triggers.insert(name.clone());
         let subscription = Subscription {
@@ -346,7 +407,10 @@ impl Table {
             function_id: function_id.to_owned(),
             config: owned(config).unwrap_or_else(|| RawValue::NULL.to_owned()),
             metadata: owned(metadata),
+            wanted,
         };
+        let of_type = self.by_type.entry(subscription.kind.clone());
+        of_type.or_default().insert(name.clone());
         let provider = self.types.get(kind).and_then(|p| p.worker.clone());
         if let Some(provider) = provider {
             self.send(&provider, subscription.message(trigger));
@@ -370,6 +434,12 @@ impl Table {
         let Some(subscription) = self.subscriptions.remove(trigger) else {
             return;
         };
+        if let Some(of_type) = self.by_type.get_mut(&subscription.kind) {
+            of_type.remove(trigger);
+            if of_type.is_empty() {
+                self.by_type.remove(&subscription.kind);
+            }
+        }
         let provider = self.types.get(&subscription.kind);
         if let Some(provider) = provider.and_then(|p| p.worker.as_ref()) {
             let message = Message::UnregisterTrigger {
@@ -397,22 +467,41 @@ impl Table {
         }
     }
 
-    /// The functions that follow a trigger type with a configuration that fits.
-    pub(super) fn subscribers(&self, kind: &str, fits: impl Fn(&RawValue) -> bool) -> Vec<String> {
-        let all = self.subscriptions.values();
-        let fitting = all.filter(|s| *s.kind == *kind && fits(&s.config));
-        fitting.map(|s| s.function_id.clone()).collect()
+    /// The functions that follow a trigger type; of the state, those that want to hear of a key.
+    pub(super) fn subscribers(&self, kind: &str, row: Option<(&str, &str)>) -> Vec<String> {
+        let followers = self.following(kind).filter(|subscription| match row {
+            Some((scope, key)) => {
+                let wanted = subscription.wanted.as_ref();
+                wanted.is_some_and(|w| w.condition.is_none() && w.fits(scope, key))
+            }
+            None => true,
+        });
+        followers.map(|s| s.function_id.clone()).collect()
     }
 
-    /// The configurations of those who follow a trigger type, with their functions.
-    pub(super) fn configured(&self, kind: &str) -> Vec<(String, Box<RawValue>)> {
-        let all = self.subscriptions.values().filter(|s| *s.kind == *kind);
-        all.map(|s| (s.function_id.clone(), s.config.clone()))
-            .collect()
+    /// Those that want to hear of a key of the state if another function says so, and that one.
+    pub(super) fn conditional(&self, scope: &str, key: &str) -> Vec<(String, String)> {
+        let followers = self.following(TRIGGER).filter_map(|subscription| {
+            let wanted = subscription.wanted.as_ref()?;
+            let condition = wanted
+                .condition
+                .as_ref()
+                .filter(|_| wanted.fits(scope, key))?;
+            Some((subscription.function_id.clone(), condition.clone()))
+        });
+        followers.collect()
     }
 
-    pub(super) fn has_subscribers(&self, kind: &str) -> bool {
-        self.subscriptions.values().any(|s| *s.kind == *kind)
+    fn following(&self, kind: &str) -> impl Iterator<Item = &Subscription> {
+        let of_type = self.by_type.get(kind).into_iter().flatten();
+        of_type.filter_map(|id| self.subscriptions.get(id))
+    }
+
+    /// Whether a worker lets what it is given pile up.
+    pub(super) fn is_high(&self, id: &str) -> bool {
+        self.workers
+            .get(id)
+            .is_some_and(|worker| worker.outbox.is_high())
     }
 
     pub(super) fn calls_of(&self, id: &str) -> usize {
@@ -483,55 +572,31 @@ impl Table {
         }
     }
 
-    /// Functions as tools.
-    pub(super) fn tools(&self, allowed: impl Fn(&str) -> bool) -> Vec<FunctionTool> {
-        let functions = self.functions.iter().filter(|(id, _)| allowed(id));
-        let tools = functions.map(|(id, function)| FunctionTool {
-            function_id: id.to_string(),
-            description: function.description.clone(),
-            request: value(function.request.as_deref()),
-            response: value(function.response.as_deref()),
-        });
-        tools.collect()
-    }
-
-    /// The functions of all workers, as `engine::functions::list` shows them.
-    pub(super) fn list_functions(&self) -> Vec<Value> {
+    /// The functions of all workers.
+    pub(super) fn functions(&self) -> Vec<FunctionRow> {
         let rows = self.functions.iter();
-        rows.map(|(id, function)| self.function_row(id, function))
-            .collect()
+        rows.map(|(id, function)| self.row(id, function)).collect()
     }
 
-    /// One function with its worker.
-    pub(super) fn function_info(&self, id: &str) -> Option<Value> {
-        let function = self.functions.get(id)?;
-        let mut row = self.function_row(id, function);
-        row["worker_id"] = json!(function.owner);
-        Some(row)
+    /// One function.
+    pub(super) fn function(&self, id: &str) -> Option<FunctionRow> {
+        let (id, function) = self.functions.get_key_value(id)?;
+        Some(self.row(id, function))
     }
 
-    fn function_row(&self, id: &str, function: &Function) -> Value {
+    fn row(&self, id: &Arc<str>, function: &Function) -> FunctionRow {
         let worker = self.workers.get(&function.owner);
         let name = worker.and_then(|worker| worker.about.get("name").cloned());
-        let mut row = json!({
-            "function_id": id, "namespace": NAMESPACE,
-            "worker_name": name.unwrap_or_else(|| json!(function.owner)),
-        });
-        let parts = [
-            (
-                "description",
-                function.description.clone().map(Value::String),
-            ),
-            ("metadata", value(function.metadata.as_deref())),
-            ("request_format", value(function.request.as_deref())),
-            ("response_format", value(function.response.as_deref())),
-        ];
-        for (key, part) in parts {
-            if let Some(part) = part {
-                row[key] = part;
-            }
+        FunctionRow {
+            function_id: id.clone(),
+            namespace: NAMESPACE,
+            worker_name: name.unwrap_or_else(|| json!(function.owner)),
+            worker_id: function.owner.clone(),
+            description: function.description.clone(),
+            metadata: function.metadata.clone(),
+            request_format: function.request.clone(),
+            response_format: function.response.clone(),
         }
-        row
     }
 
     /// Everybody who is connected and has said anything.
@@ -593,4 +658,6 @@ pub(super) enum Refusal {
     Taken(WorkerId),
     /// The worker has as many as it may have.
     TooMany,
+    /// What it is configured with makes no sense.
+    Config(String),
 }

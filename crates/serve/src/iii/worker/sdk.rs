@@ -79,11 +79,11 @@ impl Bus for SdkBus {
                 .feeder
                 .get()
                 .and_then(|f| f.write_of(function_id, &payload));
-            let answer = self.ask(function_id, payload, deadline).await?;
+            let answer = self.ask(function_id, payload, deadline).await;
             if let (Some(written), Some(feeder)) = (written, self.feeder.get()) {
-                feeder.wrote(&written);
+                feeder.wrote(&written, answer.is_ok());
             }
-            Ok(answer)
+            answer
         })
     }
 

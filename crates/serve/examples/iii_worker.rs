@@ -1,0 +1,84 @@
+//! A worker with a skill, a section made by a function, and a slash-command.
+//!
+//! Start a hub with `repertoire serve`, then this:
+//!
+//! ```sh
+//! cargo run --package repertoire-serve --example iii_worker
+//! ```
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "an example for the terminal"
+)]
+
+use std::time::{Duration, Instant};
+
+use iii_sdk::{Error, IIIClient, InitOptions, RegisterFunction, protocol::TriggerRequest};
+use serde_json::{Value, json};
+
+/// Registers until it works: the registry may come up after this worker, or come back.
+async fn register(iii: &IIIClient, function_id: &str, payload: Value) -> Result<(), Error> {
+    let mut pause = Duration::from_millis(500);
+    let begun = Instant::now();
+    loop {
+        let request = TriggerRequest {
+            function_id: function_id.to_owned(),
+            payload: payload.clone(),
+            action: None,
+            timeout_ms: Some(5_000),
+        };
+        match iii.trigger(request).await {
+            Ok(_) => return Ok(()),
+            // Refused for good: trying again changes nothing.
+            Err(Error::Remote { code, message, .. }) if code != "function_not_found" => {
+                return Err(Error::Handler(format!("{function_id}: {message}")));
+            }
+            Err(error) if begun.elapsed() > Duration::from_mins(3) => return Err(error),
+            Err(_) => tokio::time::sleep(pause).await,
+        }
+        pause = (pause * 2).min(Duration::from_secs(30));
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Error> {
+    let url = std::env::var("III_URL").unwrap_or_else(|_| "ws://127.0.0.1:49134".to_owned());
+    let iii = iii_sdk::register_worker(&url, InitOptions::default());
+
+    let guide = RegisterFunction::new(|_: Value| {
+        Ok::<_, Error>(json!({"content": "# Tea\n\nGreen tea wants 80 degrees and two minutes."}))
+    });
+    iii.register_function("tea::guide", guide.description("How to make tea."));
+
+    let order = RegisterFunction::new(|given: Value| {
+        let kind = given["kind"].as_str().unwrap_or("black").to_owned();
+        Ok::<_, Error>(json!({"content": format!("Make one cup of {kind} tea.")}))
+    });
+    iii.register_function("tea::order", order.description("Words the order."));
+
+    let skill = "# Tea\n\nMakes tea. Use when somebody is thirsty.\n\n\
+                 See [the guide](iii://fn/tea/guide) for times and temperatures.\n";
+    register(
+        &iii,
+        "skills::register",
+        json!({"id": "tea", "skill": skill}),
+    )
+    .await?;
+    let prompt = json!({
+        "name": "order-tea",
+        "description": "Order a cup of tea.",
+        "arguments": [{"name": "kind", "description": "Which tea", "required": true}],
+        "function_id": "tea::order",
+    });
+    register(&iii, "prompts::register", prompt).await?;
+    println!("ready");
+
+    let mut end = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
+        .map_err(|error| Error::Runtime(error.to_string()))?;
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = end.recv() => {}
+    }
+    iii.shutdown_async().await;
+    Ok(())
+}

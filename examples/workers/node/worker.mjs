@@ -1,0 +1,54 @@
+// A worker with a skill, a section made by a function, and a slash-command.
+//
+// Start a hub with `repertoire serve`, then: npm install && node worker.mjs
+import { registerWorker } from 'iii-sdk'
+
+const iii = registerWorker(process.env.III_URL ?? 'ws://127.0.0.1:49134')
+
+iii.registerFunction(
+  'tea::guide',
+  async () => ({ content: '# Tea\n\nGreen tea wants 80 degrees and two minutes.' }),
+  { description: 'How to make tea.' },
+)
+iii.registerFunction(
+  'tea::order',
+  async (given) => ({ content: `Make one cup of ${given?.kind ?? 'black'} tea.` }),
+  { description: 'Words the order.' },
+)
+
+// Registers until it works: the registry may come up after this worker, or come back.
+async function register(functionId, payload) {
+  let pause = 500
+  const begun = Date.now()
+  for (;;) {
+    try {
+      return await iii.trigger({ function_id: functionId, payload, timeoutMs: 5000 })
+    } catch (error) {
+      const later = ['function_not_found', 'TIMEOUT'].includes(error.code)
+      if (!later || Date.now() - begun > 180_000) throw error
+      await new Promise((wake) => setTimeout(wake, pause))
+      pause = Math.min(pause * 2, 30_000)
+    }
+  }
+}
+
+await register('skills::register', {
+  id: 'tea',
+  skill:
+    '# Tea\n\nMakes tea. Use when somebody is thirsty.\n\n' +
+    'See [the guide](iii://fn/tea/guide) for times and temperatures.\n',
+})
+await register('prompts::register', {
+  name: 'order-tea',
+  description: 'Order a cup of tea.',
+  arguments: [{ name: 'kind', description: 'Which tea', required: true }],
+  function_id: 'tea::order',
+})
+console.log('ready')
+
+for (const signal of ['SIGINT', 'SIGTERM']) {
+  process.once(signal, async () => {
+    await iii.shutdown()
+    process.exit(0)
+  })
+}

@@ -1,0 +1,307 @@
+//! The hub against the SDKs of others: each worker of the quickstart, in every language and
+//! version, seen by an MCP client; and the features against a worker instead of the hub itself.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use crate::{
+    install,
+    run::{Count, cargo, checked, counted, project},
+};
+
+/// How long anything may take that should be there soon.
+const WAIT: Duration = Duration::from_secs(30);
+
+/// A server with a hub, which ends with this value.
+struct Hub {
+    child: Child,
+    mcp: String,
+    url: String,
+}
+
+impl Hub {
+    fn start(program: &Path, name: &str, more: &[&str]) -> Result<Self> {
+        let home = project().join("target/xtask/bus").join(name);
+        let _ = fs::remove_dir_all(&home);
+        fs::create_dir_all(&home)?;
+        let mut child = Command::new(program)
+            .args(["serve", "--port", "0", "--hub", "0", "--json", "--quiet"])
+            .args(more)
+            .env("REPERTOIRE_HOME", &home)
+            .current_dir(&home)
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let out = child.stdout.take().context("no stdout")?;
+        let mut line = String::new();
+        BufReader::new(out).read_line(&mut line)?;
+        let said: Value = serde_json::from_str(&line).context("the server did not start")?;
+        let text = |key: &str| said[key].as_str().unwrap_or_default().to_owned();
+        Ok(Self {
+            child,
+            mcp: text("url"),
+            url: text("hub"),
+        })
+    }
+
+    /// Asks over MCP; the result, or the words of the error.
+    fn ask(&self, method: &str, mut params: Value) -> Result<Result<Value, String>> {
+        params["_meta"] = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {},
+            "io.modelcontextprotocol/clientInfo": {"name": "xtask", "version": "1"},
+        });
+        let name = params.get("uri").or_else(|| params.get("name"));
+        let name = name.and_then(Value::as_str).unwrap_or_default();
+        let name = match name {
+            "" => String::new(),
+            name => format!("Mcp-Name: {name}\r\n"),
+        };
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        let body = body.to_string();
+        let address = self.mcp.trim_start_matches("http://");
+        let address = address.split('/').next().unwrap_or_default();
+        let request = format!(
+            "POST /mcp HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\nAccept: \
+             application/json, text/event-stream\r\nMcp-Protocol-Version: 2026-07-28\r\n\
+             Mcp-Method: {method}\r\n{name}Connection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(WAIT))?;
+        stream.write_all(request.as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let start = answer.find("{\"jsonrpc\"").context("no answer")?;
+        let mut answers = serde_json::Deserializer::from_str(&answer[start..]).into_iter();
+        let mut answer: Value = answers.next().context("no answer")??;
+        if let Some(words) = answer["error"]["message"].as_str() {
+            return Ok(Err(words.to_owned()));
+        }
+        Ok(Ok(answer["result"].take()))
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        // It was started here, so it is ended here.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A worker and how it is told to end.
+struct Worker {
+    name: &'static str,
+    command: Command,
+    /// A program that handles the signal ends well.
+    ends_well: bool,
+}
+
+/// The workers, each with what it needs installed or built.
+fn workers() -> Result<Vec<Worker>> {
+    let target = "target/xtask/iii-0.11";
+    let manifest = "interop/iii/rust-0.11/Cargo.toml";
+    let old = [
+        "build",
+        "--quiet",
+        "--manifest-path",
+        manifest,
+        "--target-dir",
+        target,
+    ];
+    checked(&mut cargo(&old))?;
+    let new = [
+        "build",
+        "--quiet",
+        "--package",
+        "repertoire-serve",
+        "--example",
+        "iii_worker",
+    ];
+    checked(&mut cargo(&new))?;
+    let built = |path: &str| Command::new(project().join(path));
+    let node = |from: &str, place: &str| -> Result<Command> {
+        let (folder, _) = install::npm(from, place)?;
+        let mut command = Command::new("node");
+        command.arg(install::script(&format!("{from}/worker.mjs"), &folder)?);
+        Ok(command)
+    };
+    let requirements = "examples/workers/python/requirements.txt";
+    let mut python = Command::new(install::python(requirements, "bus/python")?);
+    python.arg(project().join("examples/workers/python/worker.py"));
+    let worker = |name, command, ends_well| Worker {
+        name,
+        command,
+        ends_well,
+    };
+    Ok(vec![
+        worker("Rust 0.25", built("target/debug/examples/iii_worker"), true),
+        worker(
+            "Rust 0.11.3",
+            built("target/xtask/iii-0.11/debug/worker-on-0-11"),
+            false,
+        ),
+        worker(
+            "Node 0.22.1",
+            node("examples/workers/node", "bus/node-22")?,
+            true,
+        ),
+        worker(
+            "Node 0.9.0",
+            node("interop/iii/node-0.9", "bus/node-09")?,
+            false,
+        ),
+        worker("Python 0.25.0", python, true),
+    ])
+}
+
+/// The command under test, built.
+fn program() -> Result<PathBuf> {
+    checked(&mut cargo(&["build", "--quiet", "--package", "repertoire"]))?;
+    Ok(project().join("target/debug/repertoire"))
+}
+
+pub(crate) fn sdks() -> Result<Count> {
+    let program = program()?;
+    let mut count = Count::default();
+    for worker in workers()? {
+        let name = worker.name;
+        let hub = Hub::start(&program, &name.replace(' ', "-"), &["--tool", "tea::*"])?;
+        let tried = try_worker(&hub, worker);
+        if tried.is_ok() {
+            println!("ok {name}: skill, section, slash-command and tool; gone with the worker");
+        }
+        count.add(Count::of(name, tried));
+    }
+    Ok(count)
+}
+
+/// Starts a worker, looks at it over MCP, and ends it.
+fn try_worker(hub: &Hub, mut worker: Worker) -> Result<()> {
+    let command = &mut worker.command;
+    command
+        .env("III_URL", &hub.url)
+        .env("OTEL_ENABLED", "false");
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let seen = see(hub, &mut child);
+    let pid = child.id().to_string();
+    // It was started here, so it is ended here.
+    let _ = Command::new("kill").args(["-TERM", &pid]).status();
+    let ended = wait(&mut child);
+    if ended.is_err() {
+        child.kill()?;
+        child.wait()?;
+    }
+    seen?;
+    let status = ended?;
+    if worker.ends_well {
+        ensure!(status.success(), "it ended with {status}");
+    }
+    // What it registered stays; what it answered itself is gone.
+    let start = Instant::now();
+    loop {
+        match hub.ask("resources/read", json!({"uri": "iii://fn/tea/guide"}))? {
+            Err(words) if words.contains("not found") => break,
+            _ if start.elapsed() > WAIT => bail!("its functions stay when it is gone"),
+            _ => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+    let kept = hub.ask("resources/read", json!({"uri": "iii://tea"}))?;
+    ensure!(kept.is_ok(), "what it registered is gone with it");
+    Ok(())
+}
+
+fn wait(child: &mut Child) -> Result<std::process::ExitStatus> {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        ensure!(start.elapsed() < WAIT, "it does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Looks at everything a worker brings, as an MCP client.
+fn see(hub: &Hub, child: &mut Child) -> Result<()> {
+    let out = child.stdout.take().context("no stdout")?;
+    let mut lines = BufReader::new(out).lines();
+    loop {
+        match lines.next() {
+            Some(Ok(line)) if line == "ready" => break,
+            Some(Ok(_)) => {}
+            _ => bail!("it ended before it was ready"),
+        }
+    }
+    // A worker goes on talking; nobody listens any more.
+    std::thread::spawn(move || lines.for_each(drop));
+    let read = |uri: &str| -> Result<String> {
+        let read = hub.ask("resources/read", json!({"uri": uri}))?;
+        let read = read.map_err(|words| anyhow::anyhow!("{uri}: {words}"))?;
+        let text = read["contents"][0]["text"].as_str();
+        Ok(text.unwrap_or_default().to_owned())
+    };
+    ensure!(
+        read("iii://tea")?.starts_with("# Tea\n\nMakes tea."),
+        "another skill"
+    );
+    ensure!(
+        read("skill://tea/SKILL.md")?.starts_with("---\nname: tea\n"),
+        "no document"
+    );
+    ensure!(
+        read("iii://fn/tea/guide")?.contains("80 degrees"),
+        "another section"
+    );
+    let prompt = json!({"name": "order-tea", "arguments": {"kind": "green"}});
+    let prompt = hub.ask("prompts/get", prompt)?;
+    let prompt = prompt.map_err(|words| anyhow::anyhow!("prompts/get: {words}"))?;
+    let text = &prompt["messages"][0]["content"]["text"];
+    ensure!(
+        text == "Make one cup of green tea.",
+        "another prompt: {text}"
+    );
+    let missing = hub.ask("prompts/get", json!({"name": "order-tea", "arguments": {}}))?;
+    ensure!(
+        missing.is_err_and(|words| words.contains("required")),
+        "not validated"
+    );
+    let start = Instant::now();
+    loop {
+        let tools = hub.ask("tools/list", json!({}))?.unwrap_or_default();
+        let tools = tools["tools"].as_array().cloned().unwrap_or_default();
+        if tools.iter().any(|tool| tool["name"] == "tea__order") {
+            break;
+        }
+        ensure!(start.elapsed() < WAIT, "it is no tool");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let call = json!({"name": "tea__order", "arguments": {"kind": "white"}});
+    let called = hub.ask("tools/call", call)?.unwrap_or_default();
+    let text = &called["structuredContent"]["content"];
+    ensure!(
+        text == "Make one cup of white tea.",
+        "another answer: {called}"
+    );
+    Ok(())
+}
+
+/// The features once more, against a worker on a bus that leaves the functions to one.
+pub(crate) fn worker() -> Result<Count> {
+    let program = program()?;
+    let bus = Hub::start(&program, "bare", &["--bare-hub"])?;
+    let mut command = cargo(&["test", "--package", "repertoire", "--test", "bdd"]);
+    counted(command.env("III_ENGINE_WS_URL", &bus.url))
+}
