@@ -247,7 +247,7 @@ pub(crate) enum Command {
     /// Look for broken links, hidden text, risky commands and vague descriptions
     #[command(
         after_help = "Examples:\n  repertoire lint\n  repertoire lint skills/pdf\n  \
-                            repertoire lint --rules"
+                            repertoire lint --fix ./skills\n  repertoire lint --rules"
     )]
     Lint {
         /// Skills or folders [default: every skill]
@@ -256,8 +256,11 @@ pub(crate) enum Command {
         /// Fail on warnings too
         #[arg(long)]
         strict: bool,
+        /// Put right what can be put right without asking: links of the form iii://x/a::b
+        #[arg(long)]
+        fix: bool,
         /// List the rules
-        #[arg(long, conflicts_with = "targets")]
+        #[arg(long, conflicts_with_all = ["targets", "fix"])]
         rules: bool,
     },
     /// Copy skill folders into a store, or add another MCP server

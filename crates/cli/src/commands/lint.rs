@@ -107,7 +107,7 @@ pub(crate) fn findings<B: AsRef<[u8]>>(files: &BTreeMap<RelPath, B>) -> Vec<Find
 }
 
 /// The skill at a folder, or every outermost skill beneath it.
-fn skill_folders(path: &Path, output: &Output) -> Result<Vec<PathBuf>> {
+pub(super) fn skill_folders(path: &Path, output: &Output) -> Result<Vec<PathBuf>> {
     let mut outer: Vec<PathBuf> = Vec::new();
     let (found, passed) = folder::find_skills(path)?;
     for error in passed {

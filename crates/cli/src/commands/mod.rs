@@ -4,6 +4,7 @@ mod add;
 mod bus;
 mod cat;
 mod doctor;
+mod fix;
 mod history;
 mod init;
 mod lint;
@@ -121,8 +122,16 @@ fn run_with(command: Command, settings: &Settings, output: &Output) -> Result<Ex
         Command::Show { skill } => show::run(&skill, settings, output),
         Command::Cat { uri, prompt } => cat::run(uri.as_deref(), prompt.as_ref(), settings, output),
         Command::Lint {
-            targets, strict, ..
-        } => lint::run(&targets, strict, settings, output),
+            targets,
+            strict,
+            fix,
+            ..
+        } => {
+            if fix {
+                fix::run(&targets, settings, output)?;
+            }
+            lint::run(&targets, strict, settings, output)
+        }
         Command::Add {
             from: Some(from), ..
         } => remote::add(from, settings, output),
