@@ -302,6 +302,6 @@ fn see(hub: &Hub, child: &mut Child) -> Result<()> {
 pub(crate) fn worker() -> Result<Count> {
     let program = program()?;
     let bus = Hub::start(&program, "bare", &["--bare-hub"])?;
-    let mut command = cargo(&["test", "--package", "repertoire", "--test", "bdd"]);
+    let mut command = cargo(&["test", "--workspace", "--test", "bdd"]);
     counted(command.env("III_ENGINE_WS_URL", &bus.url))
 }
