@@ -81,6 +81,7 @@ impl HubListener {
 
     /// Lets workers in until the hub stops.
     pub async fn serve(self, hub: Arc<Hub>, names: Names, auth: Arc<Auth>) {
+        raise_file_limit();
         let door = Arc::new(Door {
             room: Arc::new(Semaphore::new(hub.options.max_connections)),
             hub,
@@ -101,6 +102,19 @@ impl HubListener {
                 }
             }
         }
+    }
+}
+
+/// Lets this process have as many connections as the system allows it, not only as many as a
+/// shell usually asks for.
+fn raise_file_limit() {
+    #[cfg(unix)]
+    {
+        use rustix::process::{Resource, getrlimit, setrlimit};
+        let mut limit = getrlimit(Resource::Nofile);
+        limit.current = limit.maximum;
+        // Fewer connections are no reason not to serve.
+        let _ = setrlimit(Resource::Nofile, limit);
     }
 }
 
