@@ -7,7 +7,7 @@ use std::{
     collections::{BTreeMap, HashSet},
     path::PathBuf,
     sync::{Arc, Mutex, OnceLock, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -235,9 +235,12 @@ impl Engine {
         drop(self.registry.set(Ok(registry)));
         self.keep_instructions();
         std::thread::spawn(move || {
+            // What looks at the whole catalogue is done once for many changes.
+            let mut looked = Instant::now();
+            let mut due = false;
             loop {
                 // Short waits, so that the thread ends soon after its engine.
-                let news = follow.wait_events(seen, Duration::from_millis(500));
+                let news = follow.wait_events(seen, Duration::from_millis(100));
                 let Some(engine) = engine.upgrade() else {
                     return;
                 };
@@ -245,6 +248,9 @@ impl Engine {
                 if changed {
                     seen = follow.snapshot().seq();
                     engine.seq.send_replace(seen);
+                }
+                due |= changed;
+                if due && (!changed || looked.elapsed() > Duration::from_secs(1)) {
                     // A skill that is no longer taken is not dropped without a word.
                     let now = messages(&follow);
                     for message in now.difference(&known) {
@@ -252,6 +258,8 @@ impl Engine {
                     }
                     known = now;
                     engine.keep_instructions();
+                    looked = Instant::now();
+                    due = false;
                 }
                 if engine.stop.is_cancelled() {
                     return;
