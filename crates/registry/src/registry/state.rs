@@ -70,9 +70,41 @@ impl Registry {
         Ok(None)
     }
 
-    /// The same, without waiting: `then` is told when it is durable and in the catalogue.
+    /// Sets a value without waiting: `then` is told which one was there, when the new one is durable
+    /// and in the catalogue.
     ///
     /// Changes are made and told in the order in which they are asked for here.
+    pub fn state_set_then(
+        self: &Arc<Self>,
+        scope: &str,
+        key: &str,
+        value: String,
+        then: impl FnOnce(Result<Option<String>>) + Send + 'static,
+    ) -> Result<()> {
+        let attached = self.primary()?;
+        let elsewhere = self.elsewhere(attached, scope, key)?;
+        // Here, and not where everybody's writes wait for each other.
+        let head = head_of(scope, key, &value);
+        let work = move |old: Option<String>| Ok((StateValue { value, head }, old.or(elsewhere)));
+        let then = self.synced(then);
+        attached.store.state_update_then(scope, key, work, then)
+    }
+
+    /// Brings the catalogue along before a change is told.
+    fn synced<T>(
+        self: &Arc<Self>,
+        then: impl FnOnce(Result<T>) + Send + 'static,
+    ) -> impl FnOnce(Result<T>) + Send + 'static {
+        let registry = Arc::clone(self);
+        move |done| {
+            then(done.and_then(|answer| {
+                registry.sync_store(registry.primary()?)?;
+                Ok(answer)
+            }));
+        }
+    }
+
+    /// Makes a value out of the one that is there without waiting, as `state_set_then` sets one.
     pub fn state_update_then<T: Send + 'static>(
         self: &Arc<Self>,
         scope: &str,
@@ -88,15 +120,8 @@ impl Registry {
             let head = head_of(&owned_scope, &owned_key, &value);
             Ok((StateValue { value, head }, answer))
         };
-        let registry = Arc::clone(self);
-        attached
-            .store
-            .state_update_then(scope, key, work, move |done| {
-                then(done.and_then(|answer| {
-                    registry.sync_store(registry.primary()?)?;
-                    Ok(answer)
-                }));
-            })
+        let then = self.synced(then);
+        attached.store.state_update_then(scope, key, work, then)
     }
 
     /// Deletes a value; `then` is told which, once it is gone from the catalogue too.

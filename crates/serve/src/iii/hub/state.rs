@@ -142,8 +142,8 @@ impl Hub {
                 let row: Row<'_> = input(id, data)?;
                 let new = row.value.map_or("null", RawValue::get).to_owned();
                 self.check_value(&new)?;
-                let (old, new, ()) = self
-                    .change(&registry, row.scope, row.key, move |_| Ok((new, ())))
+                let old = self
+                    .set(&registry, &row.scope, &row.key, new.clone())
                     .await?;
                 let old = old.as_deref().unwrap_or("null");
                 Ok(format!("{{\"old_value\":{old},\"new_value\":{new}}}"))
@@ -194,6 +194,30 @@ impl Hub {
             return Err(CallError::new("invalid_request", "value: nested too deep"));
         }
         Ok(())
+    }
+
+    /// Sets a value. Changes are made, and told of, in the order in which this is called.
+    async fn set(
+        &self,
+        registry: &Arc<Registry>,
+        scope: &str,
+        key: &str,
+        new: String,
+    ) -> Result<Option<String>, CallError> {
+        check("scope", scope)?;
+        check("key", key)?;
+        let (tell, told) = oneshot::channel();
+        let hub = self.myself();
+        let (about_scope, about_key) = (scope.to_owned(), key.to_owned());
+        let about_new = new.clone();
+        registry.state_set_then(scope, key, new, move |done| {
+            if let (Some(hub), Ok(old)) = (hub, &done) {
+                hub.changed_state(&about_scope, &about_key, old.as_deref(), Some(&about_new));
+            }
+            // Whoever asked may have gone.
+            let _ = tell.send(done);
+        })?;
+        Ok(told.await.map_err(|_| stopped())??)
     }
 
     /// Changes a value. Changes are made, and told of, in the order in which this is called.
