@@ -5,22 +5,26 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use repertoire_core::markdown::cut;
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
-use tokio::sync::oneshot;
 use uuid::Uuid;
 
+mod pending;
+mod triggers;
+
+pub(super) use pending::{Caller, Pending};
+
+use self::triggers::{Provider, Subscription};
 use super::{
     super::{
-        bus::{Answer, CallError},
-        protocol::{Frame, Message, Trace, result_text},
+        bus::CallError,
+        protocol::{Frame, Message},
     },
     outbox::Outbox,
-    state::{TRIGGER, Wanted},
 };
 use crate::engine::FunctionTool;
 
@@ -88,57 +92,6 @@ impl FunctionRow {
     }
 }
 
-/// Who tells followers of a trigger type.
-#[derive(Debug)]
-struct Provider {
-    /// `None`: the hub itself.
-    worker: Option<WorkerId>,
-    description: String,
-}
-
-/// Somebody who follows a trigger type, whether anybody provides it or not.
-#[derive(Debug)]
-struct Subscription {
-    subscriber: WorkerId,
-    kind: Arc<str>,
-    function_id: String,
-    config: Box<RawValue>,
-    metadata: Option<Box<RawValue>>,
-    /// What of the state it is about, if it is about the state.
-    wanted: Option<Arc<Wanted>>,
-}
-
-impl Subscription {
-    fn message(&self, id: &str) -> String {
-        Message::RegisterTrigger {
-            id,
-            trigger_type: &self.kind,
-            function_id: &self.function_id,
-            config: &self.config,
-            metadata: self.metadata.as_deref(),
-        }
-        .text()
-    }
-}
-
-/// Who waits for an answer.
-#[derive(Debug)]
-pub(super) enum Caller {
-    /// A worker, by the id it gave the call.
-    Worker(WorkerId, String),
-    /// Somebody in this process.
-    Local(oneshot::Sender<Answer>),
-}
-
-/// A call that is not answered yet.
-#[derive(Debug)]
-pub(super) struct Pending {
-    pub(super) caller: Caller,
-    pub(super) target: WorkerId,
-    pub(super) function_id: Arc<str>,
-    pub(super) deadline: Instant,
-}
-
 #[derive(Debug)]
 pub(super) struct Table {
     workers: HashMap<WorkerId, Worker>,
@@ -149,10 +102,6 @@ pub(super) struct Table {
     by_type: HashMap<Arc<str>, BTreeSet<Arc<str>>>,
     pending: HashMap<Uuid, Pending>,
     max_registrations: usize,
-}
-
-fn owned(raw: Option<&RawValue>) -> Option<Box<RawValue>> {
-    raw.map(ToOwned::to_owned)
 }
 
 /// What a worker says about a function, unless it says too much.
@@ -175,20 +124,6 @@ impl Table {
             by_type: HashMap::new(),
             pending: HashMap::new(),
             max_registrations,
-        }
-    }
-
-    /// Trigger types of the hub itself.
-    pub(super) fn provide(
-        &mut self,
-        types: impl IntoIterator<Item = (&'static str, &'static str)>,
-    ) {
-        for (id, description) in types {
-            let provider = Provider {
-                worker: None,
-                description: description.to_owned(),
-            };
-            self.types.insert(id.into(), provider);
         }
     }
 
@@ -317,259 +252,11 @@ impl Table {
         own
     }
 
-    /// Makes a worker the one who tells followers of a trigger type, and tells it of them.
-    pub(super) fn provide_type(
-        &mut self,
-        id: &WorkerId,
-        kind: &str,
-        about: &str,
-    ) -> Result<(), Refusal> {
-        if let Some(provider) = self.types.get(kind)
-            && provider.worker.as_ref() != Some(id)
-        {
-            let owner = provider.worker.clone().unwrap_or_else(|| "hub".into());
-            return Err(Refusal::Taken(owner));
-        }
-        let Some(worker) = self.workers.get_mut(id) else {
-            return Ok(());
-        };
-        if worker.types.len() >= self.max_registrations && !worker.types.contains(kind) {
-            return Err(Refusal::TooMany);
-        }
-        let name: Arc<str> = kind.into();
-        worker.types.insert(name.clone());
-        let provider = Provider {
-            worker: Some(id.clone()),
-            description: cut(about, 8 * 1024),
-        };
-        self.types.insert(name, provider);
-        for (trigger, subscription) in &self.subscriptions {
-            if *subscription.kind == *kind {
-                self.send(id, subscription.message(trigger));
-            }
-        }
-        Ok(())
-    }
-
-    pub(super) fn withdraw_type(&mut self, id: &WorkerId, kind: &str) {
-        let own = self
-            .types
-            .get(kind)
-            .is_some_and(|p| p.worker.as_ref() == Some(id));
-        if own {
-            self.types.remove(kind);
-            if let Some(worker) = self.workers.get_mut(id) {
-                worker.types.remove(kind);
-            }
-        }
-    }
-
-    /// Writes down who follows a trigger type, and tells whoever provides it.
-    pub(super) fn subscribe(
-        &mut self,
-        id: &WorkerId,
-        trigger: &str,
-        kind: &str,
-        function_id: &str,
-        config: Option<&RawValue>,
-        metadata: Option<&RawValue>,
-    ) -> Result<(), Refusal> {
-        let wanted = match (kind == TRIGGER).then(|| Wanted::of(config)) {
-            None => None,
-            Some(Ok(wanted)) => Some(Arc::new(wanted)),
-            Some(Err(reason)) => return Err(Refusal::Config(reason)),
-        };
-        if config.is_some_and(|config| config.get().len() > MAX_ABOUT) {
-            return Err(Refusal::Config(format!("has at most {MAX_ABOUT} bytes")));
-        }
-        let known = self.subscriptions.get(trigger);
-        if let Some(taken) = known
-            && taken.subscriber != *id
-        {
-            return Err(Refusal::Taken(taken.subscriber.clone()));
-        }
-        let Some(worker) = self.workers.get(id) else {
-            return Ok(());
-        };
-        if known.is_none() && worker.triggers.len() >= self.max_registrations {
-            return Err(Refusal::TooMany);
-        }
-        // A worker says it again when it comes back; it means the same subscription.
-        self.unsubscribe(trigger);
-        let Some(worker) = self.workers.get_mut(id) else {
-            return Ok(());
-        };
-        let name: Arc<str> = trigger.into();
-        worker.triggers.insert(name.clone());
-        let subscription = Subscription {
-            subscriber: id.clone(),
-            kind: kind.into(),
-            function_id: function_id.to_owned(),
-            config: owned(config).unwrap_or_else(|| RawValue::NULL.to_owned()),
-            metadata: owned(metadata),
-            wanted,
-        };
-        let of_type = self.by_type.entry(subscription.kind.clone());
-        of_type.or_default().insert(name.clone());
-        let provider = self.types.get(kind).and_then(|p| p.worker.clone());
-        if let Some(provider) = provider {
-            self.send(&provider, subscription.message(trigger));
-        }
-        self.subscriptions.insert(name, subscription);
-        Ok(())
-    }
-
-    /// Ends a subscription that is the worker's own.
-    pub(super) fn unsubscribe_own(&mut self, id: &WorkerId, trigger: &str) {
-        let own = self.subscriptions.get(trigger);
-        if own.is_some_and(|subscription| subscription.subscriber == *id) {
-            if let Some(worker) = self.workers.get_mut(id) {
-                worker.triggers.remove(trigger);
-            }
-            self.unsubscribe(trigger);
-        }
-    }
-
-    fn unsubscribe(&mut self, trigger: &str) {
-        let Some(subscription) = self.subscriptions.remove(trigger) else {
-            return;
-        };
-        if let Some(of_type) = self.by_type.get_mut(&subscription.kind) {
-            of_type.remove(trigger);
-            if of_type.is_empty() {
-                self.by_type.remove(&subscription.kind);
-            }
-        }
-        let provider = self.types.get(&subscription.kind);
-        if let Some(provider) = provider.and_then(|p| p.worker.as_ref()) {
-            let message = Message::UnregisterTrigger {
-                id: trigger,
-                trigger_type: &subscription.kind,
-            };
-            self.send(provider, message.text());
-        }
-    }
-
-    /// Tells a subscriber that its subscription failed.
-    pub(super) fn subscription_failed(&self, from: &WorkerId, trigger: &str, error: &RawValue) {
-        let Some(subscription) = self.subscriptions.get(trigger) else {
-            return;
-        };
-        let provider = self.types.get(&subscription.kind);
-        if provider.and_then(|p| p.worker.as_ref()) == Some(from) {
-            let message = Message::TriggerRegistrationResult {
-                id: trigger,
-                trigger_type: &subscription.kind,
-                function_id: &subscription.function_id,
-                error,
-            };
-            self.send(&subscription.subscriber, message.text());
-        }
-    }
-
-    /// The functions that follow a trigger type; of the state, those that want to hear of a key.
-    pub(super) fn subscribers(&self, kind: &str, row: Option<(&str, &str)>) -> Vec<String> {
-        let followers = self.following(kind).filter(|subscription| match row {
-            Some((scope, key)) => {
-                let wanted = subscription.wanted.as_ref();
-                wanted.is_some_and(|w| w.condition.is_none() && w.fits(scope, key))
-            }
-            None => true,
-        });
-        followers.map(|s| s.function_id.clone()).collect()
-    }
-
-    /// Those that want to hear of a key of the state if another function says so, and that one.
-    pub(super) fn conditional(&self, scope: &str, key: &str) -> Vec<(String, String)> {
-        let followers = self.following(TRIGGER).filter_map(|subscription| {
-            let wanted = subscription.wanted.as_ref()?;
-            let condition = wanted
-                .condition
-                .as_ref()
-                .filter(|_| wanted.fits(scope, key))?;
-            Some((subscription.function_id.clone(), condition.clone()))
-        });
-        followers.collect()
-    }
-
-    fn following(&self, kind: &str) -> impl Iterator<Item = &Subscription> {
-        let of_type = self.by_type.get(kind).into_iter().flatten();
-        of_type.filter_map(|id| self.subscriptions.get(id))
-    }
-
     /// Whether a worker lets what it is given pile up.
     pub(super) fn is_high(&self, id: &str) -> bool {
         self.workers
             .get(id)
             .is_some_and(|worker| worker.outbox.is_high())
-    }
-
-    pub(super) fn calls_of(&self, id: &str) -> usize {
-        self.workers.get(id).map_or(0, |worker| worker.made)
-    }
-
-    /// Writes down that an answer is expected.
-    pub(super) fn expect(&mut self, pending: Pending) -> Uuid {
-        if let Caller::Worker(caller, _) = &pending.caller
-            && let Some(worker) = self.workers.get_mut(caller)
-        {
-            worker.made += 1;
-        }
-        if let Some(worker) = self.workers.get_mut(&pending.target) {
-            worker.given += 1;
-        }
-        let key = Uuid::new_v4();
-        self.pending.insert(key, pending);
-        key
-    }
-
-    fn uncount(&mut self, pending: &Pending) {
-        if let Caller::Worker(caller, _) = &pending.caller
-            && let Some(worker) = self.workers.get_mut(caller)
-        {
-            worker.made = worker.made.saturating_sub(1);
-        }
-        if let Some(worker) = self.workers.get_mut(&pending.target) {
-            worker.given = worker.given.saturating_sub(1);
-        }
-    }
-
-    /// The call a worker answers, if it was given it.
-    pub(super) fn take(&mut self, key: Uuid, from: &WorkerId) -> Option<Pending> {
-        let theirs = self.pending.get(&key).is_some_and(|p| p.target == *from);
-        theirs.then(|| self.forget(key)).flatten()
-    }
-
-    /// Stops expecting an answer.
-    pub(super) fn forget(&mut self, key: Uuid) -> Option<Pending> {
-        let pending = self.pending.remove(&key)?;
-        self.uncount(&pending);
-        Some(pending)
-    }
-
-    /// The calls whose time is up.
-    pub(super) fn overdue(&mut self, now: Instant) -> Vec<Pending> {
-        let over = self
-            .pending
-            .extract_if(|_, pending| pending.deadline <= now);
-        let over: Vec<Pending> = over.map(|(_, pending)| pending).collect();
-        for pending in &over {
-            self.uncount(pending);
-        }
-        over
-    }
-
-    /// Tells whoever waits that there will be no answer.
-    pub(super) fn fail(&self, pending: Pending, error: &CallError) {
-        match pending.caller {
-            Caller::Worker(worker, invocation) => {
-                let error = json!(error).to_string();
-                let function = &pending.function_id;
-                let text = result_text(&invocation, function, Err(&error), Trace::default());
-                self.send(&worker, text);
-            }
-            Caller::Local(tell) => drop(tell.send(Err(error.clone()))),
-        }
     }
 
     /// The functions of all workers.
@@ -629,25 +316,6 @@ impl Table {
         }
         rows.sort_by_key(|(at, _)| *at);
         rows.into_iter().map(|(_, row)| row).collect()
-    }
-
-    pub(super) fn list_types(&self) -> Vec<Value> {
-        let types = self.types.iter();
-        types
-            .map(|(id, provider)| json!({"id": id, "description": provider.description}))
-            .collect()
-    }
-
-    pub(super) fn list_triggers(&self) -> Vec<Value> {
-        let all = self.subscriptions.iter();
-        all.map(|(id, subscription)| {
-            json!({
-                "id": id, "trigger_type": subscription.kind,
-                "function_id": subscription.function_id,
-                "config": value(Some(&subscription.config)),
-            })
-        })
-        .collect()
     }
 }
 
