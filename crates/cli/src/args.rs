@@ -256,7 +256,7 @@ pub(crate) enum Command {
         /// Fail on warnings too
         #[arg(long)]
         strict: bool,
-        /// Put right what can be put right without asking: links of the form iii://x/a::b
+        /// Put right what can be put right without asking: links of the form `iii://x/a::b`
         #[arg(long)]
         fix: bool,
         /// List the rules

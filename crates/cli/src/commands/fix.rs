@@ -114,7 +114,7 @@ fn fix_entry(registry: &Registry, entry: &Entry, output: &Output) -> Result<usiz
     let number = changed.len();
     files.extend(changed.into_iter().map(|(path, text)| (path, text.into())));
     registry.add(scope, vec![NewSkill::from_files(entry.id.clone(), files)?])?;
-    tell(&entry.id.to_string(), output);
+    tell(entry.id.as_str(), output);
     Ok(number)
 }
 

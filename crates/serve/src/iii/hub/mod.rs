@@ -1,7 +1,7 @@
 //! A bus in this process: what an iii engine is to its workers, on embedded state.
 //!
 //! Workers connect over WebSocket and speak the engine's protocol. The hub knows who has which
-//! function and who follows which trigger type ([`table`]), passes calls on, and answers
+//! function and who follows which trigger type (`table`), passes calls on, and answers
 //! `engine::*`, `state::*` and the functions of the registry itself.
 //!
 //! Invariant: nothing here waits for a worker. What is sent to one is queued; a worker that does
