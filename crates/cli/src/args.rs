@@ -15,7 +15,7 @@ Exit codes:
   4  refused: the input broke a rule, nothing was changed
   5  the store is damaged, newer, or busy
   6  the workspace is not trusted
-  7  the file system refused
+  7  the file system or the network refused
   130  interrupted";
 
 /// Keep your agents' skills once, and give them to every agent.
@@ -151,7 +151,7 @@ pub(crate) enum Command {
                             hub is where workers with an iii SDK connect."
     )]
     Serve {
-        /// Folders to serve instead of stores and settings
+        /// Folders to serve instead of stores and settings; what workers register is kept as ever
         #[arg(value_name = "PATH", value_hint = ValueHint::DirPath)]
         paths: Vec<PathBuf>,
         /// The port; 0 takes any that is free
@@ -523,9 +523,9 @@ pub(crate) struct BusArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct UrlArgs {
-    /// Where the bus is
-    #[arg(long, env = "III_URL", default_value = repertoire_serve::iii::DEFAULT_URL)]
-    pub(crate) url: String,
+    /// Where the bus is [default: the hub of the settings, else `ws://127.0.0.1:49134`]
+    #[arg(long, env = "III_URL")]
+    pub(crate) url: Option<String>,
     /// The environment variable that holds a token, if one is needed
     #[arg(long, value_name = "NAME", default_value = "III_TOKEN")]
     pub(crate) token_env: String,

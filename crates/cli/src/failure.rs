@@ -49,6 +49,7 @@ fn call_code(code: &str) -> &'static str {
         "function_not_found" => "function_not_found",
         "disconnected" => "disconnected",
         "timeout" => "timeout",
+        "not_found" => "not_found",
         _ => "call_failed",
     }
 }

@@ -52,7 +52,7 @@ pub(crate) enum Which {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum HubPlace {
-    Port(u16),
+    Port(i64),
     Word(String),
 }
 

@@ -89,9 +89,11 @@ impl SkillId {
         self.0.rsplit('/').next().unwrap_or(&self.0)
     }
 
-    /// The last segment as an Agent Skills name, if it is one.
+    /// The last segment as an Agent Skills name, if it is one and the id can be a path of files.
     pub fn skill_name(&self) -> Option<SkillName> {
-        self.name().parse().ok()
+        // Some systems keep words such as `nul` for devices, wherever they stand.
+        let is_path = self.0.parse::<crate::RelPath>().is_ok();
+        self.name().parse().ok().filter(|_| is_path)
     }
 
     /// The segments, outermost first.
@@ -234,6 +236,15 @@ mod tests {
                 reserved.parse::<SkillId>().unwrap_err().code(),
                 "reserved_id"
             );
+        }
+    }
+
+    #[test]
+    fn an_id_that_is_no_path_has_no_files() {
+        assert!("a/nul-1".parse::<SkillId>().unwrap().skill_name().is_some());
+        for device in ["nul", "con/x", "a/aux"] {
+            let id: SkillId = device.parse().unwrap();
+            assert_eq!(id.skill_name(), None, "{device}");
         }
     }
 

@@ -329,6 +329,8 @@ mod tests {
         fn every_file_has_a_uri_that_leads_back(id in "[a-z]{1,5}(/[a-z]{1,5}){0,3}", path in "[^/]{1,12}(/[^/]{1,12}){0,2}") {
             let Ok(id) = id.parse::<SkillId>() else { return Ok(()) };
             let Ok(path) = path.parse::<RelPath>() else { return Ok(()) };
+            // An id with the name of a device is served under `iii://` only.
+            if id.as_str().parse::<RelPath>().is_err() { return Ok(()) }
             let Uri::Skill(uri) = Uri::file(&id, &path).to_string().parse::<Uri>().unwrap() else {
                 return Err(TestCaseError::fail("not a skill URI"));
             };

@@ -4,7 +4,7 @@
 //! waits for one. Whatever needs it waits until it is there.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     path::PathBuf,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
@@ -169,6 +169,8 @@ pub struct Engine {
     watching: Mutex<Option<Watch>>,
     /// The bus this engine is on, if it is on one.
     bus: OnceLock<OnBus>,
+    /// How often each function is making content right now.
+    pub(crate) making: Mutex<HashMap<String, usize>>,
     /// Functions of workers that are tools, by the tool's name.
     tools: ArcSwap<BTreeMap<String, FunctionTool>>,
     /// Grows with every change of the tools.
@@ -186,6 +188,7 @@ impl Engine {
             stop: CancellationToken::new(),
             watching: Mutex::new(None),
             bus: OnceLock::new(),
+            making: Mutex::default(),
             tools: ArcSwap::default(),
             tools_seq: watch::Sender::new(0),
             instructions: ArcSwapOption::empty(),

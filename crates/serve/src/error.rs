@@ -81,6 +81,10 @@ pub(crate) fn about(uri: &str, error: &Error, unknown: Unknown) -> ErrorData {
     if let Error::Call(error) = error {
         let data = Some(json!({"uri": shown, "code": error.code}));
         return match error.code.as_str() {
+            "function_not_found" if unknown == Unknown::Params => params(format!(
+                "{shown}: {}: is its worker connected?",
+                shorten(&error.message)
+            )),
             "function_not_found" | "no_bus" => missing(uri, unknown),
             _ => ErrorData::internal_error(format!("{shown}: {}", shorten(&error.message)), data),
         };

@@ -3,7 +3,10 @@
 //! What a function makes is served as it is: no link in it is followed, and no address. Whatever
 //! is asked of the bus has a deadline and a size.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
 
 use repertoire_core::{PromptBody, Uri, surface};
 use repertoire_registry::{Content, Entry, PromptEntry, Registry, registered};
@@ -20,6 +23,8 @@ use crate::{
 
 /// The most bytes of what a function makes.
 const MAX_MADE: usize = 4 * 1024 * 1024;
+/// How often one function may be making content at a time.
+const MAX_MAKING: usize = 64;
 /// Files up to this size are read on the spot; larger ones where they keep nobody waiting.
 pub(crate) const SMALL: u64 = 256 * 1024;
 
@@ -83,6 +88,7 @@ impl Engine {
             return Err(CallError::new("no_bus", message).into());
         };
         options.guard.check(function_id)?;
+        let _making = Making::begin(self, function_id)?;
         let made = bus.call(function_id, payload, options.deadline).await?;
         if made.len() > MAX_MADE {
             let message = format!("{function_id}: too large: more than {MAX_MADE} bytes");
@@ -192,6 +198,48 @@ impl Engine {
         };
         options.guard.check(function_id)?;
         Ok(bus.call(function_id, arguments, PATIENCE).await?)
+    }
+}
+
+/// One piece of content that a function is making.
+struct Making<'a> {
+    engine: &'a Engine,
+    function_id: &'a str,
+}
+
+impl<'a> Making<'a> {
+    /// Refuses one more of too many: a function that reads its own address would never end.
+    fn begin(engine: &'a Engine, function_id: &'a str) -> Result<Self> {
+        let mut making = engine.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = making.entry(function_id.to_owned()).or_default();
+        if *now >= MAX_MAKING {
+            let message = format!(
+                "{function_id} is being asked {MAX_MAKING} times already; does it read its own \
+                 address?"
+            );
+            return Err(CallError::new("busy", message).into());
+        }
+        *now += 1;
+        Ok(Self {
+            engine,
+            function_id,
+        })
+    }
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        let mut making = self
+            .engine
+            .making
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(now) = making.get_mut(self.function_id) {
+            *now = now.saturating_sub(1);
+            if *now == 0 {
+                making.remove(self.function_id);
+            }
+        }
     }
 }
 

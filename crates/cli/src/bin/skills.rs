@@ -73,6 +73,11 @@ fn run(args: Args) -> anyhow::Result<()> {
         functions: config.functions(),
         ..WorkerOptions::default()
     };
+    anyhow::ensure!(
+        options.url.starts_with("ws://") || options.url.starts_with("wss://"),
+        "{:?} is no address of an engine: write one such as ws://127.0.0.1:49134",
+        options.url
+    );
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;

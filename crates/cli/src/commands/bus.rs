@@ -4,24 +4,50 @@ use std::{fmt::Write as _, path::Path, process::ExitCode, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use repertoire_core::text::terminal_safe;
-use repertoire_serve::iii::client::Client;
+use repertoire_serve::iii::{DEFAULT_URL, client::Client};
 use serde_json::Value;
 
-use super::{read_input, serve::runtime};
+use super::{read_input, serve::runtime, side::check_url};
 use crate::{
     args::UrlArgs,
     failure::Usage,
     output::{DIM, ID, Output, count, fit, width},
+    settings::Settings,
 };
 
 /// The most bytes of a payload.
 const MAX_PAYLOAD: usize = 64 * 1024 * 1024;
 
+/// Where a bus is, and what to present there.
+pub(crate) struct Place {
+    url: String,
+    token: Option<String>,
+}
+
+impl Place {
+    /// As asked for, else the hub of the settings, else where one usually is.
+    pub(super) fn of(args: UrlArgs, settings: &Settings) -> Result<Self> {
+        let asked = args.url.filter(|url| !url.is_empty());
+        let hub = settings.hub.as_deref().filter(|hub| *hub != "off");
+        let hub = hub.map(|hub| match hub.parse::<u16>() {
+            Ok(port) => format!("ws://127.0.0.1:{port}"),
+            Err(_) => format!("ws://{hub}"),
+        });
+        let url = asked.or(hub).unwrap_or_else(|| DEFAULT_URL.to_owned());
+        check_url(&url)?;
+        let token = std::env::var(&args.token_env).ok();
+        Ok(Self {
+            url,
+            token: token.filter(|token| !token.is_empty()),
+        })
+    }
+}
+
 pub(crate) fn call(
     function: &str,
     payload: &str,
     timeout: Duration,
-    bus: &UrlArgs,
+    bus: &Place,
     output: &Output,
 ) -> Result<ExitCode> {
     let text = match payload {
@@ -46,7 +72,7 @@ pub(crate) fn call(
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn functions(internal: bool, bus: &UrlArgs, output: &Output) -> Result<ExitCode> {
+pub(crate) fn functions(internal: bool, bus: &Place, output: &Output) -> Result<ExitCode> {
     let payload = serde_json::json!({"include_internal": internal});
     let patience = Duration::from_secs(30);
     let mut answer = ask("engine::functions::list", &payload, patience, bus)?;
@@ -85,11 +111,14 @@ pub(crate) fn functions(internal: bool, bus: &UrlArgs, output: &Output) -> Resul
 }
 
 /// Asks a bus one thing.
-fn ask(function: &str, payload: &Value, patience: Duration, bus: &UrlArgs) -> Result<Value> {
-    let token = std::env::var(&bus.token_env).ok();
-    let token = token.filter(|token| !token.is_empty());
+fn ask(function: &str, payload: &Value, patience: Duration, bus: &Place) -> Result<Value> {
+    if function.is_empty() {
+        bail!(Usage(
+            "name a function; `repertoire functions` lists them".to_owned()
+        ));
+    }
     runtime()?.block_on(async {
-        let client = Client::connect(&bus.url, token.as_deref()).await?;
+        let client = Client::connect(&bus.url, bus.token.as_deref()).await?;
         let answer = client.ask(function, &payload.to_string(), patience).await?;
         Ok(serde_json::from_str(&answer)?)
     })

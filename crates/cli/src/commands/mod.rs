@@ -69,6 +69,7 @@ pub(crate) fn run(
 }
 
 /// Runs a command that looks at the catalogue.
+#[allow(clippy::too_many_lines, reason = "one arm a command")]
 fn run_with(command: Command, settings: &Settings, output: &Output) -> Result<ExitCode> {
     match command {
         Command::Tour { paths } => tour::run(&paths, settings, output),
@@ -116,8 +117,16 @@ fn run_with(command: Command, settings: &Settings, output: &Output) -> Result<Ex
             payload,
             timeout,
             bus,
-        } => bus::call(&function, &payload, timeout, &bus, output),
-        Command::Functions { internal, bus } => bus::functions(internal, &bus, output),
+        } => bus::call(
+            &function,
+            &payload,
+            timeout,
+            &bus::Place::of(bus, settings)?,
+            output,
+        ),
+        Command::Functions { internal, bus } => {
+            bus::functions(internal, &bus::Place::of(bus, settings)?, output)
+        }
         Command::Token { command } => token::run(command, settings, output),
         Command::Show { skill } => show::run(&skill, settings, output),
         Command::Cat { uri, prompt } => cat::run(uri.as_deref(), prompt.as_ref(), settings, output),

@@ -30,6 +30,19 @@ pub(super) enum Side {
     Join(String),
 }
 
+/// Refuses an address that no bus can have.
+pub(super) fn check_url(url: &str) -> Result<()> {
+    let rest = url
+        .strip_prefix("ws://")
+        .or_else(|| url.strip_prefix("wss://"));
+    if rest.is_none_or(str::is_empty) {
+        bail!(Usage(format!(
+            "{url:?} is no address of a bus: write one such as ws://127.0.0.1:49134"
+        )));
+    }
+    Ok(())
+}
+
 /// The same, once its port is taken.
 #[derive(Debug)]
 pub(super) enum Bound {
@@ -50,9 +63,11 @@ impl Side {
     /// Reads flags, environment and settings.
     pub(super) fn of(bus: &BusArgs, settings: &Settings) -> Result<Self> {
         if let Some(url) = &bus.join {
+            check_url(url)?;
             return Ok(Self::Join(url.clone()));
         }
-        let place = bus.hub.clone().or_else(|| settings.hub.clone());
+        let asked = bus.hub.clone().filter(|place| !place.is_empty());
+        let place = asked.or_else(|| settings.hub.clone());
         let place = place.unwrap_or_else(|| "127.0.0.1:49134".to_owned());
         if place.eq_ignore_ascii_case("off") {
             return Ok(Self::None);
@@ -62,7 +77,7 @@ impl Side {
         match address.or_else(|_| place.parse::<SocketAddr>()) {
             Ok(address) => Ok(Self::Hub(address)),
             Err(_) => bail!(Usage(format!(
-                "--hub {place:?}: write a port, an address such as 127.0.0.1:49134, or off"
+                "hub {place:?}: write a port, an address such as 127.0.0.1:49134, or off"
             ))),
         }
     }
@@ -150,7 +165,12 @@ impl Bound {
                     ..HubOptions::default()
                 };
                 let hub = Hub::start(engine, options);
-                tokio::spawn(listener.serve(hub.clone(), names.clone(), auth.clone()));
+                // A page that may ask over MCP is not therefore a worker.
+                let names = Names {
+                    hosts: names.hosts.clone(),
+                    origins: Vec::new(),
+                };
+                tokio::spawn(listener.serve(hub.clone(), names, auth.clone()));
                 Running::Hub(hub)
             }
             Self::Join(url) => {
@@ -172,7 +192,7 @@ impl Running {
         match self {
             Self::None => {}
             Self::Hub(hub) => {
-                let _ = tokio::time::timeout(Duration::from_secs(2), hub.emptied()).await;
+                let _ = tokio::time::timeout(Duration::from_secs(2), hub.end()).await;
             }
             Self::Join(worker) => {
                 let _ = tokio::time::timeout(Duration::from_secs(5), worker).await;

@@ -13,7 +13,7 @@ use repertoire_serve::{
     },
 };
 
-use super::serve::runtime;
+use super::{serve::runtime, side::check_url};
 use crate::{interrupt, output::Output, settings::Settings};
 
 pub(crate) fn run(
@@ -39,6 +39,7 @@ pub(crate) fn run(
         sources.prompts.extend(files.prompts);
         options.functions = config.functions();
     }
+    check_url(&options.url)?;
     let runtime = runtime()?;
     runtime.block_on(async {
         let engine = Engine::open(sources, Options::default(), |_| {});

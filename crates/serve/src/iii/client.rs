@@ -71,7 +71,7 @@ impl Client {
                     let body = response.body().as_deref().unwrap_or_default();
                     let body: Value = serde_json::from_slice(body).unwrap_or_default();
                     let message = body["error"]["message"].as_str().unwrap_or_default();
-                    Error::Transport(format!("{url}: {} {message}", response.status()))
+                    Error::Transport(format!("{url}: {}: {message}", response.status()))
                 }
                 other => refuse(&other),
             })?;

@@ -11,7 +11,7 @@ use std::{
 use repertoire_core::{Frontmatter, Guard};
 use repertoire_registry::{AskedBy, Place, Settings, StateFrom};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::functions::FunctionOptions;
 
@@ -19,8 +19,7 @@ use super::functions::FunctionOptions;
 const MAX_BYTES: u64 = 64 * 1024;
 
 /// What a settings file can say. Keys that mean nothing here are ignored.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerConfig {
     /// The scopes of the state that hold skills and prompts.
     pub scopes: Scopes,
@@ -69,7 +68,12 @@ impl WorkerConfig {
     /// Reads a settings file; gives the default, and why, if there is none that can be used.
     pub fn load(path: &Path) -> (Self, Option<String>) {
         match Self::read(path) {
-            Ok(config) => (config, None),
+            Ok((config, problems)) if problems.is_empty() => (config, None),
+            Ok((config, problems)) => {
+                let problems = problems.join("; ");
+                let text = format!("{}: {problems}: going on without it", path.display());
+                (config, Some(text))
+            }
             Err(reason) => {
                 let text = format!("{}: {reason}: going on without it", path.display());
                 (Self::default(), Some(text))
@@ -77,7 +81,7 @@ impl WorkerConfig {
         }
     }
 
-    fn read(path: &Path) -> Result<Self, String> {
+    fn read(path: &Path) -> Result<(Self, Vec<String>), String> {
         let metadata = std::fs::metadata(path).map_err(|error| error.to_string())?;
         if !metadata.is_file() || metadata.len() > MAX_BYTES {
             return Err(format!("no file of at most {MAX_BYTES} bytes"));
@@ -88,7 +92,7 @@ impl WorkerConfig {
             .lines()
             .map(|line| line.split('#').next().unwrap_or_default());
         if body.clone().all(|line| line.trim().is_empty()) {
-            return Ok(Self::default());
+            return Ok((Self::default(), Vec::new()));
         }
         let front = Frontmatter::parse(text, 1).map_err(|error| error.to_string())?;
         let mut object = front.to_json();
@@ -97,15 +101,50 @@ impl WorkerConfig {
         if let Some(Value::Object(scopes)) = object.get_mut("scopes") {
             scopes.retain(|_, value| !value.is_null());
         }
-        let config: Self =
-            serde_json::from_value(Value::Object(object)).map_err(|error| error.to_string())?;
-        if config.scopes.skills.is_empty() || config.scopes.prompts.is_empty() {
-            return Err("a scope must be non-empty".to_owned());
+        Ok(Self::of(object))
+    }
+
+    /// Takes each field that can be used; one that cannot takes no other with it.
+    fn of(mut object: Map<String, Value>) -> (Self, Vec<String>) {
+        let mut problems = Vec::new();
+        let mut config = Self::default();
+        let mut take = |key: &str, set: &mut dyn FnMut(Value) -> Result<(), String>| {
+            if let Some(value) = object.remove(key)
+                && let Err(reason) = set(value)
+            {
+                problems.push(format!("`{key}` {reason}"));
+            }
+        };
+        take("scopes", &mut |value| {
+            let scopes: Scopes = read(value)?;
+            if scopes.skills.is_empty() || scopes.prompts.is_empty() {
+                return Err("must be non-empty".to_owned());
+            }
+            if scopes.skills == scopes.prompts {
+                return Err("must be two different ones".to_owned());
+            }
+            config.scopes = scopes;
+            Ok(())
+        });
+        take("state_timeout_ms", &mut |value| {
+            let millis = read(value)?;
+            if millis == 0 {
+                return Err("must be at least 1".to_owned());
+            }
+            config.state_timeout_ms = millis;
+            Ok(())
+        });
+        for (key, list) in [
+            ("skills", &mut config.skills),
+            ("prompts", &mut config.prompts),
+            ("guard", &mut config.guard),
+        ] {
+            take(key, &mut |value| {
+                *list = read(value)?;
+                Ok(())
+            });
         }
-        if config.scopes.skills == config.scopes.prompts {
-            return Err("skills and prompts need different scopes".to_owned());
-        }
-        Ok(config)
+        (config, problems)
     }
 
     /// How the functions behave by it.
@@ -140,6 +179,10 @@ impl WorkerConfig {
             ..Settings::default()
         }
     }
+}
+
+fn read<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, String> {
+    serde_json::from_value(value).map_err(|error| format!("cannot be used: {error}"))
 }
 
 /// The folder that relative patterns start from.
@@ -213,6 +256,14 @@ mod tests {
             assert_eq!(config, WorkerConfig::default(), "{wrong}");
             assert!(problem.unwrap().contains("config.yaml"), "{wrong}");
         }
+        // What is wrong takes nothing else with it, least of all what guards.
+        let (config, problem) = load("guard: ['ops::']\nstate_timeout_ms: 10s\nskills: docs\n");
+        assert_eq!(config.guard, ["ops::"]);
+        let problem = problem.unwrap();
+        assert!(
+            problem.contains("state_timeout_ms") && problem.contains("skills"),
+            "{problem}"
+        );
         let (_, problem) = WorkerConfig::load(Path::new("/nowhere/config.yaml"));
         assert!(problem.is_some());
     }

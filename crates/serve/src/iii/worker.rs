@@ -25,7 +25,7 @@ use iii_sdk::{
     trigger::{TriggerConfig, TriggerHandler},
 };
 use serde_json::{Value, json};
-use tokio::{runtime::Handle, time::Instant};
+use tokio::{runtime::Handle, sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -133,6 +133,8 @@ pub struct Worker {
     followers: Arc<Followers>,
     /// Tells the functions of this process from those of another one.
     instance: String,
+    /// Whether everybody who follows is known: until then nothing is changed.
+    ready: watch::Sender<bool>,
     stop: CancellationToken,
 }
 
@@ -181,6 +183,7 @@ impl Worker {
             feeder,
             followers: Arc::default(),
             instance: Uuid::new_v4().to_string(),
+            ready: watch::Sender::new(false),
             options,
             stop,
         })
@@ -265,6 +268,7 @@ impl Worker {
                     self.say_why().await;
                     // Whoever still follows is told to us again.
                     self.followers.lock().clear();
+                    self.ready.send_replace(false);
                     link = Link::Down;
                 }
                 continue;
@@ -309,7 +313,16 @@ impl Worker {
     /// somebody else had when it began, it takes as soon as they are free.
     async fn take_role(self: &Arc<Self>, client: &IIIClient, role: Role, owners: Owners) -> Role {
         match (owners.leader, role) {
-            (Leader::Nobody, Role::Unknown | Role::Standby) => Role::Serving(self.step_up(client)),
+            (Leader::Nobody, Role::Unknown | Role::Standby) => {
+                let serving = Role::Serving(self.step_up(client));
+                // Whether they are ours is known at once; callers wait for the rest.
+                match self.owners().await {
+                    Ok(owners) if owners.leader != Leader::Nobody => {
+                        Box::pin(self.take_role(client, serving, owners)).await
+                    }
+                    _ => serving,
+                }
+            }
             (Leader::Nobody | Leader::This, Role::Serving(mut serving)) => {
                 for id in owners.free {
                     self.offer(client, &mut serving, id);
@@ -323,6 +336,12 @@ impl Worker {
                     if !serving.types || owners.types_lost {
                         self.offer_types(client);
                         serving.types = true;
+                    }
+                    if !*self.ready.borrow() {
+                        // Those who follow are told to us before these are answered.
+                        self.round_trip().await;
+                        self.round_trip().await;
+                        self.ready.send_replace(true);
                     }
                 }
                 Role::Serving(serving)
@@ -470,14 +489,25 @@ impl Worker {
             }
         }
         self.followers.lock().clear();
+        self.ready.send_replace(false);
         // The SDK drops what is queued when it shuts down; a round trip makes sure it is not.
+        self.round_trip().await;
+    }
+
+    /// Asks the bus something, to know that everything before has been heard.
+    async fn round_trip(&self) {
         let deadline = Duration::from_secs(2);
-        let listed = self.bus.call("engine::workers::list", json!({}), deadline);
-        let _ = listed.await;
+        let _ = self
+            .bus
+            .call("engine::workers::list", json!({}), deadline)
+            .await;
     }
 
     /// Answers one of the functions.
     async fn answer(&self, id: &str, payload: Value) -> Result<Value, CallError> {
+        let mut ready = self.ready.subscribe();
+        let waited = ready.wait_for(|ready| *ready);
+        let _ = tokio::time::timeout(self.options.functions.deadline, waited).await;
         if self.feeder.has_to_ask() && !id.ends_with("register") {
             self.feeder.catch_up(&*self.bus).await?;
         }

@@ -128,7 +128,12 @@ async fn call_function(
             return CallToolResult::error(vec![ContentBlock::text(message)]);
         }
         Err(error) => {
-            let message = format!("{id}: {}", shorten(&error.to_string()));
+            let words = shorten(&error.to_string());
+            let message = if words.starts_with(id.as_str()) {
+                words
+            } else {
+                format!("{id}: {words}")
+            };
             return CallToolResult::error(vec![ContentBlock::text(message)]);
         }
     };

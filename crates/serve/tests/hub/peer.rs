@@ -24,6 +24,7 @@ pub(crate) struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        self.hub.stop();
         self.engine.shut_down();
     }
 }

@@ -71,6 +71,7 @@ impl Hub {
         let (outbox, waiting) = Outbox::new(limit, self.stop.child_token());
         let (sink, stream) = socket.split();
         let id = self.lock().connect(outbox.clone());
+        tracing::info!(worker = &*id, "connected");
         self.engine.metrics.workers.inc();
         let writer = Writer {
             sink,
@@ -95,6 +96,7 @@ impl Hub {
         }
         self.engine.metrics.workers.dec();
         outbox.stop().cancel();
+        tracing::info!(worker = &*id, "gone");
         if let Some(closing) = outbox.closing() {
             tracing::info!(
                 worker = &*id,
@@ -307,6 +309,12 @@ impl Hub {
         match taken {
             Ok(()) => self.changed.notify_one(),
             Err(Refusal::Taken(owner)) => {
+                tracing::info!(
+                    worker = &**id,
+                    function,
+                    owner = &*owner,
+                    "belongs to another"
+                );
                 let message = Message::RegistrationRejected {
                     code: "FUNCTION_NAMESPACE_CONFLICT",
                     namespace: super::table::NAMESPACE,

@@ -181,7 +181,7 @@ impl Door {
             return refusal(StatusCode::UPGRADE_REQUIRED, "upgrade_required", message);
         };
         let Ok(room) = self.room.clone().try_acquire_owned() else {
-            tracing::warn!("too many workers: one was turned away");
+            tracing::debug!("too many workers: one was turned away");
             let message = "too many connections at a time";
             return refusal(StatusCode::SERVICE_UNAVAILABLE, "busy", message);
         };

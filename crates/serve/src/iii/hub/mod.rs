@@ -120,7 +120,7 @@ impl Hub {
             table: Mutex::new(Table::new(options.max_registrations)),
             functions: OnceLock::new(),
             changed: Notify::new(),
-            stop: engine.stop.child_token(),
+            stop: CancellationToken::new(),
             options,
         });
         let on = hub.options.functions.clone();
@@ -147,11 +147,17 @@ impl Hub {
         self.lock().worker_count()
     }
 
-    /// Waits until every worker is gone, as after a shutdown.
-    pub async fn emptied(&self) {
+    /// Lets every worker go, and nobody in any more; waits until they are gone.
+    pub async fn end(&self) {
+        self.stop.cancel();
         while self.workers() > 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+    }
+
+    /// Stops without waiting.
+    pub fn stop(&self) {
+        self.stop.cancel();
     }
 
     fn myself(&self) -> Option<Arc<Self>> {

@@ -7,7 +7,10 @@ use std::{
 
 use arc_swap::ArcSwapOption;
 use futures::future::BoxFuture;
-use iii_sdk::{Error as SdkError, IIIClient, TriggerAction, protocol::TriggerRequest};
+use iii_sdk::{
+    Error as SdkError, IIIClient, TriggerAction, protocol::TriggerRequest,
+    runtime::IIIConnectionState,
+};
 use serde_json::Value;
 use tokio::runtime::Handle;
 
@@ -49,6 +52,9 @@ impl SdkBus {
         let Some(client) = self.client.load_full() else {
             return Err(CallError::new("disconnected", "not connected to the bus"));
         };
+        if client.get_connection_state() != IIIConnectionState::Connected {
+            return Err(CallError::new("disconnected", "not connected to the bus"));
+        }
         let request = TriggerRequest {
             function_id: function_id.to_owned(),
             payload,
