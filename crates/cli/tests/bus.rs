@@ -226,6 +226,8 @@ fn a_standby_takes_over_and_followers_go_on_hearing() {
         }
         assert!(killed.elapsed() < Duration::from_secs(5));
         second.says("serving");
+        // What was acknowledged by the new one was told to whoever followed the old one.
+        before.hears("two").await;
         let mut after = follow(&url, "f::after");
         // What was registered before is there, and the state still tells.
         let listed = run(home.path(), &url, &["call", "skills::list", "--json"]);
@@ -441,6 +443,79 @@ fn a_hub_with_tokens_asks_for_one() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     });
+}
+
+#[test]
+fn a_hub_that_is_told_to_end_finishes_what_was_accepted() {
+    let home = tempfile::tempdir().unwrap();
+    let (mut server, url) = serve(home.path(), &["--hub", "0", "--tool", "slow::*"]);
+    server.says("workers connect");
+    let mcp = server.said.lock().unwrap().clone();
+    let address = mcp
+        .split("http://")
+        .nth(1)
+        .unwrap()
+        .split('/')
+        .next()
+        .unwrap()
+        .to_owned();
+    let asked = on_runtime(async {
+        let client = register_worker(&url, InitOptions::default());
+        let (begun, mut begins) = mpsc::unbounded_channel();
+        let nap = RegisterFunction::new_async(move |_: Value| {
+            let begun = begun.clone();
+            async move {
+                let _ = begun.send(());
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                Ok::<_, iii_sdk::Error>(json!("rested"))
+            }
+        });
+        client.register_function("slow::nap", nap);
+        let asking = tokio::task::spawn_blocking(move || {
+            let start = Instant::now();
+            loop {
+                let answer = call_tool(&address, "slow__nap");
+                if !answer.contains("not found") || start.elapsed() > WAIT {
+                    return answer;
+                }
+            }
+        });
+        tokio::time::timeout(WAIT, begins.recv()).await.unwrap();
+        server.signal("-INT");
+        let answer = asking.await.unwrap();
+        client.shutdown_async().await;
+        answer
+    });
+    assert!(asked.contains("rested"), "{asked}");
+    let start = Instant::now();
+    while server.child.try_wait().unwrap().is_none() {
+        assert!(start.elapsed() < WAIT, "it does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Calls a tool over HTTP; what comes back, as it is.
+fn call_tool(address: &str, name: &str) -> String {
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+    });
+    let params = json!({"name": name, "arguments": {}, "_meta": meta});
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+    let body = body.to_string();
+    let request = format!(
+        "POST /mcp HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\nAccept: \
+         application/json, text/event-stream\r\nMcp-Protocol-Version: 2026-07-28\r\nMcp-Method: \
+         tools/call\r\nMcp-Name: {name}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(WAIT)).unwrap();
+    std::io::Write::write_all(&mut stream, request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 #[test]

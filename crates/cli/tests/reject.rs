@@ -183,7 +183,6 @@ fn nothing_was_stored(place: &Place, name: &str) {
         "blobs",
         "revisions",
         "state",
-        "state",
     ] {
         let sql = format!("SELECT count(*) FROM {table}");
         let rows: i64 = file.query_row(&sql, [], |row| row.get(0)).unwrap();

@@ -200,6 +200,40 @@ async fn a_provider_that_refuses_is_heard_by_the_subscriber() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn t14_content_that_reads_itself_comes_to_an_end() {
+    let place = start(HubOptions::default()).await;
+    let mut worker = Raw::connect(&place).await;
+    worker.function("demo::self").await;
+    worker.settle().await;
+    let client = place.client().await;
+    let uri = json!({"uri": "iii://fn/demo/self"});
+    let reading = tokio::spawn(async move {
+        let uri = r#"{"uri":"iii://fn/demo/self"}"#;
+        client.ask("skill::fetch", uri, WAIT).await
+    });
+    let mut rounds = 0;
+    while !reading.is_finished() {
+        let heard = tokio::time::timeout(Duration::from_secs(1), worker.hear()).await;
+        let Ok(heard) = heard else { break };
+        let id = heard["invocation_id"].as_str().unwrap();
+        if heard["type"] == "invokefunction" {
+            // Asked for content, it asks for its own.
+            rounds += 1;
+            worker.send(invoke(id, "skill::fetch", uri.clone())).await;
+        } else {
+            let error = &heard["error"];
+            worker
+                .send(json!({"type": "invocationresult", "invocation_id": id, "error": error}))
+                .await;
+        }
+    }
+    let error = reading.await.unwrap().unwrap_err();
+    assert!(error.message.contains("its own address"), "{error:?}");
+    assert_eq!(rounds, 64);
+    place.still_serves().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn t14_slow_content_has_a_deadline() {
     let mut options = HubOptions::default();
     options.functions.deadline = Duration::from_millis(200);
