@@ -62,7 +62,7 @@ fn readme() -> Result<()> {
         .context("the README runs nothing")?
         .split(' ')
         .collect();
-    checked(&mut cargo(&["build", "--release"]))?;
+    checked(&mut cargo(&["build", "--release", "--bin", "repertoire"]))?;
     let home = project().join("target/xtask/home");
     // A home of its own, so that nothing of this machine is shown or changed; and any port, in
     // case the usual one is in use.
