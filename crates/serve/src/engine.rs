@@ -240,6 +240,7 @@ impl Engine {
         std::thread::spawn(move || {
             // What looks at the whole catalogue is done once for many changes.
             let mut looked = Instant::now();
+            let mut pause = Duration::from_secs(1);
             let mut due = false;
             loop {
                 // Short waits, so that the thread ends soon after its engine.
@@ -253,7 +254,8 @@ impl Engine {
                     engine.seq.send_replace(seen);
                 }
                 due |= changed;
-                if due && (!changed || looked.elapsed() > Duration::from_secs(1)) {
+                if due && (!changed || looked.elapsed() > pause.min(Duration::from_secs(10))) {
+                    let begun = Instant::now();
                     // A skill that is no longer taken is not dropped without a word.
                     let now = messages(&follow);
                     for message in now.difference(&known) {
@@ -262,6 +264,8 @@ impl Engine {
                     known = now;
                     engine.keep_instructions();
                     looked = Instant::now();
+                    // A large catalogue is looked at less often.
+                    pause = (begun.elapsed() * 20).max(Duration::from_secs(1));
                     due = false;
                 }
                 if engine.stop.is_cancelled() {

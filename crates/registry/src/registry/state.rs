@@ -70,8 +70,8 @@ impl Registry {
         Ok(None)
     }
 
-    /// Sets a value without waiting: `then` is told which one was there, when the new one is durable
-    /// and in the catalogue.
+    /// Sets a value without waiting: `then` is told which one was there, on the store's thread, when
+    /// the new one is durable. It is in the catalogue after the next [`sync`](Self::sync).
     ///
     /// Changes are made and told in the order in which they are asked for here.
     pub fn state_set_then(
@@ -86,22 +86,7 @@ impl Registry {
         // Here, and not where everybody's writes wait for each other.
         let head = head_of(scope, key, &value);
         let work = move |old: Option<String>| Ok((StateValue { value, head }, old.or(elsewhere)));
-        let then = self.synced(then);
         attached.store.state_update_then(scope, key, work, then)
-    }
-
-    /// Brings the catalogue along before a change is told.
-    fn synced<T>(
-        self: &Arc<Self>,
-        then: impl FnOnce(Result<T>) + Send + 'static,
-    ) -> impl FnOnce(Result<T>) + Send + 'static {
-        let registry = Arc::clone(self);
-        move |done| {
-            then(done.and_then(|answer| {
-                registry.sync_store(registry.primary()?)?;
-                Ok(answer)
-            }));
-        }
     }
 
     /// Makes a value out of the one that is there without waiting, as `state_set_then` sets one.
@@ -120,11 +105,10 @@ impl Registry {
             let head = head_of(&owned_scope, &owned_key, &value);
             Ok((StateValue { value, head }, answer))
         };
-        let then = self.synced(then);
         attached.store.state_update_then(scope, key, work, then)
     }
 
-    /// Deletes a value; `then` is told which, once it is gone from the catalogue too.
+    /// Deletes a value without waiting, as `state_set_then` sets one; `then` is told which.
     ///
     /// Changes are made and told in the order in which they are asked for here.
     pub fn state_delete_then(
@@ -140,7 +124,6 @@ impl Registry {
             then(done.and_then(|old| {
                 let first = registry.primary()?;
                 if old.is_some() {
-                    registry.sync_store(first)?;
                     return Ok(old);
                 }
                 // The next store's thread is another one, so this does not wait for itself.
@@ -148,7 +131,6 @@ impl Registry {
                 for attached in others {
                     let old = attached.store.state_delete(&owned_scope, &owned_key)?;
                     if old.is_some() {
-                        registry.sync_store(attached)?;
                         return Ok(old);
                     }
                 }

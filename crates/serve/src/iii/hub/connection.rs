@@ -67,7 +67,7 @@ impl Hub {
     ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let limit = self.options.max_message + 16 * 1024 * 1024;
+        let limit = self.options.max_message * 2 + 16 * 1024 * 1024;
         let (outbox, waiting) = Outbox::new(limit, self.stop.child_token());
         let (sink, stream) = socket.split();
         let id = self.lock().connect(outbox.clone());
@@ -294,9 +294,18 @@ impl Hub {
         let waits = waits.map(str::to_owned);
         tokio::spawn(async move {
             let answer = answer.await;
-            if let Some(invocation) = waits {
-                outbox.send(answer_text(&invocation, &function, &answer, limit));
+            let Some(invocation) = waits else {
+                return;
+            };
+            let text = answer_text(&invocation, &function, &answer, limit);
+            if text.len() > PIECE {
+                // Several long answers at once are read one after the other.
+                tokio::select! {
+                    () = outbox.lowered() => {}
+                    () = outbox.stop().cancelled() => return,
+                }
             }
+            outbox.send(text);
         });
     }
 

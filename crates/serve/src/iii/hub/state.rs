@@ -217,7 +217,10 @@ impl Hub {
             // Whoever asked may have gone.
             let _ = tell.send(done);
         })?;
-        Ok(told.await.map_err(|_| stopped())??)
+        let done = told.await.map_err(|_| stopped())??;
+        // Not on the store's thread: others wait there to be written.
+        registry.sync()?;
+        Ok(done)
     }
 
     /// Changes a value. Changes are made, and told of, in the order in which this is called.
@@ -246,7 +249,10 @@ impl Hub {
             // Whoever asked may have gone.
             let _ = tell.send(done);
         })?;
-        Ok(told.await.map_err(|_| stopped())??)
+        let done = told.await.map_err(|_| stopped())??;
+        // Not on the store's thread: others wait there to be written.
+        registry.sync()?;
+        Ok(done)
     }
 
     async fn delete(
@@ -264,7 +270,10 @@ impl Hub {
             }
             let _ = tell.send(done);
         })?;
-        Ok(told.await.map_err(|_| stopped())??)
+        let done = told.await.map_err(|_| stopped())??;
+        // Not on the store's thread: others wait there to be written.
+        registry.sync()?;
+        Ok(done)
     }
 
     /// The values of a scope; with a limit, a page of keys and values.
