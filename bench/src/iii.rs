@@ -15,19 +15,17 @@ use anyhow::{Context, Result};
 use repertoire_serve::iii::client::Client;
 use serde_json::{Value, json};
 
-use crate::measure::{compare, median, shown};
+use crate::measure::{compare_rounds, median, shown};
 
 const SIZES: [usize; 4] = [100, 1_000, 10_000, 100_000];
 const IN_FLIGHT: [usize; 2] = [1, 8];
 /// The bytes of a body.
 const BODY: usize = 4096;
-/// How many values the floor takes turns with.
-const FLOOR: usize = 1_000;
 const PATIENCE: Duration = Duration::from_mins(1);
 
 fn rounds() -> usize {
     let quick = std::env::var("REPERTOIRE_BENCH").is_ok_and(|word| word == "quick");
-    if quick { 2 } else { 5 }
+    if quick { 3 } else { 11 }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +39,10 @@ enum Op {
     Index,
 }
 
+/// The size everything is held against.
+const SMALL: usize = 1_000;
+
+/// The index comes last: its answers are megabytes, and the next call would pay for them.
 const OPS: [Op; 7] = [
     Op::Get,
     Op::Set,
@@ -52,6 +54,10 @@ const OPS: [Op; 7] = [
 ];
 
 impl Op {
+    fn at(self) -> usize {
+        self as usize
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Get => "state::get",
@@ -67,8 +73,8 @@ impl Op {
     /// How long one round of it takes.
     fn time(self) -> Duration {
         match self {
-            Self::Index => Duration::from_millis(150),
-            _ => Duration::from_millis(400),
+            Self::Index => Duration::from_millis(100),
+            _ => Duration::from_millis(250),
         }
     }
 
@@ -76,13 +82,12 @@ impl Op {
     fn call(self, n: usize, skills: usize) -> (&'static str, String) {
         // Far apart, so that neighbours in the store are not neighbours in time.
         let any = n.wrapping_mul(7919) % skills;
-        let row = |value: Value| json!({"scope": "floor", "key": format!("k{}", n * 31 % FLOOR), "value": value});
         match self {
-            Self::Get => ("state::get", row(Value::Null).to_string()),
-            Self::Set => {
-                let value = json!({"id": "x", "skill": body(n), "registered_at": "now"});
-                ("state::set", row(value).to_string())
+            Self::Get => {
+                let row = json!({"scope": "floor", "key": id(any)});
+                ("state::get", row.to_string())
             }
+            Self::Set => ("state::set", value(any).to_string()),
             Self::Read => {
                 let uri = json!({"uri": format!("iii://{}", id(any))});
                 ("skills::resources-read", uri.to_string())
@@ -103,6 +108,12 @@ impl Op {
 
 fn id(n: usize) -> String {
     format!("team-{}/skill-{n:06}", n % 97)
+}
+
+/// A value of the floor, which is what a skill is to the store.
+fn value(n: usize) -> Value {
+    let value = json!({"id": id(n), "skill": body(n), "registered_at": "2026-01-01T00:00:00Z"});
+    json!({"scope": "floor", "key": id(n), "value": value})
 }
 
 fn body(n: usize) -> String {
@@ -157,71 +168,107 @@ pub(crate) fn run(program: &Path) -> Result<()> {
         .block_on(measure(program))
 }
 
-async fn measure(program: &Path) -> Result<()> {
-    let home = tempfile::tempdir()?;
-    let hub = Hub::start(program, home.path())?;
-    let client = Arc::new(Client::connect(&hub.1, None).await?);
-    for n in 0..FLOOR {
-        let value = json!({"id": "x", "skill": body(n), "registered_at": "now"});
-        let row = json!({"scope": "floor", "key": format!("k{n}"), "value": value});
-        client.ask("state::set", &row.to_string(), PATIENCE).await?;
+/// The times of every call, round by round.
+type Times = [Vec<Duration>; OPS.len()];
+
+/// One hub and what was measured of it.
+struct Side {
+    hub: Hub,
+    client: Arc<Client>,
+    skills: usize,
+    _home: tempfile::TempDir,
+}
+
+impl Side {
+    async fn start(program: &Path) -> Result<Self> {
+        let home = tempfile::tempdir()?;
+        let hub = Hub::start(program, home.path())?;
+        let client = Arc::new(Client::connect(&hub.1, None).await?);
+        Ok(Self {
+            hub,
+            client,
+            skills: 0,
+            _home: home,
+        })
     }
+
+    async fn grow(&mut self, to: usize) -> Result<()> {
+        fill(&self.client, self.skills, to).await?;
+        self.skills = to;
+        Ok(())
+    }
+}
+
+async fn measure(program: &Path) -> Result<()> {
+    let mut ours = Side::start(program).await?;
+    // What everything costs at a thousand, at the same time as at more.
+    let mut small = Side::start(program).await?;
+    small.grow(SMALL).await?;
     println!("| skills | in flight | {} |", OPS.map(Op::name).join(" | "));
     println!("|---|---|{}", "---|".repeat(OPS.len()));
-    let mut there = 0;
-    let mut all: Vec<(usize, usize, [Duration; OPS.len()])> = Vec::new();
+    let mut ratios = Vec::new();
     let mut largest = 0;
     for size in SIZES {
-        fill(&client, there, size).await?;
-        there = size;
+        ours.grow(size).await?;
         for in_flight in IN_FLIGHT {
-            let mut times: [Vec<Duration>; OPS.len()] = Default::default();
-            for round in 0..rounds() {
-                for (at, op) in OPS.into_iter().enumerate() {
-                    let (time, most) = load(&client, op, size, in_flight, round).await?;
-                    times[at].push(time);
-                    largest = largest.max(most);
+            let sides = if size == SIZES[SIZES.len() - 1] {
+                vec![&ours, &small]
+            } else {
+                vec![&ours]
+            };
+            let (times, most) = rounds_of(&sides, in_flight).await?;
+            largest = largest.max(most);
+            let cells = times[0]
+                .clone()
+                .map(|times| shown(median(times)))
+                .join(" | ");
+            println!("| {size} | {in_flight} | {cells} |");
+            let name = |op: Op| format!("{} at {size}, {in_flight} in flight", op.name());
+            for (op, floor) in [(Op::Read, Op::Get), (Op::Register, Op::Set)] {
+                let pair = (times[0][op.at()].clone(), times[0][floor.at()].clone());
+                ratios.push((name(op), floor.name(), pair));
+            }
+            if let [large, small] = &times[..] {
+                for op in [Op::Read, Op::Register, Op::List, Op::Resources] {
+                    let pair = (large[op.at()].clone(), small[op.at()].clone());
+                    ratios.push((name(op), "the same at 1000", pair));
                 }
             }
-            let medians = times.map(median);
-            let cells = medians.map(shown).join(" | ");
-            println!("| {size} | {in_flight} | {cells} |");
-            all.push((size, in_flight, medians));
         }
     }
     println!("\n| what | ours | peer | theirs | ratio | goal |\n|---|---|---|---|---|---|");
-    let at = |op: Op| OPS.iter().position(|o| *o == op).unwrap_or(0);
-    let of = |size: usize, in_flight: usize, op: Op| {
-        let row = all.iter().find(|row| (row.0, row.1) == (size, in_flight));
-        row.map_or(Duration::ZERO, |row| row.2[at(op)])
-    };
-    for size in SIZES {
-        for in_flight in IN_FLIGHT {
-            let goal = Some(1.5);
-            let name = |op: Op| format!("{} at {size}, {in_flight} in flight", op.name());
-            for (ours, floor) in [(Op::Read, Op::Get), (Op::Register, Op::Set)] {
-                let (a, b) = (of(size, in_flight, ours), of(size, in_flight, floor));
-                compare(&name(ours), a, floor.name(), b, goal);
-            }
-        }
-    }
-    let [.., large] = SIZES;
-    for in_flight in IN_FLIGHT {
-        for op in [Op::Read, Op::Register, Op::List, Op::Resources] {
-            let what = format!("{} at {large}, {in_flight} in flight", op.name());
-            let (a, b) = (of(large, in_flight, op), of(1_000, in_flight, op));
-            compare(&what, a, "the same at 1000", b, Some(1.5));
-        }
+    for (what, peer, (ours, theirs)) in &ratios {
+        compare_rounds(what, ours, peer, theirs, 1.5);
     }
     println!(
         "\nlargest answer: {} bytes; memory of the hub: {} MiB",
         largest,
-        hub.memory() / 1024
+        ours.hub.memory() / 1024
     );
     Ok(())
 }
 
-/// Registers skills until there are so many.
+/// Measures every call on every side, taking turns; gives the largest answer too.
+async fn rounds_of(sides: &[&Side], in_flight: usize) -> Result<(Vec<Times>, usize)> {
+    let mut times: Vec<Times> = vec![Times::default(); sides.len()];
+    let mut largest = 0;
+    let (index, others): (Vec<Op>, Vec<Op>) = OPS.into_iter().partition(|op| *op == Op::Index);
+    for ops in [others, index] {
+        for round in 0..rounds() {
+            for op in &ops {
+                for (side, times) in sides.iter().zip(&mut times) {
+                    let (client, skills) = (&side.client, side.skills);
+                    let (time, most) = load(client, *op, skills, in_flight, round).await?;
+                    times[op.at()].push(time);
+                    largest = largest.max(most);
+                }
+            }
+        }
+    }
+    Ok((times, largest))
+}
+
+/// Registers skills until there are so many, and sets as many values for the floor.
 async fn fill(client: &Arc<Client>, from: usize, to: usize) -> Result<()> {
     let mut waiting = tokio::task::JoinSet::new();
     for n in from..to {
@@ -233,6 +280,8 @@ async fn fill(client: &Arc<Client>, from: usize, to: usize) -> Result<()> {
             let skill = json!({"id": id(n), "skill": body(n)}).to_string();
             // One that cannot be registered shows when it is read.
             let _ = client.ask("skills::register", &skill, PATIENCE).await;
+            let value = value(n).to_string();
+            let _ = client.ask("state::set", &value, PATIENCE).await;
         });
     }
     while let Some(done) = waiting.join_next().await {

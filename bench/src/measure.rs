@@ -30,6 +30,29 @@ pub(crate) fn compare(what: &str, ours: Duration, peer: &str, theirs: Duration, 
     );
 }
 
+/// The same for measurements that took turns: the ratio is the middle of the rounds' ratios, so that
+/// a machine that is slower for a while is slower for both.
+pub(crate) fn compare_rounds(
+    what: &str,
+    ours: &[Duration],
+    peer: &str,
+    theirs: &[Duration],
+    goal: f64,
+) {
+    let pairs = ours.iter().zip(theirs);
+    let mut ratios: Vec<f64> = pairs
+        .map(|(ours, theirs)| ours.as_secs_f64() / theirs.as_secs_f64())
+        .collect();
+    ratios.sort_by(f64::total_cmp);
+    let ratio = ratios.get(ratios.len() / 2).copied().unwrap_or(f64::NAN);
+    let met = if ratio <= goal { "met" } else { "MISSED" };
+    println!(
+        "| {what} | {} | {peer} | {} | {ratio:.2}× | goal ≤ {goal}× {met} |",
+        shown(median(ours.to_vec())),
+        shown(median(theirs.to_vec()))
+    );
+}
+
 pub(crate) fn shown(time: Duration) -> String {
     let micros = time.as_secs_f64() * 1e6;
     if micros < 1000.0 {

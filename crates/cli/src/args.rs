@@ -519,6 +519,9 @@ pub(crate) struct BusArgs {
     /// Leave the functions of the registry to a worker
     #[arg(long, hide = true)]
     pub(crate) bare_hub: bool,
+    /// Do not tell of changes of the state, as some engines do not
+    #[arg(long, hide = true)]
+    pub(crate) silent_state: bool,
 }
 
 #[derive(Debug, clap::Args)]

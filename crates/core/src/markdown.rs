@@ -31,7 +31,7 @@ impl Head {
     /// Reads the head of a markdown text, skipping frontmatter.
     pub fn of(text: &str) -> Self {
         // Nearly every text says what it is in its first lines; only the others are read whole.
-        const PROBE: usize = 8 * 1024;
+        const PROBE: usize = 1024;
         let body = frontmatter::body(text);
         if body.len() > PROBE {
             let end = body[..body.floor_char_boundary(PROBE)].rfind("\n\n");

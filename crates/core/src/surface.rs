@@ -273,11 +273,20 @@ pub fn frontmatter_block(name: &SkillName, description: &str) -> String {
 /// the name and a description from the body is added. `None` if the id's last segment is no Agent
 /// Skills name: such a body is served under `iii://` only.
 pub fn registered_document(id: &SkillId, body: &str) -> Option<String> {
+    registered_document_with(id, body, || Head::of(body))
+}
+
+/// The same, for whoever knows the head of the body already.
+pub fn registered_document_with(
+    id: &SkillId,
+    body: &str,
+    head: impl FnOnce() -> Head,
+) -> Option<String> {
     let name = id.skill_name()?;
     if is_document_of(&name, body).unwrap_or(false) {
         return Some(body.to_owned());
     }
-    let head = Head::of(body);
+    let head = head();
     let description = head
         .summary
         .or(head.title)

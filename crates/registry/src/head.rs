@@ -126,6 +126,13 @@ impl DocumentHead {
     /// Reads a `SKILL.md`; refuses one that no host could use.
     pub(crate) fn of(bytes: &[u8]) -> repertoire_core::Result<Self> {
         let text = utf8(repertoire_core::DOCUMENT, bytes)?;
+        let mut head = Self::untitled(text)?;
+        head.title = Summary::of(text).title.map(Into::into);
+        Ok(head)
+    }
+
+    /// The same without the title, which is the only thing that is not in the frontmatter.
+    fn untitled(text: &str) -> repertoire_core::Result<Self> {
         let front = Frontmatter::parse(frontmatter::split(text)?.yaml, 2)?;
         let field = |key: &str| {
             front
@@ -138,7 +145,7 @@ impl DocumentHead {
         };
         Ok(Self {
             name: field("name")?.into(),
-            title: Summary::of(text).title.map(Into::into),
+            title: None,
             description: one_line(field("description")?).into(),
             frontmatter: serde_json::Value::Object(front.to_json())
                 .to_string()
@@ -248,27 +255,27 @@ impl Head {
 
     /// The head of a body registered at run time.
     pub(crate) fn of_body(id: &SkillId, body: &str, at: &str) -> Self {
-        let document = surface::registered_document(id, body);
+        let summary = Summary::of(body);
+        let document = surface::registered_document_with(id, body, || summary.clone());
         Self {
             registered: Some(Registered {
                 at: at.into(),
                 bytes: body.len() as u64,
             }),
-            ..Self::of_loose(body, document.as_deref())
+            ..Self::of_loose(body, summary, document.as_deref())
         }
     }
 
     /// The head of a loose markdown file: a skill only if it is already a document of that id.
     pub(crate) fn of_markdown(id: &SkillId, body: &str) -> Self {
-        let own = DocumentHead::of(body.as_bytes())
+        let own = DocumentHead::untitled(body)
             .ok()
             .filter(|d| *d.name == *id.name() && id.skill_name().is_some());
-        Self::of_loose(body, own.map(|_| body))
+        Self::of_loose(body, Summary::of(body), own.map(|_| body))
     }
 
-    fn of_loose(body: &str, document: Option<&str>) -> Self {
-        let summary = Summary::of(body);
-        let read = document.and_then(|d| Some((d, DocumentHead::of(d.as_bytes()).ok()?)));
+    fn of_loose(body: &str, summary: Summary, document: Option<&str>) -> Self {
+        let read = document.and_then(|d| Some((d, DocumentHead::untitled(d).ok()?)));
         let file = FileEntry::of(
             RelPath::document(),
             read.as_ref().map_or(body, |r| r.0).as_bytes(),

@@ -3,9 +3,11 @@
 //! A row can also be written by others, who may write anything. What is no skill and no prompt
 //! is kept as state and shown nowhere.
 
+use std::sync::Arc;
+
 use repertoire_core::{Prompt, PromptArgument, PromptBody, PromptName, SkillId};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{json, value::RawValue};
 
 use crate::{
     error::Result,
@@ -19,17 +21,34 @@ pub const PROMPTS: &str = "prompts";
 /// The most bytes of a registered body.
 pub const MAX_BODY: usize = 256 * 1024;
 
-/// The row of a skill, and when it was registered.
+/// A row to keep.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// The row as JSON.
+    pub value: String,
+    /// When it was registered.
+    pub at: String,
+    /// What a listing shows of it, where that is more than the row says.
+    pub(crate) head: Option<Arc<Head>>,
+}
+
+/// The row of a skill that is registered now.
 ///
 /// ```
 /// use repertoire_registry::registered::skill_row;
 ///
-/// let (row, at) = skill_row(&"demo".parse()?, "# Demo\n")?;
-/// assert_eq!(row["skill"], "# Demo\n");
-/// assert_eq!(row["registered_at"], at.as_str());
+/// let row = skill_row(&"demo".parse()?, "# Demo\n")?;
+/// let start = r##"{"id":"demo","skill":"# Demo\n","registered_at":"##;
+/// assert_eq!(row.value, format!("{start}{:?}}}", row.at));
 /// # Ok::<(), repertoire_registry::Error>(())
 /// ```
-pub fn skill_row(id: &SkillId, body: &str) -> Result<(Value, String)> {
+pub fn skill_row(id: &SkillId, body: &str) -> Result<Row> {
+    #[derive(Serialize)]
+    struct Wire<'a> {
+        id: &'a SkillId,
+        skill: &'a str,
+        registered_at: &'a str,
+    }
     let field = |rule: String| repertoire_core::Error::Field {
         field: "skill".to_owned(),
         rule,
@@ -42,12 +61,21 @@ pub fn skill_row(id: &SkillId, body: &str) -> Result<(Value, String)> {
         return Err(field(rule).into());
     }
     let at = crate::store::now();
-    let row = json!({"id": id, "skill": body, "registered_at": at});
-    Ok((row, at))
+    let wire = Wire {
+        id,
+        skill: body,
+        registered_at: &at,
+    };
+    Ok(Row {
+        // Texts under fixed names can always be written.
+        value: serde_json::to_string(&wire).unwrap_or_default(),
+        head: Some(Arc::new(Head::of_body(id, body, &at))),
+        at,
+    })
 }
 
-/// The row of a prompt with its text, if it is static, and when it was registered.
-pub fn prompt_row(prompt: &Prompt, body: Option<&str>) -> Result<(Value, String)> {
+/// The row of a prompt that is registered now, with its text if it is static.
+pub fn prompt_row(prompt: &Prompt, body: Option<&str>) -> Result<Row> {
     prompt.check()?;
     let at = crate::store::now();
     let mut row = json!({
@@ -58,7 +86,11 @@ pub fn prompt_row(prompt: &Prompt, body: Option<&str>) -> Result<(Value, String)
         PromptBody::Static => row["body"] = json!(body.unwrap_or_default()),
     }
     row["registered_at"] = json!(at);
-    Ok((row, at))
+    Ok(Row {
+        value: row.to_string(),
+        at,
+        head: None,
+    })
 }
 
 /// The body a row of skills holds.
@@ -69,6 +101,18 @@ pub fn body_of(value: &str) -> Option<String> {
         skill: String,
     }
     serde_json::from_str::<Row>(value).ok().map(|row| row.skill)
+}
+
+/// The body a row of skills holds, as the JSON text it is kept as.
+pub(crate) fn raw_body_of(value: &str) -> Option<&str> {
+    #[derive(Deserialize)]
+    struct Row<'a> {
+        #[serde(borrow)]
+        skill: &'a RawValue,
+    }
+    let row: Row<'_> = serde_json::from_str(value).ok()?;
+    let raw = row.skill.get();
+    raw.starts_with('"').then_some(raw)
 }
 
 /// What a listing shows of a row of skills.
@@ -139,18 +183,22 @@ mod tests {
     #[test]
     fn rows_read_back_as_they_were_written() {
         let id: SkillId = "a/b".parse().unwrap();
-        let (row, at) = skill_row(&id, "# B\n").unwrap();
-        let (again, head) = skill_of("a/b", &row.to_string()).unwrap();
+        let row = skill_row(&id, "# B\n").unwrap();
+        let (again, head) = skill_of("a/b", &row.value).unwrap();
+        assert_eq!(row.head.as_deref(), Some(&head));
         let registered = head.registered.unwrap();
-        assert_eq!((again, &*registered.at, registered.bytes), (id, &*at, 4));
+        assert_eq!(
+            (again, &*registered.at, registered.bytes),
+            (id, &*row.at, 4)
+        );
         let prompt = Prompt {
             name: "p".parse().unwrap(),
             description: "d".into(),
             arguments: vec![],
             body: PromptBody::Function("x::y".into()),
         };
-        let (row, _) = prompt_row(&prompt, None).unwrap();
-        assert_eq!(prompt_of("p", &row.to_string()).unwrap().prompt, prompt);
+        let row = prompt_row(&prompt, None).unwrap();
+        assert_eq!(prompt_of("p", &row.value).unwrap().prompt, prompt);
     }
 
     #[test]

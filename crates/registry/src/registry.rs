@@ -10,6 +10,7 @@ mod write;
 
 use std::{
     borrow::Cow,
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
@@ -47,6 +48,8 @@ struct Attached {
     trusted: Trusted,
     store: Arc<Store>,
     seen: Mutex<i64>,
+    /// What was registered here and is not in the catalogue yet, by the number of its event.
+    fresh: Mutex<BTreeMap<i64, Arc<Head>>>,
 }
 
 /// All skills from all sources.
@@ -206,6 +209,7 @@ impl Registry {
             trusted,
             store,
             seen: Mutex::new(0),
+            fresh: Mutex::default(),
         });
     }
 

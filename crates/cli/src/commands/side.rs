@@ -11,7 +11,7 @@ use repertoire_serve::{
     iii::{
         Hub, HubOptions,
         functions::FunctionOptions,
-        hub::{HubListener, Skills},
+        hub::{HubListener, Skills, StateTrigger},
         worker::{Worker, WorkerOptions},
     },
 };
@@ -161,6 +161,11 @@ impl Bound {
                         Skills::Elsewhere
                     } else {
                         Skills::Here
+                    },
+                    state: if bus.silent_state {
+                        StateTrigger::Missing
+                    } else {
+                        StateTrigger::Provided
                     },
                     ..HubOptions::default()
                 };

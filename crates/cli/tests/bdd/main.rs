@@ -20,7 +20,10 @@
 )]
 
 mod bus;
+#[path = "../process/mod.rs"]
+mod process;
 mod report;
+mod standby;
 mod steps;
 
 use std::process::ExitCode;

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use cucumber::{gherkin::Step, given, then, when};
+use futures::StreamExt as _;
 use iii_sdk::{
     Error as SdkError, RegisterFunction, protocol::RegisterTriggerInput, runtime::FunctionRef,
     trigger::Trigger,
@@ -15,7 +16,10 @@ use repertoire_core::{
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::bus::{self, Failed, WAIT, shared};
+use crate::{
+    bus::{self, Failed, WAIT, shared},
+    standby::Own,
+};
 
 struct Subscriber {
     heard: mpsc::UnboundedReceiver<Value>,
@@ -29,6 +33,8 @@ pub(crate) struct World {
     markdown: String,
     functions: Vec<FunctionRef>,
     subscribers: Vec<Subscriber>,
+    /// A bus of the scenario's own.
+    pub(crate) own: Option<Own>,
 }
 
 impl std::fmt::Debug for World {
@@ -46,6 +52,7 @@ impl World {
             markdown: String::new(),
             functions: Vec::new(),
             subscribers: Vec::new(),
+            own: None,
         }
     }
 
@@ -59,6 +66,9 @@ impl World {
                 trigger.unregister();
             }
         }
+        if let Some(own) = self.own.take() {
+            own.end().await;
+        }
         if std::panic::catch_unwind(shared).is_err() {
             return;
         }
@@ -67,11 +77,9 @@ impl World {
             ("prompts::list", "prompts", "name", "prompts::unregister"),
         ] {
             let listed = bus::call(list, json!({})).await.unwrap();
-            for row in listed[rows].as_array().unwrap() {
-                if row["origin"] == "state" {
-                    bus::call(remove, json!({key: row[key]})).await.unwrap();
-                }
-            }
+            let rows = listed[rows].as_array().unwrap().iter();
+            let ours = rows.filter(|row| row["origin"] == "state");
+            at_once(ours.map(|row| (remove, json!({key: row[key]})))).await;
         }
         let files = &shared().files;
         let mut had = false;
@@ -389,6 +397,51 @@ async fn many_skills(_: &mut World, number: usize) {
         let payload = json!({"id": format!("s{n:03}"), "skill": format!("# {n}")});
         bus::call("skills::register", payload).await.unwrap();
     }
+}
+
+/// Makes many calls, some of them at a time.
+async fn at_once(calls: impl Iterator<Item = (&str, Value)>) {
+    futures::stream::iter(calls)
+        .map(|(function, payload)| bus::call(function, payload))
+        .buffer_unordered(32)
+        .for_each(|answer| async move { assert!(answer.is_ok(), "{answer:?}") })
+        .await;
+}
+
+#[given(regex = r"^(\d+) skills with ids and titles as long as they may be$")]
+async fn long_skills(_: &mut World, number: usize) {
+    // Each of four bytes, so that a row is several kilobytes.
+    let body = format!("# {}\n", "🦀".repeat(140));
+    let skills = (0..number).map(|n| {
+        let segments = "/".to_owned() + &"x".repeat(63);
+        let id = format!("long-{n:08}{}", segments.repeat(15));
+        ("skills::register", json!({"id": id, "skill": body}))
+    });
+    at_once(skills).await;
+}
+
+#[then(regex = r"^the answer has fewer than (\d+) bytes$")]
+fn fewer_bytes(world: &mut World, most: usize) {
+    let bytes = world.result().to_string().len();
+    assert!(bytes < most, "{bytes}");
+}
+
+#[then(regex = r#"^following its cursor, "([^"]*)" has (\d+) rows of "([^"]*)" in all$"#)]
+async fn all_rows(world: &mut World, function: String, number: usize, key: String) {
+    let mut names = Vec::new();
+    loop {
+        let rows = world.result()[key.as_str()].as_array().unwrap();
+        names.extend(rows.iter().map(|row| row["name"].to_string()));
+        let cursor = world.result()["next_cursor"].clone();
+        if cursor.is_null() {
+            break;
+        }
+        world.call(&function, json!({"cursor": cursor})).await;
+    }
+    let rows = names.len();
+    names.sort();
+    names.dedup();
+    assert_eq!((names.len(), rows), (number, number));
 }
 
 #[given(regex = r"^a skill at each of (\d+) levels$")]

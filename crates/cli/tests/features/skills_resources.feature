@@ -28,6 +28,15 @@ Feature: Reading resources
     When I ask for the next page of "skills::resources-list"
     Then the result at "/resources/0/uri" is "iii://s002"
 
+  Scenario: A listing that would be too long for one answer is the first page
+    Given 4000 skills with ids and titles as long as they may be
+    When I call "skills::resources-list" with:
+      """
+      {}
+      """
+    Then the answer has fewer than 8388608 bytes
+    And following its cursor, "skills::resources-list" has 4001 rows of "resources" in all
+
   Scenario: Templates
     When I call "skills::resources-templates" with:
       """

@@ -179,6 +179,14 @@ impl Registry {
         let Some(last) = events.last().map(|event| event.seq) else {
             return Ok(());
         };
+        let mut fresh = {
+            let mut fresh = attached
+                .fresh
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            let later = fresh.split_off(&(last + 1));
+            std::mem::replace(&mut *fresh, later)
+        };
         let mut changes = Vec::new();
         let mut remotes = false;
         for event in events {
@@ -193,6 +201,13 @@ impl Registry {
                     });
                 }
                 "state:skills" if attached.trusted == Trusted::Yes && self.keeps_state() => {
+                    let own = fresh.remove(&event.seq).zip(event.id.parse().ok());
+                    if let Some((head, id)) = own
+                        && self.is_primary(attached)
+                    {
+                        changes.push(put_registered(attached, id, head, Again::Tell));
+                        continue;
+                    }
                     let change = self.registered_change(&event.id, Again::Tell, None)?;
                     changes.extend(told(change, event.removed, attached.scope));
                 }
@@ -266,12 +281,17 @@ fn put_package(attached: &Attached, id: SkillId, head: Head, again: Again) -> Ch
     Change::PutSkill(entry, again)
 }
 
-fn put_registered(attached: &Attached, id: SkillId, head: Head, again: Again) -> Change {
+fn put_registered(
+    attached: &Attached,
+    id: SkillId,
+    head: impl Into<Arc<Head>>,
+    again: Again,
+) -> Change {
     let entry = Entry {
         id,
         origin: Origin::State,
         trusted: Trusted::Yes,
-        head: Arc::new(head),
+        head: head.into(),
         location: Location::State(attached.scope),
     };
     Change::PutSkill(entry, again)

@@ -17,7 +17,7 @@ use crate::{
     error::{Error, Result},
     head::utf8,
     origin::{Origin, Scope, Trusted},
-    registered::{PROMPTS, SKILLS, body_of, prompt_of},
+    registered::{PROMPTS, SKILLS, body_of, prompt_of, raw_body_of},
     remote,
     source::{Location, Notice},
 };
@@ -108,6 +108,20 @@ impl Registry {
             Location::State(scope) => Ok(self.registered_body(*scope, &entry.id)?.into()),
             _ => self.file(entry, &RelPath::document()),
         }
+    }
+
+    /// The body of a registered skill as a JSON text, for whoever writes it into one; `None` if
+    /// the skill is none of the stores'.
+    pub fn body_json(&self, id: &SkillId) -> Result<Option<String>> {
+        let snapshot = self.snapshot();
+        let Some(Location::State(scope)) = snapshot.get(id).map(|entry| &entry.location) else {
+            return Ok(None);
+        };
+        let row = self
+            .attached(*scope)?
+            .store
+            .state_get(SKILLS, id.as_str())?;
+        Ok(row.and_then(|row| raw_body_of(&row).map(str::to_owned)))
     }
 
     /// One file of a skill, as `skill://<id>/<path>` serves it.

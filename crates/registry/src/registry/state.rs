@@ -3,14 +3,20 @@
 //! The rows of two scopes are registered skills and prompts. Whoever changes one, and however,
 //! changes the catalogue with it.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::HashSet,
+    sync::{Arc, PoisonError},
+};
+
+use serde_json::json;
 
 use super::{Attached, Registry};
 use crate::{
     catalogue::{Again, Change, Entry, PromptEntry},
     error::Result,
+    head::Head,
     origin::{Origin, Trusted},
-    registered::{SKILLS, prompt_of, skill_of},
+    registered::{Row, SKILLS, prompt_of, skill_of},
     settings::StateFrom,
     source::Location,
     store::StateValue,
@@ -81,11 +87,45 @@ impl Registry {
         value: String,
         then: impl FnOnce(Result<Option<String>>) + Send + 'static,
     ) -> Result<()> {
+        // Here, and not where everybody's writes wait for each other.
+        let skill = (scope == SKILLS).then(|| skill_of(key, &value)).flatten();
+        let head = skill.map(|(_, head)| Arc::new(head));
+        self.put_then(scope, key, value, head, then)
+    }
+
+    /// Keeps a row of registered content without waiting, as `state_set_then` sets a value.
+    pub fn state_keep_then(
+        self: &Arc<Self>,
+        scope: &str,
+        key: &str,
+        row: Row,
+        then: impl FnOnce(Result<Option<String>>) + Send + 'static,
+    ) -> Result<()> {
+        let head = row.head.filter(|_| scope == SKILLS);
+        self.put_then(scope, key, row.value, head, then)
+    }
+
+    fn put_then(
+        self: &Arc<Self>,
+        scope: &str,
+        key: &str,
+        value: String,
+        fresh: Option<Arc<Head>>,
+        then: impl FnOnce(Result<Option<String>>) + Send + 'static,
+    ) -> Result<()> {
         let attached = self.primary()?;
         let elsewhere = self.elsewhere(attached, scope, key)?;
-        // Here, and not where everybody's writes wait for each other.
-        let head = head_of(scope, key, &value);
+        let head = fresh.as_ref().map(|head| json!(head).to_string());
         let work = move |old: Option<String>| Ok((StateValue { value, head }, old.or(elsewhere)));
+        let registry = Arc::clone(self);
+        let then = move |done: Result<(Option<String>, i64)>| {
+            if let (Ok((_, seq)), Some(head), Ok(here)) = (&done, fresh, registry.primary()) {
+                // So that nobody has to read it back.
+                let mut fresh = here.fresh.lock().unwrap_or_else(PoisonError::into_inner);
+                fresh.insert(*seq, head);
+            }
+            then(done.map(|(old, _)| old));
+        };
         attached.store.state_update_then(scope, key, work, then)
     }
 
@@ -105,6 +145,7 @@ impl Registry {
             let head = head_of(&owned_scope, &owned_key, &value);
             Ok((StateValue { value, head }, answer))
         };
+        let then = move |done: Result<(T, i64)>| then(done.map(|(answer, _)| answer));
         attached.store.state_update_then(scope, key, work, then)
     }
 
@@ -311,5 +352,5 @@ fn fed(scope: Feed, key: &str, value: Option<&str>, again: Again) -> Option<Chan
 fn head_of(scope: &str, key: &str, value: &str) -> Option<String> {
     // Prompts are small enough to be read whole.
     let skill = (scope == SKILLS).then(|| skill_of(key, value)).flatten();
-    skill.map(|(_, head)| serde_json::json!(head).to_string())
+    skill.map(|(_, head)| json!(head).to_string())
 }

@@ -64,8 +64,8 @@ impl Registry {
 
     /// Registers a markdown body under an id, in place of any that is there.
     pub fn register(&self, id: &SkillId, body: &str) -> Result<()> {
-        let (row, _) = registered::skill_row(id, body)?;
-        self.state_set(SKILLS, id.as_str(), row.to_string())?;
+        let row = registered::skill_row(id, body)?;
+        self.state_set(SKILLS, id.as_str(), row.value)?;
         Ok(())
     }
 
@@ -131,8 +131,8 @@ impl Registry {
 
     /// Stores a prompt in place of any of its name.
     pub fn put_prompt(&self, prompt: &Prompt, body: Option<&str>) -> Result<()> {
-        let (row, _) = registered::prompt_row(prompt, body)?;
-        self.state_set(PROMPTS, prompt.name.as_str(), row.to_string())?;
+        let row = registered::prompt_row(prompt, body)?;
+        self.state_set(PROMPTS, prompt.name.as_str(), row.value)?;
         Ok(())
     }
 

@@ -23,7 +23,8 @@ impl Store {
                 "INSERT OR REPLACE INTO approvals VALUES (?1, ?2, ?3, ?4)",
                 params![kind, subject, binding, now()],
             )?;
-            events::record(c, "put", "approval", &subject)
+            events::record(c, "put", "approval", &subject)?;
+            Ok(())
         })
     }
 

@@ -22,7 +22,9 @@ pub struct StoreEvent {
 }
 
 /// Writes down a change, in the transaction that makes it.
-pub(super) fn record(connection: &Connection, op: &str, kind: &str, id: &str) -> Result<()> {
+///
+/// Gives its number.
+pub(super) fn record(connection: &Connection, op: &str, kind: &str, id: &str) -> Result<i64> {
     connection
         .prepare_cached("INSERT INTO events (op, kind, id, at) VALUES (?1, ?2, ?3, ?4)")?
         .execute(params![op, kind, id, now()])?;
@@ -33,7 +35,7 @@ pub(super) fn record(connection: &Connection, op: &str, kind: &str, id: &str) ->
             .prepare_cached("DELETE FROM events WHERE seq <= ?1")?
             .execute([seq - KEEP])?;
     }
-    Ok(())
+    Ok(seq)
 }
 
 impl Store {

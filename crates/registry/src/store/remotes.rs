@@ -31,7 +31,8 @@ impl Store {
                  ON CONFLICT DO UPDATE SET target = ?2, listing = NULL, listed_at = NULL",
                 params![label, target, now()],
             )?;
-            events::record(c, "put", "remote", &label)
+            events::record(c, "put", "remote", &label)?;
+            Ok(())
         })
     }
 

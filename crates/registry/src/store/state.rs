@@ -39,17 +39,17 @@ impl Store {
         key: &str,
         work: impl FnOnce(Option<String>) -> Result<(StateValue, T)> + Send + 'static,
     ) -> Result<T> {
-        self.write(update(scope, key, work))
+        Ok(self.write(update(scope, key, work))?.0)
     }
 
     /// The same, without waiting: `then` is told when it is durable, on the writer's thread, in
-    /// the order of the writes.
+    /// the order of the writes, with the number of its event.
     pub fn state_update_then<T: Send + 'static>(
         &self,
         scope: &str,
         key: &str,
         work: impl FnOnce(Option<String>) -> Result<(StateValue, T)> + Send + 'static,
-        then: impl FnOnce(Result<T>) + Send + 'static,
+        then: impl FnOnce(Result<(T, i64)>) + Send + 'static,
     ) -> Result<()> {
         self.writer()?.enqueue(update(scope, key, work), then)
     }
@@ -151,7 +151,7 @@ fn update<T>(
     scope: &str,
     key: &str,
     work: impl FnOnce(Option<String>) -> Result<(StateValue, T)> + Send + 'static,
-) -> impl FnOnce(&Connection) -> Result<T> + Send + 'static {
+) -> impl FnOnce(&Connection) -> Result<(T, i64)> + Send + 'static {
     let (scope, key) = (scope.to_owned(), key.to_owned());
     move |c| {
         let old: Option<String> = c
@@ -165,8 +165,8 @@ fn update<T>(
              ON CONFLICT DO UPDATE SET updated_at = ?3, head = ?4, value = ?5",
         )?
         .execute(params![scope, key, now(), new.head, new.value])?;
-        events::record(c, "put", &kind(&scope), &key)?;
-        Ok(answer)
+        let seq = events::record(c, "put", &kind(&scope), &key)?;
+        Ok((answer, seq))
     }
 }
 

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use repertoire_registry::registered::Row;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Why a call failed: a code and a message, nothing else.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
@@ -51,6 +52,23 @@ pub trait Bus: Send + Sync + std::fmt::Debug {
         payload: Value,
         deadline: Duration,
     ) -> BoxFuture<'a, Answer>;
+
+    /// Keeps a row of registered content in the state.
+    fn keep<'a>(
+        &'a self,
+        scope: &'a str,
+        key: &'a str,
+        row: Row,
+        deadline: Duration,
+    ) -> BoxFuture<'a, Result<(), CallError>> {
+        Box::pin(async move {
+            let value: Value = serde_json::from_str(&row.value)
+                .map_err(|error| CallError::new("internal", format!("not JSON: {error}")))?;
+            let payload = json!({"scope": scope, "key": key, "value": value});
+            self.call("state::set", payload, deadline).await?;
+            Ok(())
+        })
+    }
 
     /// Calls a function and does not wait.
     fn fire(&self, function_id: &str, payload: &Value);

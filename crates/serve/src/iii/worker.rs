@@ -41,6 +41,8 @@ use crate::engine::{Engine, FunctionTool};
 
 /// How often a standby looks whether it is needed, and a worker whether it still serves.
 const LOOK: Duration = Duration::from_secs(1);
+/// How often the state is read again where the bus does not tell of its changes.
+const READ_AGAIN: Duration = Duration::from_secs(5);
 /// How often the connection is looked at.
 const TICK: Duration = Duration::from_millis(250);
 
@@ -250,6 +252,7 @@ impl Worker {
         let mut role = Role::Unknown;
         let mut link = Link::New;
         let mut next_look = Instant::now();
+        let mut last_read = Instant::now();
         loop {
             tokio::select! {
                 () = tokio::time::sleep(TICK) => {}
@@ -284,7 +287,15 @@ impl Worker {
                     told = true;
                 }
                 link = Link::Up;
+                last_read = Instant::now();
                 tracing::info!(url = self.options.url, "connected to the bus");
+            }
+            // Calls read it themselves; whoever asks over MCP does not.
+            if self.feeder.has_to_ask() && last_read.elapsed() >= READ_AGAIN {
+                last_read = Instant::now();
+                if let Err(error) = self.feeder.catch_up(&*self.bus).await {
+                    tracing::warn!(%error, "the state could not be read");
+                }
             }
             if Instant::now() >= next_look {
                 next_look = Instant::now() + LOOK;

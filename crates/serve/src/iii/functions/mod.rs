@@ -14,7 +14,7 @@ use std::{
 };
 
 use repertoire_core::Guard;
-use repertoire_registry::{Origin, Registry};
+use repertoire_registry::{Origin, Registry, registered::Row};
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -257,11 +257,9 @@ impl Functions {
     }
 
     /// Keeps a row through the bus.
-    async fn keep(&self, scope: &str, key: &str, value: Value) -> Result<(), CallError> {
-        let payload = serde_json::json!({"scope": scope, "key": key, "value": value});
+    async fn keep(&self, scope: &str, key: &str, row: Row) -> Result<(), CallError> {
         let deadline = self.options.deadline;
-        self.bus.call("state::set", payload, deadline).await?;
-        Ok(())
+        self.bus.keep(scope, key, row, deadline).await
     }
 
     /// Takes a row away; says whether there was one.

@@ -164,7 +164,8 @@ impl Functions {
                 .collect(),
             body: PromptBody::Function(function_id.to_owned()),
         };
-        let (row, registered_at) = registered::prompt_row(&prompt, None)?;
+        let row = registered::prompt_row(&prompt, None)?;
+        let registered_at = row.at.clone();
         self.options.guard.check(function_id)?;
         let name = prompt.name.to_string();
         self.keep(&self.options.prompts, &name, row).await?;

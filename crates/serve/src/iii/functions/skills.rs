@@ -139,7 +139,8 @@ pub(super) struct Fetch {
 impl Functions {
     pub(super) async fn register_skill(&self, input: Register) -> Answer {
         let id: SkillId = input.id.parse()?;
-        let (row, registered_at) = registered::skill_row(&id, &input.skill)?;
+        let row = registered::skill_row(&id, &input.skill)?;
+        let registered_at = row.at.clone();
         self.keep(&self.options.skills, id.as_str(), row).await?;
         output(&Registered {
             id: id.to_string(),
@@ -158,6 +159,15 @@ impl Functions {
 
     pub(super) async fn read(&self, registry: &Catalogue, input: &Read) -> Answer {
         let parsed = parse(input.uri.trim())?;
+        if let Uri::Body(id) = &parsed
+            && let Some(body) = registry.body_json(id)?
+        {
+            // Kept as JSON and answered as JSON: nothing of it is read in between.
+            let uri = output(&input.uri.trim())?;
+            return Ok(format!(
+                r#"{{"contents":[{{"uri":{uri},"mimeType":"text/markdown","text":{body}}}]}}"#
+            ));
+        }
         let (mime, text) = self.text(registry, &parsed).await?;
         output(&Contents {
             contents: [Content {

@@ -11,7 +11,7 @@ use super::{
         bus::{Answer, CallError},
         functions::{self, TRIGGER_TYPES},
     },
-    Hub, Skills, state,
+    Hub, HubOptions, Skills, StateTrigger, state,
     table::{NAMESPACE, Refusal, WorkerId},
 };
 
@@ -38,12 +38,16 @@ pub(super) fn is_reserved(id: &str) -> bool {
 }
 
 /// The trigger types the hub provides itself.
-pub(super) fn trigger_types(skills: Skills) -> Vec<(&'static str, &'static str)> {
-    let mut types = vec![(
-        state::TRIGGER,
-        "Fires when a value of the state changes: config {scope?, key?, condition_function_id?}.",
-    )];
-    if skills == Skills::Here {
+pub(super) fn trigger_types(options: &HubOptions) -> Vec<(&'static str, &'static str)> {
+    let mut types = Vec::new();
+    if options.state == StateTrigger::Provided {
+        types.push((
+            state::TRIGGER,
+            "Fires when a value of the state changes: config {scope?, key?, \
+             condition_function_id?}.",
+        ));
+    }
+    if options.skills == Skills::Here {
         types.extend(TRIGGER_TYPES.map(|kind| (kind.id, kind.about)));
     }
     types

@@ -20,6 +20,7 @@ use std::{
 };
 
 use futures::future::BoxFuture;
+use repertoire_registry::registered::Row;
 use serde_json::{Value, value::RawValue};
 use tokio::{
     runtime::Handle,
@@ -48,6 +49,17 @@ pub enum Skills {
     Elsewhere,
 }
 
+/// Whether the hub tells of changes of its state.
+///
+/// Not every engine does; a hub that does not is how workers are tried out on one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StateTrigger {
+    /// There is a trigger type `state`.
+    Provided,
+    /// There is none.
+    Missing,
+}
+
 /// What the hub allows, and how much of it.
 #[derive(Debug, Clone)]
 pub struct HubOptions {
@@ -71,6 +83,8 @@ pub struct HubOptions {
     pub functions: FunctionOptions,
     /// Whether they are here.
     pub skills: Skills,
+    /// Whether changes of the state are told.
+    pub state: StateTrigger,
 }
 
 impl Default for HubOptions {
@@ -86,6 +100,7 @@ impl Default for HubOptions {
             tools: Vec::new(),
             functions: FunctionOptions::default(),
             skills: Skills::Here,
+            state: StateTrigger::Provided,
         }
     }
 }
@@ -104,6 +119,7 @@ pub struct Hub {
     runtime: Handle,
     /// Rung when functions come or go.
     changed: Notify,
+    written: state::Written,
     stop: CancellationToken,
 }
 
@@ -120,6 +136,7 @@ impl Hub {
             table: Mutex::new(Table::new(options.max_registrations)),
             functions: OnceLock::new(),
             changed: Notify::new(),
+            written: state::Written::default(),
             stop: CancellationToken::new(),
             options,
         });
@@ -129,8 +146,7 @@ impl Hub {
             let _ = hub.functions.set(functions);
         }
         engine.join(hub.clone(), on);
-        hub.lock()
-            .provide(builtin::trigger_types(hub.options.skills));
+        hub.lock().provide(builtin::trigger_types(&hub.options));
         tokio::spawn(hub.clone().tell_changes());
         tokio::spawn(hub.clone().look_after());
         tokio::spawn(hub.clone().offer_tools());
@@ -369,6 +385,16 @@ impl Bus for Hub {
                 }
             }
         })
+    }
+
+    fn keep<'a>(
+        &'a self,
+        scope: &'a str,
+        key: &'a str,
+        row: Row,
+        _deadline: Duration,
+    ) -> BoxFuture<'a, Result<(), CallError>> {
+        Box::pin(self.keep_row(scope, key, row))
     }
 
     fn fire(&self, function_id: &str, payload: &Value) {

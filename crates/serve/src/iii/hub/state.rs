@@ -1,9 +1,12 @@
 //! `state::*`: values by scope and key, durable when they are acknowledged, and the `state`
 //! trigger type that tells of their changes.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
-use repertoire_registry::{Registry, StateLimit};
+use repertoire_registry::{Registry, StateLimit, registered};
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 use tokio::sync::oneshot;
@@ -14,7 +17,7 @@ use super::{
         ops::{self, Op, OpError},
         protocol::{MAX_DEPTH, depth},
     },
-    Hub,
+    Hub, StateTrigger,
     builtin::input,
 };
 
@@ -88,6 +91,29 @@ impl Wanted {
     }
 }
 
+/// Brings the catalogue along after writes: one look for all that were written before it.
+///
+/// Not on the store's thread, where others wait to be written.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    asked: AtomicU64,
+    /// Up to which one the catalogue is known to have come.
+    followed: tokio::sync::Mutex<u64>,
+}
+
+impl Written {
+    async fn follow(&self, registry: &Registry) -> Result<(), CallError> {
+        let mine = self.asked.fetch_add(1, Ordering::AcqRel) + 1;
+        let mut followed = self.followed.lock().await;
+        if *followed < mine {
+            let all = self.asked.load(Ordering::Acquire);
+            registry.sync()?;
+            *followed = all;
+        }
+        Ok(())
+    }
+}
+
 fn check(what: &str, text: &str) -> Result<(), CallError> {
     let refuse = |rule: String| Err(CallError::new("invalid_request", format!("{what}: {rule}")));
     if text.is_empty() {
@@ -98,6 +124,9 @@ fn check(what: &str, text: &str) -> Result<(), CallError> {
     }
     Ok(())
 }
+
+/// What was there before a value was set.
+type Set = repertoire_registry::Result<Option<String>>;
 
 fn stopped() -> CallError {
     CallError::new("internal", "the state could not be used")
@@ -206,21 +235,45 @@ impl Hub {
     ) -> Result<Option<String>, CallError> {
         check("scope", scope)?;
         check("key", key)?;
+        let (then, told) = self.telling(scope, key, new.clone());
+        registry.state_set_then(scope, key, new, then)?;
+        let done = told.await.map_err(|_| stopped())??;
+        self.written.follow(registry).await?;
+        Ok(done)
+    }
+
+    /// Keeps registered content, in the same order.
+    pub(super) async fn keep_row(
+        &self,
+        scope: &str,
+        key: &str,
+        row: registered::Row,
+    ) -> Result<(), CallError> {
+        let registry = self.engine.registry().await?;
+        let (then, told) = self.telling(scope, key, row.value.clone());
+        registry.state_keep_then(scope, key, row, then)?;
+        told.await.map_err(|_| stopped())??;
+        self.written.follow(registry).await
+    }
+
+    /// Tells followers of a value once it is set, and then whoever waits for that.
+    fn telling(
+        &self,
+        scope: &str,
+        key: &str,
+        new: String,
+    ) -> (impl FnOnce(Set) + Send + 'static, oneshot::Receiver<Set>) {
         let (tell, told) = oneshot::channel();
         let hub = self.myself();
-        let (about_scope, about_key) = (scope.to_owned(), key.to_owned());
-        let about_new = new.clone();
-        registry.state_set_then(scope, key, new, move |done| {
+        let (scope, key) = (scope.to_owned(), key.to_owned());
+        let then = move |done: Set| {
             if let (Some(hub), Ok(old)) = (hub, &done) {
-                hub.changed_state(&about_scope, &about_key, old.as_deref(), Some(&about_new));
+                hub.changed_state(&scope, &key, old.as_deref(), Some(&new));
             }
             // Whoever asked may have gone.
             let _ = tell.send(done);
-        })?;
-        let done = told.await.map_err(|_| stopped())??;
-        // Not on the store's thread: others wait there to be written.
-        registry.sync()?;
-        Ok(done)
+        };
+        (then, told)
     }
 
     /// Changes a value. Changes are made, and told of, in the order in which this is called.
@@ -250,8 +303,7 @@ impl Hub {
             let _ = tell.send(done);
         })?;
         let done = told.await.map_err(|_| stopped())??;
-        // Not on the store's thread: others wait there to be written.
-        registry.sync()?;
+        self.written.follow(registry).await?;
         Ok(done)
     }
 
@@ -271,8 +323,7 @@ impl Hub {
             let _ = tell.send(done);
         })?;
         let done = told.await.map_err(|_| stopped())??;
-        // Not on the store's thread: others wait there to be written.
-        registry.sync()?;
+        self.written.follow(registry).await?;
         Ok(done)
     }
 
@@ -329,6 +380,9 @@ impl Hub {
 
     /// Tells followers of the state that a value has changed.
     fn changed_state(&self, scope: &str, key: &str, old: Option<&str>, new: Option<&str>) {
+        if self.options.state == StateTrigger::Missing {
+            return;
+        }
         let (followers, conditional) = {
             let table = self.lock();
             let row = Some((scope, key));
