@@ -1,0 +1,144 @@
+//! JSON schemas of strangers: looked at first, compiled without a way out, checked within bounds.
+
+use std::collections::HashMap;
+
+use jsonschema::{PatternOptions, Validator};
+use serde_json::Value;
+
+/// The most bytes of a schema.
+const MAX_SCHEMA: usize = 64 * 1024;
+/// How deep a schema nests.
+const MAX_DEPTH: usize = 32;
+/// The most places a schema leads to, counted along every way.
+const MAX_PLACES: u64 = 20_000;
+/// The most bytes of a compiled pattern.
+const MAX_PATTERN: usize = 256 * 1024;
+/// How many faults of an output are told.
+const TOLD: usize = 3;
+
+/// Compiles a schema.
+pub(super) fn compile(schema: &Value) -> Result<Validator, String> {
+    let size = schema.to_string().len();
+    if size > MAX_SCHEMA {
+        return Err(format!("`schema` has {size} bytes: at most {MAX_SCHEMA}"));
+    }
+    if depth(schema) > MAX_DEPTH {
+        return Err(format!("`schema` nests deeper than {MAX_DEPTH}"));
+    }
+    check_references(schema)?;
+    let mut known = HashMap::new();
+    if places(schema, schema, &mut known, &mut Vec::new()) > MAX_PLACES {
+        return Err("`schema` leads to too many places".to_owned());
+    }
+    jsonschema::options()
+        .offline()
+        .with_pattern_options(
+            PatternOptions::regex()
+                .size_limit(MAX_PATTERN)
+                .dfa_size_limit(MAX_PATTERN),
+        )
+        .build(schema)
+        .map_err(|error| format!("`schema` cannot be used: {}", error.masked()))
+}
+
+fn depth(value: &Value) -> usize {
+    // As deep as the parser lets anything be, so this recursion ends.
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(fields) => 1 + fields.values().map(depth).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+/// A schema refers to itself or to nothing.
+fn check_references(schema: &Value) -> Result<(), String> {
+    match schema {
+        Value::Array(items) => items.iter().try_for_each(check_references),
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let own = value.as_str().is_none_or(|to| to.starts_with('#'));
+                match name.as_str() {
+                    "$ref" if !own => {
+                        return Err("`schema` refers to another document".to_owned());
+                    }
+                    "$dynamicRef" | "$recursiveRef" | "$id" if value.is_string() => {
+                        return Err(format!("`schema` uses {name}, which is not available"));
+                    }
+                    _ => check_references(value)?,
+                }
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How many places a schema leads to, along every reference; one that leads back counts once.
+fn places<'a>(
+    root: &'a Value,
+    schema: &'a Value,
+    known: &mut HashMap<&'a str, u64>,
+    way: &mut Vec<&'a str>,
+) -> u64 {
+    let inner = |items: &mut dyn Iterator<Item = &'a Value>,
+                 known: &mut HashMap<&'a str, u64>,
+                 way: &mut Vec<&'a str>| {
+        items.fold(1u64, |sum, item| {
+            sum.saturating_add(places(root, item, known, way))
+        })
+    };
+    match schema {
+        Value::Array(items) => inner(&mut items.iter(), known, way),
+        Value::Object(fields) => {
+            let mut sum = inner(&mut fields.values(), known, way);
+            if let Some(to) = fields.get("$ref").and_then(Value::as_str) {
+                let pointer = to.trim_start_matches('#');
+                if let Some(found) = known.get(to) {
+                    sum = sum.saturating_add(*found);
+                } else if !way.contains(&to) && way.len() < 512 {
+                    way.push(to);
+                    let there = root.pointer(pointer).unwrap_or(&Value::Null);
+                    let found = places(root, there, known, way);
+                    way.pop();
+                    known.insert(to, found);
+                    sum = sum.saturating_add(found);
+                }
+            }
+            sum
+        }
+        _ => 1,
+    }
+}
+
+/// The JSON an output is, with or without a fence around it.
+pub fn json_of(output: &str) -> Option<Value> {
+    let text = output.trim();
+    let fenced = text.strip_prefix("```").and_then(|rest| {
+        let (_, rest) = rest.split_once('\n')?;
+        rest.trim_end().strip_suffix("```")
+    });
+    serde_json::from_str(fenced.unwrap_or(text).trim()).ok()
+}
+
+/// Checks an output; says where it does not fit, and repeats nothing of it.
+pub(super) fn check(validator: &Validator, output: &str) -> Result<(), String> {
+    let Some(value) = json_of(output) else {
+        return Err("the output is not JSON".to_owned());
+    };
+    if validator.is_valid(&value) {
+        return Ok(());
+    }
+    let faults: Vec<String> = validator
+        .iter_errors(&value)
+        .take(TOLD)
+        .map(|error| {
+            let place = error.instance_path().to_string();
+            let place = if place.is_empty() { "/" } else { &place };
+            format!(
+                "{place}: {}",
+                repertoire_core::markdown::cut(&error.masked().to_string(), 200)
+            )
+        })
+        .collect();
+    Err(faults.join("; "))
+}

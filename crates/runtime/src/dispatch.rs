@@ -1,0 +1,588 @@
+//! Dispatch: an artifact's kind says who runs it.
+//!
+//! One execution leaves one record, whatever becomes of it. An artifact is loaded when it is its
+//! turn and not before; a DSPy module whose sidecar is not there is stood in for by the prompt
+//! template it names.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
+
+use async_trait::async_trait;
+use repertoire_core::{Artifact, ArtifactKind};
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use crate::{
+    assertion::{self, Severity},
+    error::{Error, Result},
+    model::{Ask, Listener, Model, Turn, Usage},
+    record::{Details, ExecutionRecord, now},
+    redact::Redactor,
+    template::PromptEngine,
+    variant::{choose, family_of},
+};
+
+/// What is known of a skill before any artifact of it is loaded.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outline {
+    /// The UUID of the skill.
+    pub skill_id: String,
+    /// Its id in the catalogue.
+    pub skill: String,
+    /// Its artifacts without their contents, by ordinal.
+    pub artifacts: Vec<ArtifactInfo>,
+}
+
+/// What is known of an artifact without its content.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ArtifactInfo {
+    /// Its UUID.
+    pub id: String,
+    /// The artifact, with an empty content.
+    pub artifact: Artifact,
+}
+
+/// A skill whose artifacts are loaded one at a time.
+pub trait SkillSource: Send + Sync {
+    /// What is known before anything is loaded.
+    fn outline(&self) -> &Outline;
+
+    /// The content of one artifact.
+    fn content(&self, info: &ArtifactInfo) -> Result<String>;
+}
+
+/// What a run has at hand.
+pub struct ExecutionContext {
+    /// The run.
+    pub session_id: String,
+    /// Values for templates and code.
+    pub values: Map<String, Value>,
+    /// What the user says.
+    pub message: Option<String>,
+    /// The model that is asked.
+    pub model: Option<Arc<dyn Model>>,
+    /// Renders templates.
+    pub engine: PromptEngine,
+    /// What has been put into the system prompt so far.
+    pub system: Vec<String>,
+    /// What has been put before the conversation so far.
+    pub examples: Vec<Turn>,
+    /// The most tokens of one answer.
+    pub max_tokens: u64,
+    /// Hears answers as they come.
+    pub listener: Option<Listener>,
+    /// Takes secrets out of what is kept.
+    pub redactor: Redactor,
+    noted: Mutex<Noted>,
+}
+
+/// What a handler notes while it works, so that a failure leaves it behind too.
+#[derive(Debug, Default)]
+struct Noted {
+    input: Option<String>,
+    usage: Usage,
+}
+
+impl std::fmt::Debug for ExecutionContext {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ExecutionContext")
+            .field("session_id", &self.session_id)
+            .field("model", &self.model)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ExecutionContext {
+    /// A run with nothing at hand yet.
+    pub fn new() -> Self {
+        Self {
+            session_id: Uuid::new_v4().to_string(),
+            values: Map::new(),
+            message: None,
+            model: None,
+            engine: PromptEngine::new(),
+            system: Vec::new(),
+            examples: Vec::new(),
+            max_tokens: 1024,
+            listener: None,
+            redactor: Redactor::default(),
+            noted: Mutex::default(),
+        }
+    }
+
+    /// Notes what goes in.
+    pub fn note_input(&self, input: &str) {
+        self.noted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .input = Some(input.to_owned());
+    }
+
+    /// Notes what a call costs.
+    pub fn note_usage(&self, usage: Usage) {
+        self.noted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .usage
+            .add(usage);
+    }
+
+    /// The family of the model, for variants.
+    pub fn family(&self) -> String {
+        self.model
+            .as_ref()
+            .map(|model| family_of(model.id()))
+            .unwrap_or_default()
+    }
+
+    /// What templates are rendered with: what was given, and what was said.
+    fn template_values(&self) -> crate::template::Context {
+        let mut values: crate::template::Context = self.values.clone().into_iter().collect();
+        if let Some(message) = &self.message {
+            for name in ["message", "query"] {
+                values
+                    .entry(name.to_owned())
+                    .or_insert_with(|| Value::from(message.as_str()));
+            }
+        }
+        values
+    }
+
+    fn needs_model(&self) -> Result<&Arc<dyn Model>> {
+        self.model
+            .as_ref()
+            .ok_or_else(|| Error::Model("this skill asks a model, and none was named".to_owned()))
+    }
+}
+
+impl Default for ExecutionContext {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What an execution gives.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ArtifactOutput {
+    /// As text.
+    pub text: String,
+    /// As JSON, where it is some.
+    pub value: Option<Value>,
+    /// The model that was asked.
+    pub model_id: Option<String>,
+}
+
+impl ArtifactOutput {
+    /// An output that is a text.
+    pub fn text(text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self {
+            value: assertion::json_of(&text),
+            text,
+            model_id: None,
+        }
+    }
+}
+
+/// Runs artifacts of one kind.
+#[async_trait]
+pub trait ArtifactHandler: Send + Sync + std::fmt::Debug {
+    /// The kind.
+    fn kind(&self) -> ArtifactKind;
+
+    /// Whether it can run anything now.
+    fn is_available(&self) -> bool {
+        true
+    }
+
+    /// Runs an artifact.
+    async fn execute(
+        &self,
+        artifact: &Artifact,
+        context: &ExecutionContext,
+    ) -> Result<ArtifactOutput>;
+}
+
+/// Gives what it is: descriptions, approaches and examples are put into context as they are.
+#[derive(Debug)]
+struct Injected(ArtifactKind);
+
+#[async_trait]
+impl ArtifactHandler for Injected {
+    fn kind(&self) -> ArtifactKind {
+        self.0
+    }
+
+    async fn execute(
+        &self,
+        artifact: &Artifact,
+        context: &ExecutionContext,
+    ) -> Result<ArtifactOutput> {
+        context.note_input(&artifact.content);
+        if self.0 == ArtifactKind::Example {
+            examples_of(artifact)?;
+        }
+        Ok(ArtifactOutput {
+            text: artifact.content.clone(),
+            ..ArtifactOutput::default()
+        })
+    }
+}
+
+/// Renders a template and asks the model.
+#[derive(Debug)]
+struct Prompted;
+
+#[async_trait]
+impl ArtifactHandler for Prompted {
+    fn kind(&self) -> ArtifactKind {
+        ArtifactKind::PromptTemplate
+    }
+
+    async fn execute(
+        &self,
+        artifact: &Artifact,
+        context: &ExecutionContext,
+    ) -> Result<ArtifactOutput> {
+        let model = context.needs_model()?;
+        let (engine, values) = (context.engine.clone(), context.template_values());
+        let template = artifact.content.clone();
+        // A template may ask the workspace, which waits for a disk.
+        let rendered = tokio::task::spawn_blocking(move || engine.render_str(&template, &values));
+        let rendered = rendered.await.map_err(|_| Error::Interrupted)??;
+        context.note_input(&rendered);
+        let system = context.system.join("\n\n");
+        let mut ask = Ask::new(rendered);
+        ask.system = Some(system).filter(|system| !system.is_empty());
+        ask.turns.splice(0..0, context.examples.iter().cloned());
+        ask.max_tokens = context.max_tokens;
+        let metadata = artifact.metadata.as_ref();
+        ask.temperature = metadata.and_then(|m| m.get("temperature")?.as_f64());
+        let assertions = assertion::of(artifact)?;
+        ask.schema = assertions.iter().find_map(|a| a.schema()).cloned();
+        let reply = model.ask(&ask, context.listener.as_ref()).await?;
+        context.note_usage(reply.usage);
+        Ok(ArtifactOutput {
+            model_id: Some(model.id().to_owned()),
+            ..ArtifactOutput::text(reply.text)
+        })
+    }
+}
+
+/// The pairs of an example: a JSON list of `{input, output}`, or a text with one pair under the
+/// headings Input and Output.
+pub fn examples_of(artifact: &Artifact) -> Result<Vec<Turn>> {
+    let refuse = |reason: &str| Error::Artifact {
+        artifact: artifact.name.clone(),
+        reason: reason.to_owned(),
+    };
+    let text = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let content = artifact.content.trim();
+    if content.starts_with(['[', '{']) {
+        let value: Value = serde_json::from_str(content)
+            .map_err(|error| refuse(&format!("an example that is no JSON: {error}")))?;
+        let pairs = match value {
+            Value::Array(pairs) => pairs,
+            one => vec![one],
+        };
+        let mut turns = Vec::new();
+        for pair in &pairs {
+            let (Some(input), Some(output)) = (pair.get("input"), pair.get("output")) else {
+                return Err(refuse("each example needs `input` and `output`"));
+            };
+            turns.extend([Turn::user(text(input)), Turn::assistant(text(output))]);
+        }
+        return Ok(turns);
+    }
+    let mut turns: Vec<Turn> = Vec::new();
+    let mut input: Option<String> = None;
+    let mut current: Option<(bool, String)> = None;
+    let mut close = |current: &mut Option<(bool, String)>, turns: &mut Vec<Turn>| {
+        if let Some((is_input, text)) = current.take() {
+            let text = text.trim().to_owned();
+            match (is_input, input.take()) {
+                (true, _) => input = Some(text),
+                (false, Some(asked)) => {
+                    turns.extend([Turn::user(asked), Turn::assistant(text)]);
+                }
+                (false, None) => {}
+            }
+        }
+    };
+    for line in content.lines() {
+        let heading = line
+            .trim_start_matches('#')
+            .trim()
+            .trim_end_matches(':')
+            .to_lowercase();
+        let is_heading = line.starts_with('#') || line.trim_end().ends_with(':');
+        match heading.as_str() {
+            "input" if is_heading => {
+                close(&mut current, &mut turns);
+                current = Some((true, String::new()));
+            }
+            "output" if is_heading => {
+                close(&mut current, &mut turns);
+                current = Some((false, String::new()));
+            }
+            _ => {
+                if let Some((_, text)) = &mut current {
+                    text.push_str(line);
+                    text.push('\n');
+                }
+            }
+        }
+    }
+    close(&mut current, &mut turns);
+    if turns.is_empty() {
+        return Err(refuse(
+            "an example needs a part `# Input` and a part `# Output`",
+        ));
+    }
+    Ok(turns)
+}
+
+/// One execution.
+#[derive(Debug)]
+pub struct Executed {
+    /// What is kept of it.
+    pub record: ExecutionRecord,
+    /// What came of it.
+    pub outcome: Result<ArtifactOutput>,
+}
+
+/// Knows who runs which kind.
+#[derive(Debug, Clone)]
+pub struct ArtifactDispatcher {
+    handlers: HashMap<ArtifactKind, Arc<dyn ArtifactHandler>>,
+}
+
+impl Default for ArtifactDispatcher {
+    fn default() -> Self {
+        let mut dispatcher = Self {
+            handlers: HashMap::new(),
+        };
+        for kind in [
+            ArtifactKind::Description,
+            ArtifactKind::Approach,
+            ArtifactKind::Example,
+        ] {
+            dispatcher.add(Arc::new(Injected(kind)));
+        }
+        dispatcher.add(Arc::new(Prompted));
+        dispatcher
+    }
+}
+
+impl ArtifactDispatcher {
+    /// Adds a handler in place of any of its kind.
+    pub fn add(&mut self, handler: Arc<dyn ArtifactHandler>) {
+        self.handlers.insert(handler.kind(), handler);
+    }
+
+    /// Whether artifacts of a kind can be run now.
+    pub fn runs(&self, kind: ArtifactKind) -> bool {
+        self.handlers
+            .get(&kind)
+            .is_some_and(|handler| handler.is_available())
+    }
+
+    /// Loads an artifact and runs it; a DSPy module without its sidecar is stood in for.
+    pub async fn dispatch(
+        &self,
+        skill: &dyn SkillSource,
+        info: &ArtifactInfo,
+        context: &mut ExecutionContext,
+    ) -> Executed {
+        let stands_in =
+            info.artifact.kind == ArtifactKind::DspyModule && !self.runs(info.artifact.kind);
+        if !stands_in {
+            return self.execute(skill, info, None, context).await;
+        }
+        let Some(name) = info.artifact.fallback() else {
+            let mut executed = self.begin(skill, info, context);
+            let error = Error::NeedsSidecar(info.artifact.name.clone());
+            finish(&mut executed, Err(error.clone()), Instant::now(), context);
+            return Executed {
+                record: executed,
+                outcome: Err(error),
+            };
+        };
+        let variants = skill.outline().artifacts.iter().filter(|other| {
+            other.artifact.kind == ArtifactKind::PromptTemplate && other.artifact.name == name
+        });
+        let variants: Vec<&ArtifactInfo> = variants.collect();
+        let family = context.family();
+        let chosen = choose(variants.iter().map(|info| &info.artifact), &family);
+        let other = chosen.and_then(|chosen| {
+            variants
+                .iter()
+                .copied()
+                .find(|info| std::ptr::eq(&raw const info.artifact, chosen))
+        });
+        match other {
+            Some(other) => {
+                let other = other.clone();
+                self.execute(skill, &other, Some(&info.artifact.name), context)
+                    .await
+            }
+            None => {
+                let mut record = self.begin(skill, info, context);
+                let error = Error::Artifact {
+                    artifact: info.artifact.name.clone(),
+                    reason: format!("its fallback {name:?} is not there"),
+                };
+                finish(&mut record, Err(error.clone()), Instant::now(), context);
+                Executed {
+                    record,
+                    outcome: Err(error),
+                }
+            }
+        }
+    }
+
+    #[allow(clippy::unused_self, reason = "one of the dispatcher's steps")]
+    fn begin(
+        &self,
+        skill: &dyn SkillSource,
+        info: &ArtifactInfo,
+        context: &ExecutionContext,
+    ) -> ExecutionRecord {
+        let outline = skill.outline();
+        *context.noted.lock().unwrap_or_else(PoisonError::into_inner) = Noted::default();
+        ExecutionRecord {
+            id: Uuid::new_v4(),
+            session_id: context.session_id.clone(),
+            skill_id: outline.skill_id.clone(),
+            artifact_id: info.id.clone(),
+            artifact_kind: info.artifact.kind,
+            rendered_input: None,
+            raw_output: None,
+            error: None,
+            started_at: now(),
+            completed_at: None,
+            duration_ms: None,
+            input_tokens: None,
+            output_tokens: None,
+            model_id: None,
+            estimated_cost: None,
+            assertions_run: 0,
+            assertions_passed: 0,
+            details: Details {
+                skill: outline.skill.clone(),
+                artifact: info.artifact.name.clone(),
+                variant: info.artifact.model_variant.clone(),
+                ..Details::default()
+            },
+        }
+    }
+
+    async fn execute(
+        &self,
+        skill: &dyn SkillSource,
+        info: &ArtifactInfo,
+        fallback_for: Option<&str>,
+        context: &mut ExecutionContext,
+    ) -> Executed {
+        let mut record = self.begin(skill, info, context);
+        record.details.fallback_for = fallback_for.map(str::to_owned);
+        let start = Instant::now();
+        let outcome = self.attempt(skill, info, context, &mut record).await;
+        if let Ok((output, artifact)) = &outcome {
+            match artifact.kind {
+                ArtifactKind::Description | ArtifactKind::Approach => {
+                    context.system.push(output.text.clone());
+                }
+                ArtifactKind::Example => {
+                    context
+                        .examples
+                        .extend(examples_of(artifact).unwrap_or_default());
+                }
+                _ => {}
+            }
+        }
+        let outcome = outcome.map(|(output, _)| output);
+        finish(
+            &mut record,
+            outcome.as_ref().map_err(Clone::clone),
+            start,
+            context,
+        );
+        Executed { record, outcome }
+    }
+
+    async fn attempt(
+        &self,
+        skill: &dyn SkillSource,
+        info: &ArtifactInfo,
+        context: &ExecutionContext,
+        record: &mut ExecutionRecord,
+    ) -> Result<(ArtifactOutput, Artifact)> {
+        let kind = info.artifact.kind;
+        let handler = self
+            .handlers
+            .get(&kind)
+            .filter(|handler| handler.is_available());
+        let handler = handler.ok_or(Error::NoHandler(kind))?;
+        let artifact = Artifact {
+            content: skill.content(info)?,
+            ..info.artifact.clone()
+        };
+        // One that cannot be checked is not run.
+        let assertions = assertion::of(&artifact)?;
+        let output = handler.execute(&artifact, context).await?;
+        record.model_id.clone_from(&output.model_id);
+        record.raw_output = Some(output.text.clone());
+        let mut broken = None;
+        for assertion in &assertions {
+            let (verdict, usage) = assertion
+                .evaluate(&output.text, context.model.as_ref())
+                .await;
+            context.note_usage(usage);
+            record.assertions_run += 1;
+            record.assertions_passed += u64::from(verdict.passed);
+            if !verdict.passed && verdict.severity == Severity::Hard && broken.is_none() {
+                broken = Some(Error::Assertion {
+                    artifact: artifact.name.clone(),
+                    description: verdict.description.clone(),
+                    explanation: verdict.explanation.clone().unwrap_or_default(),
+                });
+            }
+            record.details.assertions.push(verdict);
+        }
+        match broken {
+            Some(error) => Err(error),
+            None => Ok((output, artifact)),
+        }
+    }
+}
+
+fn finish(
+    record: &mut ExecutionRecord,
+    outcome: Result<&ArtifactOutput>,
+    start: Instant,
+    context: &ExecutionContext,
+) {
+    let noted = std::mem::take(&mut *context.noted.lock().unwrap_or_else(PoisonError::into_inner));
+    record.rendered_input = noted.input;
+    record.charge(noted.usage);
+    record.completed_at = Some(now());
+    record.duration_ms = Some(u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX));
+    if let Err(error) = outcome {
+        record.error = Some(error.to_string());
+        record.details.code = Some(error.code().to_owned());
+    }
+    if record.model_id.is_none()
+        && record.artifact_kind == ArtifactKind::PromptTemplate
+        && let Some(model) = &context.model
+    {
+        record.model_id = Some(model.id().to_owned());
+    }
+    record.tidy(&context.redactor);
+}

@@ -1,0 +1,143 @@
+//! Why a run could not go on.
+
+use std::time::Duration;
+
+use repertoire_core::ArtifactKind;
+
+/// A result of the runtime.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, with a stable [`code`](Error::code).
+///
+/// No message holds a key: whatever comes from a provider is redacted where it enters.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A template that cannot be read or rendered.
+    #[error("template{}: {reason}", at(*line))]
+    Template {
+        /// The line, where it is known.
+        line: Option<usize>,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A template that names something nobody gave.
+    #[error("template{}: `{name}` is not defined: give it with --param {name}=…", at(*line))]
+    Undefined {
+        /// The line, where it is known.
+        line: Option<usize>,
+        /// What is missing.
+        name: String,
+    },
+    /// A template that wants more than it may have.
+    #[error("template: {0}")]
+    TemplateLimit(String),
+    /// An artifact whose content or settings cannot be used.
+    #[error("artifact {artifact:?}: {reason}")]
+    Artifact {
+        /// Its name.
+        artifact: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Nobody runs artifacts of that kind here.
+    #[error("nothing here runs a {}", .0.as_str())]
+    NoHandler(ArtifactKind),
+    /// An artifact that needs the sidecar, which is not there, and names no fallback.
+    #[error(
+        "artifact {0:?} requires the Python sidecar, which is not available, and names no \
+         fallback_artifact"
+    )]
+    NeedsSidecar(String),
+    /// An assertion that has to hold and does not.
+    #[error("artifact {artifact:?}: {explanation} (assertion: {description})")]
+    Assertion {
+        /// The artifact.
+        artifact: String,
+        /// What was checked.
+        description: String,
+        /// What was found.
+        explanation: String,
+    },
+    /// No model was named, or none of that name is known.
+    #[error("{0}")]
+    Model(String),
+    /// A provider that did not answer as it should.
+    #[error("{provider}: {reason}")]
+    Provider {
+        /// The provider.
+        provider: String,
+        /// The status of its answer, where there was one.
+        status: Option<u16>,
+        /// What it said, shortened and redacted.
+        reason: String,
+    },
+    /// A provider that did not answer in time.
+    #[error("{provider}: no answer within {} s", after.as_secs_f64())]
+    Timeout {
+        /// The provider.
+        provider: String,
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// A run that would cost more than it may.
+    #[error("the budget of this run is used up: {0}")]
+    Budget(String),
+    /// The workspace could not be asked.
+    #[error("workspace: {0}")]
+    Workspace(String),
+    /// Whoever asked has stopped waiting.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+fn at(line: Option<usize>) -> String {
+    line.map(|line| format!(", line {line}"))
+        .unwrap_or_default()
+}
+
+impl Error {
+    /// The stable code.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Template { .. } => "template_error",
+            Self::Undefined { .. } => "undefined_variable",
+            Self::TemplateLimit(_) => "template_limit",
+            Self::Artifact { .. } => "invalid_artifact",
+            Self::NoHandler(_) => "no_handler",
+            Self::NeedsSidecar(_) => "needs_sidecar",
+            Self::Assertion { .. } => "assertion_failed",
+            Self::Model(_) => "unknown_model",
+            Self::Provider { status, .. } => match status {
+                Some(401 | 403) => "provider_auth",
+                Some(429) => "provider_rate_limited",
+                _ => "provider_error",
+            },
+            Self::Timeout { .. } => "provider_timeout",
+            Self::Budget(_) => "budget_exceeded",
+            Self::Workspace(_) => "workspace_error",
+            Self::Interrupted => "interrupted",
+        }
+    }
+
+    /// A way out, where there is one.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::NoHandler(ArtifactKind::CodeTemplate) => {
+                Some("code runs in the sandbox, which this build does not have yet")
+            }
+            Self::Model(_) => Some(
+                "name one with --model PROVIDER/MODEL, such as ollama/llama3.2, or set `model` in \
+                 config.toml",
+            ),
+            Self::Provider {
+                status: Some(401 | 403),
+                ..
+            } => Some(
+                "check the provider's key: its environment variable, or key_file in config.toml",
+            ),
+            Self::Budget(_) => Some("allow more with --max-tokens or --max-cost"),
+            _ => None,
+        }
+    }
+}

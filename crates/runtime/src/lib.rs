@@ -1,0 +1,31 @@
+//! Running skills: from an artifact and a context to a record.
+//!
+//! A [`SkillSource`] gives artifacts, an [`ArtifactDispatcher`] runs each by its kind, a [`Model`]
+//! answers, assertions check what comes out, and every execution leaves one [`ExecutionRecord`].
+//! Nothing here knows where skills or records are kept.
+
+pub mod assertion;
+pub mod dispatch;
+mod error;
+pub mod model;
+#[cfg(feature = "providers")]
+pub mod provider;
+mod record;
+mod redact;
+pub mod run;
+pub mod template;
+pub mod variant;
+pub mod workspace;
+
+pub use dispatch::{
+    ArtifactDispatcher, ArtifactHandler, ArtifactInfo, ArtifactOutput, ExecutionContext, Outline,
+    SkillSource,
+};
+pub use error::{Error, Result};
+pub use model::{Ask, Budget, Metered, Model, Reply, Role, Turn, Usage};
+#[cfg(feature = "providers")]
+pub use provider::{Price, ProviderConfig, Providers};
+pub use record::{Details, ExecutionRecord, MAX_KEPT};
+pub use redact::Redactor;
+pub use template::PromptEngine;
+pub use workspace::{Vault, Workspace};

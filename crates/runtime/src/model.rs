@@ -1,0 +1,237 @@
+//! Models: what is asked, what comes back, and what it may cost.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+
+/// Who says something in a conversation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// The one who asks.
+    User,
+    /// The model.
+    Assistant,
+}
+
+/// One message of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Turn {
+    /// Who says it.
+    pub role: Role,
+    /// What is said.
+    pub text: String,
+}
+
+impl Turn {
+    /// A message to the model.
+    pub fn user(text: impl Into<String>) -> Self {
+        Self {
+            role: Role::User,
+            text: text.into(),
+        }
+    }
+
+    /// A message of the model.
+    pub fn assistant(text: impl Into<String>) -> Self {
+        Self {
+            role: Role::Assistant,
+            text: text.into(),
+        }
+    }
+}
+
+/// What a model is asked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ask {
+    /// What it is told before the conversation.
+    pub system: Option<String>,
+    /// The conversation; the last message is to the model.
+    pub turns: Vec<Turn>,
+    /// The most tokens of the answer.
+    pub max_tokens: u64,
+    /// How freely it answers.
+    pub temperature: Option<f64>,
+    /// The JSON schema the answer has to fit, for models that can be held to one.
+    pub schema: Option<Value>,
+}
+
+impl Ask {
+    /// A question and nothing else.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self {
+            system: None,
+            turns: vec![Turn::user(text)],
+            max_tokens: 1024,
+            temperature: None,
+            schema: None,
+        }
+    }
+
+    /// About how many tokens it has: a model that counts says it better, afterwards.
+    pub fn estimate(&self) -> u64 {
+        let system = self.system.as_deref().map_or(0, str::len);
+        let turns: usize = self.turns.iter().map(|turn| turn.text.len()).sum();
+        u64::try_from((system + turns).div_ceil(4)).unwrap_or(u64::MAX)
+    }
+}
+
+/// What calls of models cost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Tokens that were read.
+    pub input_tokens: Option<u64>,
+    /// Tokens that were written.
+    pub output_tokens: Option<u64>,
+    /// US dollars, where the price is known.
+    pub cost: Option<f64>,
+}
+
+impl Usage {
+    /// Adds what another call cost.
+    pub fn add(&mut self, other: Self) {
+        fn sum<T: std::ops::Add<Output = T>>(a: Option<T>, b: Option<T>) -> Option<T> {
+            match (a, b) {
+                (Some(a), Some(b)) => Some(a + b),
+                (a, b) => a.or(b),
+            }
+        }
+        self.input_tokens = sum(self.input_tokens, other.input_tokens);
+        self.output_tokens = sum(self.output_tokens, other.output_tokens);
+        self.cost = sum(self.cost, other.cost);
+    }
+
+    /// All tokens.
+    pub fn tokens(&self) -> u64 {
+        self.input_tokens.unwrap_or(0) + self.output_tokens.unwrap_or(0)
+    }
+}
+
+/// What a model answers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reply {
+    /// The answer.
+    pub text: String,
+    /// What it cost.
+    pub usage: Usage,
+    /// Whether the answer ends because it had to.
+    pub cut: bool,
+}
+
+/// Hears an answer while it is being written.
+pub type Listener = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// A model that can be asked.
+#[async_trait]
+pub trait Model: Send + Sync + std::fmt::Debug {
+    /// Its id: the provider, a slash, the model.
+    fn id(&self) -> &str;
+
+    /// Asks it. A listener hears the answer as it comes.
+    async fn ask(&self, ask: &Ask, listener: Option<&Listener>) -> Result<Reply>;
+}
+
+/// What one run may cost.
+#[derive(Debug, Default)]
+pub struct Budget {
+    /// The most tokens, read and written.
+    pub max_tokens: Option<u64>,
+    /// The most US dollars.
+    pub max_cost: Option<f64>,
+    used: Mutex<Usage>,
+}
+
+impl Budget {
+    /// A budget with limits.
+    pub fn new(max_tokens: Option<u64>, max_cost: Option<f64>) -> Self {
+        Self {
+            max_tokens,
+            max_cost,
+            used: Mutex::default(),
+        }
+    }
+
+    /// What was used.
+    pub fn used(&self) -> Usage {
+        *self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses a call there is nothing left for, and cuts what it may answer to what is left.
+    fn admit(&self, ask: &Ask) -> Result<u64> {
+        let used = self.used();
+        let mut most = ask.max_tokens;
+        if let Some(limit) = self.max_tokens {
+            let left = limit.saturating_sub(used.tokens());
+            let input = ask.estimate();
+            if left <= input {
+                return Err(Error::Budget(format!(
+                    "{} of {limit} tokens were used, and the next call needs about {input} more",
+                    used.tokens()
+                )));
+            }
+            most = most.min(left - input);
+        }
+        if let Some(limit) = self.max_cost
+            && used.cost.unwrap_or(0.0) >= limit
+        {
+            return Err(Error::Budget(format!(
+                "${:.4} of ${limit:.4} were spent",
+                used.cost.unwrap_or(0.0)
+            )));
+        }
+        Ok(most)
+    }
+
+    fn spend(&self, usage: Usage) {
+        self.used
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .add(usage);
+    }
+}
+
+/// A model within a budget.
+#[derive(Debug, Clone)]
+pub struct Metered {
+    model: Arc<dyn Model>,
+    budget: Arc<Budget>,
+}
+
+impl Metered {
+    /// A model that stops answering when the budget is used up.
+    pub fn new(model: Arc<dyn Model>, budget: Arc<Budget>) -> Self {
+        Self { model, budget }
+    }
+}
+
+#[async_trait]
+impl Model for Metered {
+    fn id(&self) -> &str {
+        self.model.id()
+    }
+
+    async fn ask(&self, ask: &Ask, listener: Option<&Listener>) -> Result<Reply> {
+        let mut ask = ask.clone();
+        ask.max_tokens = self.budget.admit(&ask)?;
+        let estimate = ask.estimate();
+        let reply = self.model.ask(&ask, listener).await?;
+        let mut usage = reply.usage;
+        if self.budget.max_cost.is_some() && usage.cost.is_none() {
+            // A limit nobody can keep is none.
+            let id = self.model.id();
+            return Err(Error::Budget(format!(
+                "no price is known for {id}: add one under [prices] in config.toml"
+            )));
+        }
+        // A model that does not count is counted for.
+        usage.input_tokens = usage.input_tokens.or(Some(estimate));
+        let written = u64::try_from(reply.text.len().div_ceil(4)).unwrap_or(u64::MAX);
+        usage.output_tokens = usage.output_tokens.or(Some(written));
+        self.budget.spend(usage);
+        Ok(reply)
+    }
+}

@@ -1,0 +1,497 @@
+//! Providers: where models are, with which keys, at which price.
+//!
+//! The wire formats are rig's. What is ours is around them: keys that are read where they are
+//! needed and shown nowhere, a deadline for every call, retries with jitter for what may pass, and
+//! errors in words that hold no secret.
+
+mod http;
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures::StreamExt;
+use rig_core::{
+    DynModel, ProviderError,
+    completion::{CompletionRequest, CompletionResponse, Message},
+    operation::Completion,
+    providers::{
+        anthropic::AnthropicConfig,
+        ollama::OllamaConfig,
+        openai::{
+            OpenAIConfig,
+            wire::{self, Auth, Dialect},
+        },
+    },
+    streaming::{Item, StreamEvent},
+};
+use serde::Deserialize;
+
+use self::http::Http;
+use crate::{
+    error::{Error, Result},
+    model::{Ask, Listener, Model, Reply, Role, Usage},
+    redact::Redactor,
+};
+
+/// A server of no vendor in particular that speaks as OpenAI's does.
+const COMPATIBLE: Dialect = Dialect::gateway("openai-compatible", "", "");
+/// How often a call is made, if it may pass the next time.
+const ATTEMPTS: u32 = 4;
+/// The longest a provider may ask to wait.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// How much of what a provider says is told.
+const SAID: usize = 300;
+
+/// The vendors that are known by name.
+const VENDORS: [&Dialect; 12] = [
+    &wire::OPENAI,
+    &wire::GROQ,
+    &wire::MISTRAL,
+    &wire::DEEPSEEK,
+    &wire::OPENROUTER,
+    &wire::TOGETHER,
+    &wire::PERPLEXITY,
+    &wire::HUGGINGFACE,
+    &wire::MOONSHOT,
+    &wire::MINIMAX,
+    &wire::ZAI,
+    &wire::LLAMACPP,
+];
+
+/// Where a provider is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProviderConfig {
+    /// Which wire format it speaks: `openai`, `anthropic`, `ollama`, or a vendor's name. By
+    /// default the provider's own name.
+    #[serde(default)]
+    pub kind: Option<String>,
+    /// Its address, with the path before `/chat/completions` or `/v1/messages`.
+    #[serde(default)]
+    pub base_url: Option<String>,
+    /// The environment variable that holds its key.
+    #[serde(default)]
+    pub key_env: Option<String>,
+    /// The file that holds its key; nobody else may read it.
+    #[serde(default)]
+    pub key_file: Option<PathBuf>,
+}
+
+/// What a model costs, in US dollars for a million tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Price {
+    /// To read.
+    pub input: f64,
+    /// To write.
+    pub output: f64,
+}
+
+/// Every provider there is.
+#[derive(Debug, Clone)]
+pub struct Providers {
+    /// Those that were set up, by name.
+    pub configured: BTreeMap<String, ProviderConfig>,
+    /// Prices by model id, before those that are known anyway.
+    pub prices: BTreeMap<String, Price>,
+    /// How long one call may take, with all its attempts.
+    pub deadline: Duration,
+}
+
+impl Default for Providers {
+    fn default() -> Self {
+        Self {
+            configured: BTreeMap::new(),
+            prices: BTreeMap::new(),
+            deadline: Duration::from_mins(2),
+        }
+    }
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name)
+        .ok()
+        .map(|value| value.trim().to_owned())
+        .filter(|value| !value.is_empty())
+}
+
+/// The key a file holds; one that others may read is refused.
+fn key_in(path: &Path) -> Result<String> {
+    let refuse = |reason: String| Error::Model(format!("key file {}: {reason}", path.display()));
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let about = std::fs::metadata(path).map_err(|error| refuse(error.to_string()))?;
+        if about.permissions().mode() & 0o077 != 0 {
+            return Err(refuse("others may read it: chmod 600 it first".to_owned()));
+        }
+    }
+    let key = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
+    let key = key.trim().to_owned();
+    if key.is_empty() || key.contains(char::is_whitespace) {
+        return Err(refuse("must hold one key and nothing else".to_owned()));
+    }
+    Ok(key)
+}
+
+impl Providers {
+    /// The key of a provider, if it has one.
+    fn key(config: &ProviderConfig, usual: Option<&str>) -> Result<Option<String>> {
+        if let Some(path) = &config.key_file {
+            return key_in(path).map(Some);
+        }
+        if let Some(name) = &config.key_env {
+            let missing = || Error::Model(format!("the environment variable {name} is not set"));
+            return variable(name).ok_or_else(missing).map(Some);
+        }
+        Ok(usual.filter(|name| !name.is_empty()).and_then(variable))
+    }
+
+    /// The keys that are set up, to keep them out of everything else.
+    pub fn secrets(&self) -> Vec<String> {
+        let configured = self.configured.values();
+        let keys = configured.filter_map(|config| Self::key(config, None).ok().flatten());
+        let usual = VENDORS.iter().map(|vendor| vendor.api_key_env);
+        let usual = usual.chain(["ANTHROPIC_API_KEY"]).filter_map(variable);
+        keys.chain(usual).collect()
+    }
+
+    /// A model by its id, such as `ollama/llama3.2`.
+    pub fn model(&self, id: &str) -> Result<Arc<dyn Model>> {
+        let (provider, name) = id
+            .split_once('/')
+            .filter(|(provider, name)| !provider.is_empty() && !name.is_empty())
+            .ok_or_else(|| {
+                Error::Model(format!(
+                    "model {id:?}: write PROVIDER/MODEL, such as openai/gpt-4o"
+                ))
+            })?;
+        let none = ProviderConfig::default();
+        let config = self.configured.get(provider).unwrap_or(&none);
+        let model = self.connect(provider, config, name)?;
+        Ok(Arc::new(Remote {
+            id: id.to_owned(),
+            provider: provider.to_owned(),
+            model,
+            price: self.prices.get(id).copied(),
+            deadline: self.deadline,
+            redactor: Redactor::with_environment(self.secrets()),
+        }))
+    }
+
+    fn connect(
+        &self,
+        provider: &str,
+        config: &ProviderConfig,
+        name: &str,
+    ) -> Result<DynModel<Completion>> {
+        let kind = config.kind.as_deref().unwrap_or(provider);
+        let http = Http::new(self.deadline)?;
+        let needed = |key: Option<String>, variable: &str| {
+            key.ok_or_else(|| {
+                Error::Model(format!(
+                    "{provider} has no key: set {variable}, or key_file in config.toml"
+                ))
+            })
+        };
+        match kind {
+            "anthropic" => {
+                let key = needed(
+                    Self::key(config, Some("ANTHROPIC_API_KEY"))?,
+                    "ANTHROPIC_API_KEY",
+                )?;
+                let mut there = AnthropicConfig::new(key);
+                if let Some(url) = &config.base_url {
+                    there = there.with_base_url(url);
+                }
+                Ok(there.connect(http).completion(name).erase())
+            }
+            "ollama" => {
+                let url = config
+                    .base_url
+                    .clone()
+                    .or_else(|| variable("OLLAMA_API_BASE_URL"));
+                let mut there = OllamaConfig::new();
+                if let Some(url) = url {
+                    there = there.with_base_url(url);
+                }
+                if let Some(key) = Self::key(config, Some("OLLAMA_API_KEY"))? {
+                    there = there.with_api_key(key);
+                }
+                Ok(there.connect(http).native_completion(name).erase())
+            }
+            kind => {
+                // An address of somebody's own is nobody's in particular.
+                if let Some(url) = &config.base_url
+                    && matches!(kind, "openai" | "openai-compatible")
+                {
+                    let key = Self::key(config, None)?.unwrap_or_default();
+                    let there = OpenAIConfig::with_key(&COMPATIBLE, key)
+                        .with_base_url(url)
+                        .with_auth(Auth::OptionalBearer);
+                    return Ok(there.connect(http).chat(name).erase());
+                }
+                let vendor = VENDORS.iter().find(|vendor| vendor.name == kind);
+                let Some(vendor) = vendor else {
+                    let known: Vec<&str> = VENDORS.iter().map(|vendor| vendor.name).collect();
+                    return Err(Error::Model(format!(
+                        "no provider {provider:?}: there are anthropic, ollama, {}, and those \
+                         under [providers] in config.toml",
+                        known.join(", ")
+                    )));
+                };
+                let key = Self::key(config, Some(vendor.api_key_env))?;
+                let key = if vendor.name == wire::LLAMACPP.name {
+                    key.unwrap_or_default()
+                } else {
+                    needed(key, vendor.api_key_env)?
+                };
+                let mut there = OpenAIConfig::with_key(vendor, key);
+                if vendor.name == wire::LLAMACPP.name {
+                    there = there.with_auth(Auth::OptionalBearer);
+                }
+                if let Some(url) = &config.base_url {
+                    there = there.with_base_url(url);
+                }
+                Ok(there.connect(http).chat(name).erase())
+            }
+        }
+    }
+}
+
+/// A model behind an API.
+struct Remote {
+    id: String,
+    provider: String,
+    model: DynModel<Completion>,
+    price: Option<Price>,
+    deadline: Duration,
+    redactor: Redactor,
+}
+
+impl std::fmt::Debug for Remote {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Remote")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a call failed, and whether it may pass the next time.
+struct Failed {
+    error: Error,
+    again: bool,
+    wait: Option<Duration>,
+}
+
+impl Remote {
+    fn request(ask: &Ask) -> Result<CompletionRequest> {
+        let system = ask.system.iter().map(|text| Message::system(text.clone()));
+        let turns = ask.turns.iter().map(|turn| match turn.role {
+            Role::User => Message::user(turn.text.clone()),
+            Role::Assistant => Message::assistant(turn.text.clone()),
+        });
+        let messages: Vec<Message> = system.chain(turns).collect();
+        let mut request = CompletionRequest::from(messages);
+        request.max_tokens = Some(ask.max_tokens);
+        request.temperature = ask.temperature;
+        if let Some(schema) = &ask.schema {
+            let schema = rig_core::schemars::Schema::try_from(schema.clone());
+            let schema = schema.map_err(|error| Error::Model(format!("schema: {error}")))?;
+            request.output_schema = Some(schema);
+        }
+        Ok(request)
+    }
+
+    fn failed(&self, error: &ProviderError) -> Failed {
+        let status = error
+            .provider_response_status()
+            .map(|status| status.as_u16());
+        let wait = error
+            .provider_response_headers()
+            .and_then(|headers| {
+                headers
+                    .get("retry-after")?
+                    .to_str()
+                    .ok()?
+                    .trim()
+                    .parse()
+                    .ok()
+            })
+            .map(Duration::from_secs);
+        let timed_out = matches!(error, ProviderError::Http(inner) if http::is_timeout(inner));
+        let said = match (error, status) {
+            (_, Some(status)) => {
+                let body = error.provider_response_body().unwrap_or_default();
+                let said = said(body);
+                format!(
+                    "answered {status}{}{said}",
+                    if said.is_empty() { "" } else { ": " }
+                )
+            }
+            (ProviderError::Truncated, _) => "the answer broke off".to_owned(),
+            (ProviderError::Json(_), _) => "the answer cannot be read".to_owned(),
+            (other, _) => repertoire_core::markdown::cut(&other.to_string(), SAID),
+        };
+        let error_here = if timed_out {
+            Error::Timeout {
+                provider: self.provider.clone(),
+                after: self.deadline,
+            }
+        } else {
+            Error::Provider {
+                provider: self.provider.clone(),
+                status,
+                reason: self.redactor.redact(&said),
+            }
+        };
+        Failed {
+            error: error_here,
+            again: error.is_retryable() && !timed_out,
+            wait,
+        }
+    }
+
+    async fn once(&self, ask: &Ask, listener: Option<&Listener>) -> Result<Reply, Failed> {
+        let request = Self::request(ask).map_err(|error| Failed {
+            error,
+            again: false,
+            wait: None,
+        })?;
+        let response = match listener {
+            None => self
+                .model
+                .call(request)
+                .await
+                .map_err(|error| self.failed(&error))?,
+            Some(listener) => self.stream(request, listener).await?,
+        };
+        self.reply(&response)
+    }
+
+    async fn stream(
+        &self,
+        request: CompletionRequest,
+        listener: &Listener,
+    ) -> Result<CompletionResponse, Failed> {
+        let mut stream = self
+            .model
+            .stream(request)
+            .map_err(|error| self.failed(&error))?;
+        let mut heard = false;
+        while let Some(item) = stream.next().await {
+            match item {
+                Ok(Item::Event(StreamEvent::Text { text, .. })) => {
+                    heard = true;
+                    listener(&text);
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    let mut failed = self.failed(&error);
+                    // Whoever listens would hear the beginning twice.
+                    failed.again &= !heard;
+                    return Err(failed);
+                }
+            }
+        }
+        stream.finish().await.map_err(|error| self.failed(&error))
+    }
+
+    fn reply(&self, response: &CompletionResponse) -> Result<Reply, Failed> {
+        let stop = response.stop();
+        if stop.is_failure() {
+            let said = response
+                .error
+                .clone()
+                .unwrap_or_else(|| "no answer".to_owned());
+            return Err(Failed {
+                error: Error::Provider {
+                    provider: self.provider.clone(),
+                    status: None,
+                    reason: self
+                        .redactor
+                        .redact(&repertoire_core::markdown::cut(&said, SAID)),
+                },
+                again: false,
+                wait: None,
+            });
+        }
+        let usage = &response.usage;
+        let mut cost = usage.cost.map(|cost| cost.total);
+        if let (Some(price), Some(input), Some(output)) =
+            (self.price, usage.input_tokens, usage.output_tokens)
+        {
+            #[allow(clippy::cast_precision_loss, reason = "numbers of tokens are small")]
+            let tokens = |n: u64| n as f64 / 1e6;
+            cost = Some(tokens(input) * price.input + tokens(output) * price.output);
+        }
+        Ok(Reply {
+            text: response.text(),
+            usage: Usage {
+                input_tokens: usage.input_tokens,
+                output_tokens: usage.output_tokens,
+                cost,
+            },
+            cut: matches!(
+                response.finish_reason(),
+                Some(rig_core::completion::FinishReason::Length)
+            ),
+        })
+    }
+}
+
+/// What a provider says in an error, on one line.
+fn said(body: &str) -> String {
+    let json: Option<serde_json::Value> = serde_json::from_str(body).ok();
+    let message = json.as_ref().and_then(|json| {
+        let places = ["/error/message", "/error", "/message", "/detail"];
+        places
+            .iter()
+            .find_map(|place| json.pointer(place)?.as_str())
+    });
+    let text = message.unwrap_or(if json.is_some() { "" } else { body });
+    repertoire_core::markdown::cut(&repertoire_core::markdown::one_line(text), SAID)
+}
+
+#[async_trait]
+impl Model for Remote {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    async fn ask(&self, ask: &Ask, listener: Option<&Listener>) -> Result<Reply> {
+        let timeout = Error::Timeout {
+            provider: self.provider.clone(),
+            after: self.deadline,
+        };
+        let attempts = async {
+            let mut attempt = 1;
+            loop {
+                let failed = match self.once(ask, listener).await {
+                    Ok(reply) => return Ok(reply),
+                    Err(failed) => failed,
+                };
+                if !failed.again || attempt >= ATTEMPTS {
+                    return Err(failed.error);
+                }
+                // Those who failed together do not come back together.
+                let most = Duration::from_millis(500 << attempt).as_secs_f64();
+                let jitter = Duration::from_secs_f64(fastrand::f64() * most);
+                let wait = failed
+                    .wait
+                    .map_or(jitter, |asked| asked.min(LONGEST_WAIT) + jitter / 4);
+                tracing::debug!(provider = self.provider, attempt, ?wait, "asked again");
+                tokio::time::sleep(wait).await;
+                attempt += 1;
+            }
+        };
+        tokio::time::timeout(self.deadline, attempts)
+            .await
+            .unwrap_or(Err(timeout))
+    }
+}

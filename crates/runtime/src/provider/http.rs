@@ -1,0 +1,138 @@
+//! The way to a provider: no redirects, no more bytes than an answer needs, and no address in an
+//! error.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::{Stream, StreamExt};
+use rig_core::{
+    http_client::{
+        self as wire, BoxedStream, HttpClientExt, LazyBody, MultipartForm, Request, Response,
+        StreamingResponse,
+    },
+    wasm_compat::WasmCompatSend,
+};
+
+use crate::error::{Error, Result};
+
+/// The most bytes of an answer.
+const MAX_ANSWER: usize = 16 * 1024 * 1024;
+/// How long a connection may take to be made.
+const CONNECT: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Clone)]
+pub(super) struct Http(reqwest::Client);
+
+impl Http {
+    pub(super) fn new(deadline: Duration) -> Result<Self> {
+        // The first one stays; a second would be the same.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        reqwest::Client::builder()
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(CONNECT.min(deadline))
+            .read_timeout(deadline)
+            .user_agent(concat!("repertoire/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map(Self)
+            .map_err(|error| Error::Model(format!("no connection can be made: {error}")))
+    }
+
+    fn request(&self, parts: ::http::request::Parts, body: Bytes) -> reqwest::RequestBuilder {
+        let mut headers = parts.headers;
+        for name in ["authorization", "x-api-key", "api-key"] {
+            if let Some(value) = headers.get_mut(name) {
+                value.set_sensitive(true);
+            }
+        }
+        self.0
+            .request(parts.method, parts.uri.to_string())
+            .headers(headers)
+            .body(body)
+    }
+}
+
+pub(super) fn is_timeout(error: &wire::Error) -> bool {
+    match error {
+        wire::Error::Instance(inner) => inner
+            .downcast_ref::<reqwest::Error>()
+            .is_some_and(reqwest::Error::is_timeout),
+        _ => false,
+    }
+}
+
+fn failed(error: reqwest::Error) -> wire::Error {
+    wire::Error::instance(error.without_url())
+}
+
+fn head(response: &reqwest::Response) -> ::http::response::Builder {
+    let mut builder = Response::builder().status(response.status());
+    if let Some(headers) = builder.headers_mut() {
+        *headers = response.headers().clone();
+    }
+    builder
+}
+
+fn bounded(response: reqwest::Response) -> impl Stream<Item = wire::Result<Bytes>> + Send {
+    let mut left = MAX_ANSWER;
+    response.bytes_stream().map(move |chunk| {
+        let chunk = chunk.map_err(failed)?;
+        let large = || wire::Error::instance(std::io::Error::other("the answer is too large"));
+        left = left.checked_sub(chunk.len()).ok_or_else(large)?;
+        Ok(chunk)
+    })
+}
+
+impl HttpClientExt for Http {
+    fn send<T, U>(
+        &self,
+        request: Request<T>,
+    ) -> impl Future<Output = wire::Result<Response<LazyBody<U>>>> + WasmCompatSend + 'static
+    where
+        T: Into<Bytes> + WasmCompatSend,
+        U: From<Bytes> + WasmCompatSend + 'static,
+    {
+        let (parts, body) = request.map(Into::<Bytes>::into).into_parts();
+        let request = self.request(parts, body);
+        async move {
+            let response = request.send().await.map_err(failed)?;
+            let builder = head(&response);
+            let mut chunks = Box::pin(bounded(response));
+            let body: LazyBody<U> = Box::pin(async move {
+                let mut all = BytesMut::new();
+                while let Some(chunk) = chunks.next().await {
+                    all.extend_from_slice(&chunk?);
+                }
+                Ok(U::from(all.freeze()))
+            });
+            builder.body(body).map_err(wire::Error::Protocol)
+        }
+    }
+
+    fn send_multipart<U>(
+        &self,
+        _: Request<MultipartForm>,
+    ) -> impl Future<Output = wire::Result<Response<LazyBody<U>>>> + WasmCompatSend + 'static
+    where
+        U: From<Bytes> + WasmCompatSend + 'static,
+    {
+        let refused = std::io::Error::other("files are not sent");
+        std::future::ready(Err(wire::Error::instance(refused)))
+    }
+
+    fn send_streaming<T>(
+        &self,
+        request: Request<T>,
+    ) -> impl Future<Output = wire::Result<StreamingResponse>> + WasmCompatSend
+    where
+        T: Into<Bytes> + WasmCompatSend,
+    {
+        let (parts, body) = request.map(Into::<Bytes>::into).into_parts();
+        let request = self.request(parts, body);
+        async move {
+            let response = request.send().await.map_err(failed)?;
+            let builder = head(&response);
+            let stream: BoxedStream = Box::pin(bounded(response));
+            builder.body(stream).map_err(wire::Error::Protocol)
+        }
+    }
+}

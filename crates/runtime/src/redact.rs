@@ -1,0 +1,141 @@
+//! Keeping secrets out of what is kept: traces, errors and logs.
+
+use std::sync::{Arc, LazyLock};
+
+use regex::Regex;
+
+/// What stands where a secret stood.
+pub(crate) const REDACTED: &str = "[redacted]";
+/// Shorter values are words, and taking them away would take away meaning.
+const SHORTEST: usize = 8;
+
+/// What secrets look like, whoever they belong to.
+static PATTERNS: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    let all = [
+        r"\bsk-[A-Za-z0-9_-]{16,}",
+        r"\b(?:ghp|gho|ghs|ghu|ghr)_[A-Za-z0-9]{20,}",
+        r"\bgithub_pat_[A-Za-z0-9_]{20,}",
+        r"\bhf_[A-Za-z0-9]{20,}",
+        r"\bgsk_[A-Za-z0-9]{20,}",
+        r"\bxox[abprs]-[A-Za-z0-9-]{10,}",
+        r"\bAKIA[0-9A-Z]{16}\b",
+        r"\bAIza[0-9A-Za-z_-]{30,}",
+        r"\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{5,}",
+        r"(?i:\bbearer\s+)[A-Za-z0-9._~+/=-]{16,}",
+        r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\z)",
+    ];
+    Regex::new(&all.join("|")).ok()
+});
+
+/// Names of variables that hold secrets.
+const TELLING: [&str; 6] = ["KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL"];
+
+/// Takes secrets out of texts: those it knows, and those that look like one.
+///
+/// ```
+/// use repertoire_runtime::Redactor;
+///
+/// let redactor = Redactor::new(["correct horse battery".to_owned()]);
+/// let text = redactor.redact("my key is sk-abcdefghijklmnop1234, or: correct horse battery");
+/// assert_eq!(text, "my key is [redacted], or: [redacted]");
+/// ```
+#[derive(Clone, Default)]
+pub struct Redactor {
+    known: Arc<[String]>,
+}
+
+impl std::fmt::Debug for Redactor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Redactor")
+            .field("known", &self.known.len())
+            .finish()
+    }
+}
+
+impl Redactor {
+    /// One that knows these secrets.
+    pub fn new(secrets: impl IntoIterator<Item = String>) -> Self {
+        let mut known: Vec<String> = secrets
+            .into_iter()
+            .map(|secret| secret.trim().to_owned())
+            .filter(|secret| secret.len() >= SHORTEST)
+            .collect();
+        // One that holds another goes first.
+        known.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        known.dedup();
+        Self {
+            known: known.into(),
+        }
+    }
+
+    /// One that also knows what the environment calls a secret.
+    pub fn with_environment(secrets: impl IntoIterator<Item = String>) -> Self {
+        let from_environment = std::env::vars_os().filter_map(|(name, value)| {
+            let name = name.to_str()?.to_ascii_uppercase();
+            let value = value.to_str()?.to_owned();
+            TELLING
+                .iter()
+                .any(|word| name.contains(word))
+                .then_some(value)
+        });
+        Self::new(secrets.into_iter().chain(from_environment))
+    }
+
+    /// The text without secrets.
+    pub fn redact(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for secret in self.known.iter() {
+            if text.contains(secret.as_str()) {
+                text = text.replace(secret.as_str(), REDACTED);
+            }
+        }
+        match &*PATTERNS {
+            Some(pattern) => pattern.replace_all(&text, REDACTED).into_owned(),
+            None => text,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_patterns_can_be_read() {
+        assert!(PATTERNS.is_some());
+    }
+
+    #[test]
+    fn secrets_that_hold_others_go_whole() {
+        let redactor = Redactor::new(["abcdefgh".to_owned(), "abcdefghij".to_owned()]);
+        assert_eq!(
+            redactor.redact("x abcdefghij y abcdefgh"),
+            "x [redacted] y [redacted]"
+        );
+        // Too short to be told from a word.
+        assert_eq!(
+            Redactor::new(["key".to_owned()]).redact("the key"),
+            "the key"
+        );
+    }
+
+    #[test]
+    fn shapes_of_secrets_are_known() {
+        let redactor = Redactor::default();
+        let long = format!("sk-made-up-{}", "a1b2".repeat(6));
+        for secret in [
+            &*long,
+            "ghp_abcdefghijklmnopqrstuvwxyz0123",
+            "AKIAABCDEFGHIJKLMNOP",
+            "Bearer abcdefghijklmnopqrstuvwxyz",
+            "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmN",
+            "-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----",
+            "-----BEGIN RSA PRIVATE KEY-----\ncut off",
+        ] {
+            let text = redactor.redact(&format!("a {secret} b"));
+            assert!(text.starts_with("a [redacted]"), "{text}");
+        }
+        let harmless = "task-force risk-averse skeleton sk-8 bearer of news";
+        assert_eq!(redactor.redact(harmless), harmless);
+    }
+}

@@ -1,0 +1,210 @@
+//! The filters, tests and functions of templates. Each gives no more than it may.
+
+use std::sync::Arc;
+
+use minijinja::{Environment, Error, ErrorKind, Value, value::Serde, value::ValueKind};
+
+use super::MAX_OUTPUT;
+use crate::workspace::Workspace;
+
+type Filtered<T> = Result<T, Error>;
+
+fn refuse(reason: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, reason)
+}
+
+/// The text of a value that is a text or a number.
+fn text(value: &Value) -> Filtered<String> {
+    match value.kind() {
+        ValueKind::String | ValueKind::Number | ValueKind::Bool | ValueKind::None => {
+            Ok(value.to_string())
+        }
+        ValueKind::Undefined => Err(Error::from(ErrorKind::UndefinedError)),
+        kind => Err(refuse(format!("takes a text, not a {kind}"))),
+    }
+}
+
+fn bounded(text: String) -> Filtered<String> {
+    if text.len() > MAX_OUTPUT {
+        return Err(refuse(format!("gives more than {MAX_OUTPUT} bytes")));
+    }
+    Ok(text)
+}
+
+fn items(value: &Value) -> Filtered<Vec<Value>> {
+    if value.is_undefined() {
+        return Err(Error::from(ErrorKind::UndefinedError));
+    }
+    value.try_iter().map(Iterator::collect)
+}
+
+fn json_of(value: &Value) -> Filtered<String> {
+    let json = serde_json::to_string(value);
+    bounded(json.map_err(|error| refuse(format!("cannot be written as JSON: {error}")))?)
+}
+
+fn join(value: &Value, between: Option<String>) -> Filtered<String> {
+    let between = between.unwrap_or_default();
+    let mut out = String::new();
+    for (at, item) in items(value)?.iter().enumerate() {
+        if at > 0 {
+            out.push_str(&between);
+        }
+        out.push_str(&text(item)?);
+        if out.len() > MAX_OUTPUT {
+            return bounded(out);
+        }
+    }
+    Ok(out)
+}
+
+fn replace(value: &Value, from: &str, to: &str) -> Filtered<String> {
+    let value = text(value)?;
+    if from.is_empty() {
+        return Err(refuse("replace: the text to replace must be non-empty"));
+    }
+    let found = value.matches(from).count();
+    if value.len().saturating_add(found.saturating_mul(to.len())) > MAX_OUTPUT {
+        return Err(refuse(format!("gives more than {MAX_OUTPUT} bytes")));
+    }
+    Ok(value.replace(from, to))
+}
+
+fn indent(value: &Value, width: Option<usize>) -> Filtered<String> {
+    let width = width.unwrap_or(4).min(64);
+    let value = text(value)?;
+    let mut lines = value.split('\n');
+    let mut out = lines.next().unwrap_or_default().to_owned();
+    for line in lines {
+        out.push('\n');
+        if !line.is_empty() {
+            out.push_str(&" ".repeat(width));
+        }
+        out.push_str(line);
+    }
+    bounded(out)
+}
+
+fn truncate(value: &Value, most: usize) -> Filtered<String> {
+    Ok(repertoire_core::markdown::cut(&text(value)?, most))
+}
+
+fn capitalize(value: &Value) -> Filtered<String> {
+    let value = text(value)?;
+    let mut chars = value.chars();
+    Ok(chars.next().map_or_else(String::new, |first| {
+        first
+            .to_uppercase()
+            .chain(chars.flat_map(char::to_lowercase))
+            .collect()
+    }))
+}
+
+fn length(value: &Value) -> Filtered<usize> {
+    if value.is_undefined() {
+        return Err(Error::from(ErrorKind::UndefinedError));
+    }
+    value.len().ok_or_else(|| refuse("has no length"))
+}
+
+fn sorted(value: &Value) -> Filtered<Vec<Value>> {
+    let mut all: Vec<(String, Value)> = items(value)?
+        .into_iter()
+        .map(|item| Ok((text(&item)?, item)))
+        .collect::<Filtered<_>>()?;
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    Ok(all.into_iter().map(|(_, item)| item).collect())
+}
+
+fn pairs(value: &Value) -> Filtered<Vec<Value>> {
+    let keys = items(value)?;
+    keys.into_iter()
+        .map(|key| {
+            let item = value.get_item(&key)?;
+            Ok(Value::from(vec![key, item]))
+        })
+        .collect()
+}
+
+fn default(value: &Value, other: Option<Value>) -> Value {
+    if value.is_undefined() {
+        other.unwrap_or_else(|| Value::from(""))
+    } else {
+        value.clone()
+    }
+}
+
+pub(super) fn add(environment: &mut Environment<'static>) {
+    for name in ["default", "d"] {
+        environment.add_filter(name, default);
+    }
+    for name in ["length", "count"] {
+        environment.add_filter(name, length);
+    }
+    environment.add_filter("upper", |value: &Value| {
+        text(value).map(|t| t.to_uppercase())
+    });
+    environment.add_filter("lower", |value: &Value| {
+        text(value).map(|t| t.to_lowercase())
+    });
+    environment.add_filter("trim", |value: &Value| {
+        text(value).map(|t| t.trim().to_owned())
+    });
+    environment.add_filter("string", text);
+    environment.add_filter("capitalize", capitalize);
+    environment.add_filter("join", join);
+    environment.add_filter("replace", replace);
+    environment.add_filter("indent", indent);
+    environment.add_filter("truncate", truncate);
+    environment.add_filter("tojson", json_of);
+    environment.add_filter("sort", sorted);
+    environment.add_filter("items", pairs);
+    environment.add_filter("first", |value: &Value| {
+        items(value).map(|all| all.first().cloned().unwrap_or_default())
+    });
+    environment.add_filter("last", |value: &Value| {
+        items(value).map(|all| all.last().cloned().unwrap_or_default())
+    });
+    environment.add_test("defined", |value: &Value| !value.is_undefined());
+    environment.add_test("undefined", |value: &Value| value.is_undefined());
+    environment.add_test("none", |value: &Value| value.is_none());
+    for (name, wanted) in [
+        ("string", ValueKind::String),
+        ("number", ValueKind::Number),
+        ("mapping", ValueKind::Map),
+        ("sequence", ValueKind::Seq),
+    ] {
+        environment.add_test(name, move |value: &Value| value.kind() == wanted);
+    }
+    environment.add_function("range", |end: usize| {
+        if end > 1000 {
+            return Err(refuse("range: at most 1000"));
+        }
+        Ok((0..end).map(Value::from).collect::<Vec<_>>())
+    });
+}
+
+/// How much of a page a template gets.
+const PAGE_CHARS: usize = 8_000;
+
+pub(super) fn add_queries(environment: &mut Environment<'static>, workspace: &Arc<dyn Workspace>) {
+    let failed = |error: crate::Error| refuse(error.to_string());
+    let asked = workspace.clone();
+    environment.add_function("search", move |query: &str, limit: Option<usize>| {
+        let limit = limit.unwrap_or(5).min(50);
+        let mut found = Vec::new();
+        for hit in asked.search(query, limit).map_err(failed)? {
+            let page = asked.page(&hit.slug).map_err(failed)?;
+            found.extend(page.map(|mut page| {
+                page.text = repertoire_core::markdown::cut(&page.text, PAGE_CHARS);
+                Value::from(Serde(page))
+            }));
+        }
+        Ok(found)
+    });
+    let asked = workspace.clone();
+    environment.add_function("page", move |slug: &str| {
+        let page = asked.page(slug).map_err(failed)?;
+        Ok::<_, Error>(page.map_or_else(Value::default, |page| Value::from(Serde(page))))
+    });
+}

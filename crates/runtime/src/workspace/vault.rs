@@ -1,0 +1,495 @@
+//! A folder of markdown pages as a workspace: search, types and tags from frontmatter, links in
+//! either form, history from git.
+//!
+//! Pages are read when they change, never through a link out of the folder. What is in a page is
+//! data: no command of it, and no setting of its repository, is run.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant, SystemTime},
+};
+
+use pulldown_cmark::{Event, Options, Parser, Tag as MarkdownTag};
+use repertoire_core::{
+    Frontmatter, frontmatter,
+    markdown::{Head, cut, one_line},
+};
+use serde_json::Value;
+
+use super::{Hit, Page, PageInfo, References, Revision, Tag, Workspace};
+use crate::error::{Error, Result};
+
+/// The most pages.
+const MAX_PAGES: usize = 50_000;
+/// The most bytes of a page.
+const MAX_PAGE: u64 = 1024 * 1024;
+/// How deep folders nest.
+const MAX_DEPTH: usize = 32;
+/// How long what was seen is believed.
+const BELIEVED: Duration = Duration::from_secs(1);
+/// How much of a page a search shows.
+const EXCERPT: usize = 200;
+/// How much more a word in the title says than one in the text.
+const TITLE: f64 = 3.0;
+
+/// A folder of markdown pages.
+///
+/// ```
+/// use repertoire_runtime::{Vault, Workspace};
+///
+/// let folder = tempfile::tempdir()?;
+/// std::fs::write(folder.path().join("mira.md"), "---\ntype: person\n---\n# Mira\n\nLives by the sea.\n")?;
+/// let vault = Vault::open(folder.path())?;
+/// assert_eq!(vault.search("sea", 5)?[0].title, "Mira");
+/// assert_eq!(vault.pages_by_type("person")?[0].slug, "mira");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Vault {
+    root: PathBuf,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    at: Option<Instant>,
+    pages: BTreeMap<String, Read>,
+    /// Slugs by every name a page has, in lower case.
+    names: HashMap<String, String>,
+}
+
+/// A page as it was read.
+#[derive(Debug)]
+struct Read {
+    stamp: (SystemTime, u64),
+    page: Page,
+    aliases: Vec<String>,
+    targets: Vec<String>,
+    /// How often each word is in it; words of the title count more.
+    words: HashMap<String, f64>,
+    length: f64,
+}
+
+impl Vault {
+    /// A folder of pages.
+    pub fn open(root: &Path) -> Result<Self> {
+        let root = root
+            .canonicalize()
+            .map_err(|error| Error::Workspace(format!("{}: {error}", root.display())))?;
+        if !root.is_dir() {
+            return Err(Error::Workspace(format!(
+                "{}: not a folder",
+                root.display()
+            )));
+        }
+        Ok(Self {
+            root,
+            seen: Mutex::default(),
+        })
+    }
+
+    /// What is there now.
+    fn look(&self) -> Result<MutexGuard<'_, Seen>> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.at.is_some_and(|at| at.elapsed() < BELIEVED) {
+            return Ok(seen);
+        }
+        let mut files = Vec::new();
+        walk(&self.root, "", 0, &mut files)?;
+        let mut old = std::mem::take(&mut seen.pages);
+        for (slug, path, stamp) in files {
+            let known = old.remove(&slug).filter(|read| read.stamp == stamp);
+            if let Some(read) = known.or_else(|| Read::of(&slug, &path, stamp)) {
+                seen.pages.insert(slug, read);
+            }
+        }
+        seen.names = names(&seen.pages);
+        seen.at = Some(Instant::now());
+        Ok(seen)
+    }
+}
+
+/// Every page beneath a folder; links are not followed.
+fn walk(
+    folder: &Path,
+    prefix: &str,
+    depth: usize,
+    files: &mut Vec<(String, PathBuf, (SystemTime, u64))>,
+) -> Result<()> {
+    let failed = |error: std::io::Error| Error::Workspace(format!("{}: {error}", folder.display()));
+    let mut entries: Vec<_> = std::fs::read_dir(folder)
+        .map_err(failed)?
+        .flatten()
+        .collect();
+    entries.sort_by_key(std::fs::DirEntry::file_name);
+    for entry in entries {
+        let name = entry.file_name();
+        let Some(name) = name.to_str().filter(|name| !name.starts_with('.')) else {
+            continue;
+        };
+        let Ok(kind) = entry.file_type() else {
+            continue;
+        };
+        if kind.is_dir() && depth < MAX_DEPTH {
+            // A folder that may not be read keeps nobody from the others.
+            let _ = walk(&entry.path(), &format!("{prefix}{name}/"), depth + 1, files);
+        } else if let Some(stem) = name.strip_suffix(".md").filter(|_| kind.is_file()) {
+            let Ok(about) = entry.metadata() else {
+                continue;
+            };
+            let stamp = (
+                about.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+                about.len(),
+            );
+            files.push((format!("{prefix}{stem}"), entry.path(), stamp));
+            if files.len() > MAX_PAGES {
+                return Err(Error::Workspace(format!("more than {MAX_PAGES} pages")));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Slugs by the names of their pages: paths win over last names, those over titles and aliases.
+fn names(pages: &BTreeMap<String, Read>) -> HashMap<String, String> {
+    let mut names = HashMap::new();
+    let mut add = |name: &str, slug: &str| {
+        names
+            .entry(name.to_lowercase())
+            .or_insert_with(|| slug.to_owned());
+    };
+    for slug in pages.keys() {
+        add(slug, slug);
+    }
+    for slug in pages.keys() {
+        add(slug.rsplit('/').next().unwrap_or(slug), slug);
+    }
+    for (slug, read) in pages {
+        add(&read.page.info.title, slug);
+        for alias in &read.aliases {
+            add(alias, slug);
+        }
+    }
+    names
+}
+
+impl Seen {
+    fn find(&self, name: &str) -> Option<&Read> {
+        let name = name.trim().trim_start_matches("./");
+        let name = name.strip_suffix(".md").unwrap_or(name).to_lowercase();
+        self.pages.get(self.names.get(&name)?)
+    }
+
+    /// The page a link leads to: beside the one it is on, or anywhere.
+    fn resolve(&self, from: &str, target: &str) -> Option<&Read> {
+        let folder = from.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let mut path: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
+        for part in target.split('/') {
+            match part {
+                "" | "." => {}
+                ".." => drop(path.pop()),
+                part => path.push(part),
+            }
+        }
+        self.find(&path.join("/")).or_else(|| self.find(target))
+    }
+}
+
+/// The words of a text, in lower case.
+fn words(text: &str) -> impl Iterator<Item = String> + '_ {
+    text.split(|c: char| !c.is_alphanumeric())
+        .filter(|word| !word.is_empty() && word.len() <= 64)
+        .map(|word| {
+            let word = word.to_lowercase();
+            // One and several of a thing are the same thing.
+            match word.strip_suffix('s') {
+                Some(one) if one.len() > 2 && !one.ends_with('s') => one.to_owned(),
+                _ => word,
+            }
+        })
+}
+
+fn texts(value: Option<&Value>) -> Vec<String> {
+    match value {
+        Some(Value::String(text)) => text
+            .split(',')
+            .map(|part| part.trim().trim_start_matches('#').to_owned())
+            .filter(|part| !part.is_empty())
+            .collect(),
+        Some(Value::Array(items)) => items
+            .iter()
+            .filter_map(Value::as_str)
+            .map(|text| text.trim().trim_start_matches('#').to_owned())
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+impl Read {
+    /// Reads a page; one that is too long or no text is none.
+    fn of(slug: &str, path: &Path, stamp: (SystemTime, u64)) -> Option<Self> {
+        if stamp.1 > MAX_PAGE {
+            tracing::warn!(slug, "a page with more than {MAX_PAGE} bytes is left out");
+            return None;
+        }
+        let whole = std::fs::read_to_string(path).ok()?;
+        let fields = Frontmatter::of(&whole)
+            .map(|front| front.to_json())
+            .unwrap_or_default();
+        let text = frontmatter::body(&whole).to_owned();
+        let given = fields.get("title").and_then(Value::as_str).map(one_line);
+        let stem = slug.rsplit('/').next().unwrap_or(slug);
+        let title = given
+            .filter(|title| !title.is_empty())
+            .or_else(|| Head::of(&text).title);
+        let (targets, mut tags) = links(&text);
+        tags.extend(texts(fields.get("tags")));
+        tags.sort();
+        tags.dedup();
+        let info = PageInfo {
+            slug: slug.to_owned(),
+            title: title.unwrap_or_else(|| stem.to_owned()),
+            kind: fields
+                .get("type")
+                .and_then(Value::as_str)
+                .map(str::to_owned),
+            tags,
+        };
+        let mut counted: HashMap<String, f64> = HashMap::new();
+        for word in words(&text) {
+            *counted.entry(word).or_default() += 1.0;
+        }
+        let named = format!("{} {} {}", info.title, stem, info.tags.join(" "));
+        for word in words(&named) {
+            *counted.entry(word).or_default() += TITLE;
+        }
+        Some(Self {
+            stamp,
+            aliases: texts(fields.get("aliases")),
+            targets,
+            length: counted.values().sum(),
+            words: counted,
+            page: Page { info, text },
+        })
+    }
+
+    /// The line that has most of the words.
+    fn excerpt(&self, wanted: &[String]) -> String {
+        let lines = self
+            .page
+            .text
+            .lines()
+            .filter(|line| !line.trim().is_empty());
+        let count = |line: &&str| words(line).filter(|word| wanted.contains(word)).count();
+        let best = lines.rev().max_by_key(count).unwrap_or_default();
+        cut(
+            &one_line(best.trim_start_matches(['#', '-', '>', ' '])),
+            EXCERPT,
+        )
+    }
+}
+
+/// Where a text links to within the workspace, and its tags.
+fn links(text: &str) -> (Vec<String>, Vec<String>) {
+    let mut targets = Vec::new();
+    let mut tags = Vec::new();
+    let mut code = false;
+    for event in Parser::new_ext(text, Options::ENABLE_WIKILINKS) {
+        match event {
+            Event::Start(
+                MarkdownTag::Link { dest_url, .. } | MarkdownTag::Image { dest_url, .. },
+            ) => {
+                let target = dest_url.split(['#', '^']).next().unwrap_or_default().trim();
+                let elsewhere = target.contains("://") || target.starts_with("mailto:");
+                if !target.is_empty() && !elsewhere {
+                    let target = target.replace("%20", " ");
+                    let target = target.strip_suffix(".md").unwrap_or(&target).to_owned();
+                    if !targets.contains(&target) {
+                        targets.push(target);
+                    }
+                }
+            }
+            Event::Start(MarkdownTag::CodeBlock(_)) => code = true,
+            Event::End(pulldown_cmark::TagEnd::CodeBlock) => code = false,
+            Event::Text(text) if !code => {
+                for word in text.split_whitespace() {
+                    let Some(tag) = word.strip_prefix('#') else {
+                        continue;
+                    };
+                    let tag = tag.trim_end_matches(|c: char| !c.is_alphanumeric());
+                    if tag.starts_with(char::is_alphabetic) {
+                        tags.push(tag.to_owned());
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    (targets, tags)
+}
+
+impl Workspace for Vault {
+    fn search(&self, query: &str, limit: usize) -> Result<Vec<Hit>> {
+        const K1: f64 = 1.2;
+        const B: f64 = 0.75;
+        let seen = self.look()?;
+        let mut wanted: Vec<String> = words(query).collect();
+        wanted.sort();
+        wanted.dedup();
+        #[allow(clippy::cast_precision_loss, reason = "numbers of pages are small")]
+        let count = |n: usize| n as f64;
+        let all = count(seen.pages.len()).max(1.0);
+        let average = seen.pages.values().map(|read| read.length).sum::<f64>() / all;
+        let rarity: Vec<f64> = wanted
+            .iter()
+            .map(|word| {
+                let having = seen
+                    .pages
+                    .values()
+                    .filter(|read| read.words.contains_key(word));
+                let having = count(having.count());
+                (1.0 + (all - having + 0.5) / (having + 0.5)).ln()
+            })
+            .collect();
+        let score = |read: &Read| -> f64 {
+            let words = wanted.iter().zip(&rarity);
+            words
+                .map(|(word, rarity)| {
+                    let times = read.words.get(word).copied().unwrap_or(0.0);
+                    let norm = K1 * (1.0 - B + B * read.length / average.max(1.0));
+                    rarity * times * (K1 + 1.0) / (times + norm)
+                })
+                .sum()
+        };
+        let mut hits: Vec<(f64, &Read)> = seen
+            .pages
+            .values()
+            .map(|read| (score(read), read))
+            .filter(|(score, _)| *score > 0.0)
+            .collect();
+        hits.sort_by(|a, b| b.0.total_cmp(&a.0));
+        hits.truncate(limit);
+        Ok(hits
+            .into_iter()
+            .map(|(score, read)| Hit {
+                slug: read.page.info.slug.clone(),
+                title: read.page.info.title.clone(),
+                excerpt: read.excerpt(&wanted),
+                score,
+            })
+            .collect())
+    }
+
+    fn page(&self, name: &str) -> Result<Option<Page>> {
+        Ok(self.look()?.find(name).map(|read| read.page.clone()))
+    }
+
+    fn pages_by_type(&self, kind: &str) -> Result<Vec<PageInfo>> {
+        let seen = self.look()?;
+        let fits = |info: &&PageInfo| {
+            let own = info.kind.as_deref();
+            own.is_some_and(|own| own.eq_ignore_ascii_case(kind))
+        };
+        let infos = seen.pages.values().map(|read| &read.page.info);
+        Ok(infos.filter(fits).cloned().collect())
+    }
+
+    fn tags(&self) -> Result<Vec<Tag>> {
+        let seen = self.look()?;
+        let mut count: BTreeMap<&str, usize> = BTreeMap::new();
+        for tag in seen.pages.values().flat_map(|read| &read.page.info.tags) {
+            *count.entry(tag).or_default() += 1;
+        }
+        let mut tags: Vec<Tag> = count
+            .into_iter()
+            .map(|(name, pages)| Tag {
+                name: name.to_owned(),
+                pages,
+            })
+            .collect();
+        tags.sort_by_key(|tag| std::cmp::Reverse(tag.pages));
+        Ok(tags)
+    }
+
+    fn references(&self, name: &str) -> Result<References> {
+        let seen = self.look()?;
+        let Some(read) = seen.find(name) else {
+            return Ok(References::default());
+        };
+        let slug = &read.page.info.slug;
+        let mut found = References::default();
+        for target in &read.targets {
+            match seen.resolve(slug, target) {
+                Some(other) => found.links.push(other.page.info.slug.clone()),
+                None => found.missing.push(target.clone()),
+            }
+        }
+        found.links.sort();
+        found.links.dedup();
+        for (from, other) in &seen.pages {
+            let leads_here = |target: &String| {
+                let to = seen.resolve(from, target);
+                to.is_some_and(|to| to.page.info.slug == *slug)
+            };
+            if from != slug && other.targets.iter().any(leads_here) {
+                found.backlinks.push(from.clone());
+            }
+        }
+        Ok(found)
+    }
+
+    fn history(&self, name: &str, limit: usize) -> Result<Vec<Revision>> {
+        let Some(slug) = self
+            .look()?
+            .find(name)
+            .map(|read| read.page.info.slug.clone())
+        else {
+            return Ok(Vec::new());
+        };
+        // Settings of a stranger's repository must not name programs to run.
+        let output = Command::new("git")
+            .args([
+                "-c",
+                "core.fsmonitor=false",
+                "-c",
+                "core.hooksPath=/dev/null",
+            ])
+            .args([
+                "-c",
+                "log.showSignature=false",
+                "--no-pager",
+                "log",
+                "--follow",
+            ])
+            .arg(format!("--max-count={}", limit.min(1000)))
+            .args([
+                "--no-show-signature",
+                "--format=%H%x1f%an%x1f%aI%x1f%s",
+                "--",
+            ])
+            .arg(format!("{slug}.md"))
+            .current_dir(&self.root)
+            .env("GIT_OPTIONAL_LOCKS", "0")
+            .env("GIT_TERMINAL_PROMPT", "0")
+            .output()
+            .map_err(|error| Error::Workspace(format!("history needs git: {error}")))?;
+        if !output.status.success() {
+            // No repository has no history.
+            return Ok(Vec::new());
+        }
+        let text = String::from_utf8_lossy(&output.stdout);
+        let rows = text.lines().filter_map(|line| {
+            let mut parts = line.splitn(4, '\u{1f}').map(str::to_owned);
+            Some(Revision {
+                id: parts.next()?,
+                author: parts.next()?,
+                at: parts.next()?,
+                summary: parts.next()?,
+            })
+        });
+        Ok(rows.collect())
+    }
+}
