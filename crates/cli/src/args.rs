@@ -1,10 +1,14 @@
 //! The command line as typed. What it means is resolved in `settings`.
 
+mod running;
+
 use std::path::PathBuf;
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
 use repertoire_core::SkillId;
 use repertoire_registry::{Origin, Reference, remote::Label};
+
+pub(crate) use running::{Format, Param, RunArgs, TraceCommand, Which};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -220,6 +224,23 @@ pub(crate) enum Command {
         internal: bool,
         #[command(flatten)]
         bus: UrlArgs,
+    },
+    /// Run a skill: its prompts are put to a model, and every step leaves a trace
+    #[command(
+        after_help = "Examples:\n  repertoire run tone-check --model ollama/llama3.2 -m \"Too \
+                            blunt?\"\n  repertoire run checker --param entity_name=Mira --vault \
+                            notes --dry-run\n  repertoire run checker --param claims:='[\"a\"]' \
+                            --model openai/gpt-4o-mini --max-cost 0.05"
+    )]
+    Run(Box<RunArgs>),
+    /// What was run, what it cost, how well it went
+    #[command(
+        after_help = "Examples:\n  repertoire trace list\n  repertoire trace stats --since 30d\n  \
+                            repertoire trace export --format dspy -o eval.jsonl"
+    )]
+    Trace {
+        #[command(subcommand)]
+        command: TraceCommand,
     },
     /// Make, list and revoke tokens for HTTP
     #[command(

@@ -31,13 +31,23 @@ const IO: u8 = 7;
 pub(crate) const INTERRUPTED: u8 = 130;
 
 /// The one table from codes to exit codes; what is not in it was refused.
-fn exit_code(code: &str) -> u8 {
+pub(crate) fn exit_code(code: &str) -> u8 {
     match code {
-        "usage" | "invalid_pattern" | "listen" | "invalid_target" => USAGE,
+        "assertion_failed" => PROBLEMS,
+        "usage" | "invalid_pattern" | "listen" | "invalid_target" | "unknown_model"
+        | "undefined_variable" => USAGE,
         "not_found" | "function_not_found" => NOT_FOUND,
         "store_corrupt" | "store_newer" | "store_busy" | "store_error" => STORE,
         "untrusted" => UNTRUSTED,
-        "io_error" | "remote_error" | "transport" | "disconnected" | "timeout" => IO,
+        "io_error"
+        | "remote_error"
+        | "transport"
+        | "disconnected"
+        | "timeout"
+        | "provider_error"
+        | "provider_auth"
+        | "provider_rate_limited"
+        | "provider_timeout" => IO,
         "interrupted" => INTERRUPTED,
         _ => REFUSED,
     }
@@ -58,6 +68,9 @@ fn call_code(code: &str) -> &'static str {
 fn describe(error: &anyhow::Error) -> (&'static str, Option<&'static str>) {
     for cause in error.chain() {
         if let Some(error) = cause.downcast_ref::<repertoire_registry::Error>() {
+            return (error.code(), error.hint());
+        }
+        if let Some(error) = cause.downcast_ref::<repertoire_runtime::Error>() {
             return (error.code(), error.hint());
         }
         if let Some(error) = cause.downcast_ref::<CallError>() {

@@ -1,9 +1,13 @@
 //! What applies: flags, then environment, then the workspace's file, then the account's.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Result, bail};
 use repertoire_registry::{AskedBy, Error, Place, Scope, Settings as Sources, folder, trust};
+use repertoire_runtime::{Price, ProviderConfig, Providers};
 use serde::Deserialize;
 
 use crate::{args::Global, failure::Usage};
@@ -36,6 +40,18 @@ pub(crate) struct Config {
     /// Further functions that content and prompts never reach, by prefix.
     #[serde(default)]
     pub(crate) guard: Vec<String>,
+    /// The model that is asked, unless another is named.
+    #[serde(default)]
+    pub(crate) model: Option<String>,
+    /// Where models are.
+    #[serde(default)]
+    pub(crate) providers: BTreeMap<String, ProviderConfig>,
+    /// What models cost.
+    #[serde(default)]
+    pub(crate) prices: BTreeMap<String, Price>,
+    /// A folder of pages that skills can search.
+    #[serde(default)]
+    pub(crate) vault: Option<PathBuf>,
     /// The store that `add`, `import` and `remove` use.
     pub(crate) scope: Option<ConfigScope>,
 }
@@ -102,6 +118,13 @@ pub(crate) struct Settings {
     pub(crate) tools: Vec<String>,
     /// Functions that are guarded, by the account's settings.
     pub(crate) guard: Vec<String>,
+    /// The model that is asked, by the account's settings.
+    pub(crate) model: Option<String>,
+    /// A folder of pages, by the account's settings.
+    pub(crate) vault: Option<PathBuf>,
+    /// Where models are and what they cost, by the account's settings alone: a workspace from
+    /// elsewhere must not say where prompts go.
+    providers: Providers,
     /// What is wrong with the workspace's file; it counts only if the workspace is trusted.
     pub(crate) workspace_problem: Option<String>,
 }
@@ -110,6 +133,15 @@ impl Settings {
     /// Where servers keep what they told hosts last, until they know better.
     pub(crate) fn kept_instructions(&self) -> PathBuf {
         self.account.join("cache").join("instructions")
+    }
+
+    /// Where models are; key files are relative to the account's folder.
+    pub(crate) fn providers(&self) -> Providers {
+        let mut providers = self.providers.clone();
+        for config in providers.configured.values_mut() {
+            config.key_file = config.key_file.take().map(|file| self.account.join(file));
+        }
+        providers
     }
 
     /// Forgets what servers told hosts last: whom the user trusts has changed.
@@ -164,6 +196,9 @@ pub(crate) fn resolve(global: &Global) -> Result<Settings> {
             hub: None,
             tools: Vec::new(),
             guard: Vec::new(),
+            model: None,
+            vault: None,
+            providers: Providers::default(),
             workspace_problem: None,
         };
         let sources = bare.sources_of(&global.from)?;
@@ -187,6 +222,7 @@ pub(crate) fn resolve(global: &Global) -> Result<Settings> {
         workspace_scope = config.scope;
     }
     let config = read_config(&account)?;
+    let base = account.clone();
     extend(&mut sources, &account, &account, &config, AskedBy::User);
     Ok(Settings {
         account,
@@ -201,6 +237,13 @@ pub(crate) fn resolve(global: &Global) -> Result<Settings> {
         hub: config.hub.map(HubPlace::text),
         tools: config.tools,
         guard: config.guard,
+        model: config.model,
+        vault: config.vault.map(|vault| base.join(vault)),
+        providers: Providers {
+            configured: config.providers,
+            prices: config.prices,
+            ..Providers::default()
+        },
         workspace_problem,
     })
 }

@@ -38,7 +38,7 @@ pub use catalogue::{Entry, Event, Kind, Lagged, Op, PromptEntry, Snapshot};
 pub use error::{Error, Result};
 pub use head::{Head, PackageHead, Registered, Text};
 pub use origin::{Origin, Reference, Scope, Trusted};
-pub use registry::{Content, Feed, History, Registry, Retell, StateLimit};
+pub use registry::{Content, Feed, History, Parts, Registry, Retell, StateLimit};
 pub use settings::{AskedBy, Place, Settings, StateFrom, StoreUse};
 pub use source::{Notice, check_pattern};
 pub use watch::Watch;

@@ -3,6 +3,7 @@
 //! Here is how its sources are opened. How it reads, writes and follows them is in the files
 //! beside this one.
 
+mod artifacts;
 mod follow;
 mod read;
 mod state;
@@ -16,6 +17,7 @@ use std::{
 };
 
 use arc_swap::ArcSwapOption;
+pub use artifacts::Parts;
 use bytes::Bytes;
 pub use state::{Feed, Retell, StateLimit};
 pub use write::History;

@@ -132,17 +132,15 @@ fn pattern(text: Option<String>) -> Result<Regex, String> {
         .size_limit(MAX_PATTERN)
         .dfa_size_limit(MAX_PATTERN)
         .build()
-        .map_err(|error| match error {
-            regex::Error::CompiledTooBig(_) => "`pattern` is too large".to_owned(),
-            // Its other words are several lines with a drawing.
-            _ => {
-                let text = error.to_string();
-                let last = text.lines().last().unwrap_or_default();
-                format!(
-                    "`pattern` cannot be used: {}",
-                    last.trim_start_matches("error: ")
-                )
+        .map_err(|error| {
+            if matches!(error, regex::Error::CompiledTooBig(_)) {
+                return "`pattern` is too large".to_owned();
             }
+            // Its words are several lines with a drawing; the last one says it.
+            let text = error.to_string();
+            let last = text.lines().last().unwrap_or_default();
+            let last = last.trim_start_matches("error: ");
+            format!("`pattern` cannot be used: {last}")
         })
 }
 

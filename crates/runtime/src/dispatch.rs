@@ -139,7 +139,7 @@ impl ExecutionContext {
     }
 
     /// What templates are rendered with: what was given, and what was said.
-    fn template_values(&self) -> crate::template::Context {
+    pub fn template_values(&self) -> crate::template::Context {
         let mut values: crate::template::Context = self.values.clone().into_iter().collect();
         if let Some(message) = &self.message {
             for name in ["message", "query"] {
@@ -406,13 +406,8 @@ impl ArtifactDispatcher {
             return self.execute(skill, info, None, context).await;
         }
         let Some(name) = info.artifact.fallback() else {
-            let mut executed = self.begin(skill, info, context);
             let error = Error::NeedsSidecar(info.artifact.name.clone());
-            finish(&mut executed, Err(error.clone()), Instant::now(), context);
-            return Executed {
-                record: executed,
-                outcome: Err(error),
-            };
+            return refuse(skill, info, context, error);
         };
         let variants = skill.outline().artifacts.iter().filter(|other| {
             other.artifact.kind == ArtifactKind::PromptTemplate && other.artifact.name == name
@@ -426,63 +421,68 @@ impl ArtifactDispatcher {
                 .copied()
                 .find(|info| std::ptr::eq(&raw const info.artifact, chosen))
         });
-        match other {
-            Some(other) => {
-                let other = other.clone();
-                self.execute(skill, &other, Some(&info.artifact.name), context)
-                    .await
-            }
-            None => {
-                let mut record = self.begin(skill, info, context);
-                let error = Error::Artifact {
-                    artifact: info.artifact.name.clone(),
-                    reason: format!("its fallback {name:?} is not there"),
-                };
-                finish(&mut record, Err(error.clone()), Instant::now(), context);
-                Executed {
-                    record,
-                    outcome: Err(error),
-                }
-            }
+        if let Some(other) = other {
+            let stood_in = Some(info.artifact.name.as_str());
+            return self.execute(skill, other, stood_in, context).await;
         }
+        let error = Error::Artifact {
+            artifact: info.artifact.name.clone(),
+            reason: format!("its fallback {name:?} is not there"),
+        };
+        refuse(skill, info, context, error)
     }
+}
 
-    #[allow(clippy::unused_self, reason = "one of the dispatcher's steps")]
-    fn begin(
-        &self,
-        skill: &dyn SkillSource,
-        info: &ArtifactInfo,
-        context: &ExecutionContext,
-    ) -> ExecutionRecord {
-        let outline = skill.outline();
-        *context.noted.lock().unwrap_or_else(PoisonError::into_inner) = Noted::default();
-        ExecutionRecord {
-            id: Uuid::new_v4(),
-            session_id: context.session_id.clone(),
-            skill_id: outline.skill_id.clone(),
-            artifact_id: info.id.clone(),
-            artifact_kind: info.artifact.kind,
-            rendered_input: None,
-            raw_output: None,
-            error: None,
-            started_at: now(),
-            completed_at: None,
-            duration_ms: None,
-            input_tokens: None,
-            output_tokens: None,
-            model_id: None,
-            estimated_cost: None,
-            assertions_run: 0,
-            assertions_passed: 0,
-            details: Details {
-                skill: outline.skill.clone(),
-                artifact: info.artifact.name.clone(),
-                variant: info.artifact.model_variant.clone(),
-                ..Details::default()
-            },
-        }
+/// An execution that ends before it has begun.
+fn refuse(
+    skill: &dyn SkillSource,
+    info: &ArtifactInfo,
+    context: &ExecutionContext,
+    error: Error,
+) -> Executed {
+    let mut record = begin(skill, info, context);
+    finish(&mut record, Err(error.clone()), Instant::now(), context);
+    Executed {
+        record,
+        outcome: Err(error),
     }
+}
 
+fn begin(
+    skill: &dyn SkillSource,
+    info: &ArtifactInfo,
+    context: &ExecutionContext,
+) -> ExecutionRecord {
+    let outline = skill.outline();
+    *context.noted.lock().unwrap_or_else(PoisonError::into_inner) = Noted::default();
+    ExecutionRecord {
+        id: Uuid::new_v4(),
+        session_id: context.session_id.clone(),
+        skill_id: outline.skill_id.clone(),
+        artifact_id: info.id.clone(),
+        artifact_kind: info.artifact.kind,
+        rendered_input: None,
+        raw_output: None,
+        error: None,
+        started_at: now(),
+        completed_at: None,
+        duration_ms: None,
+        input_tokens: None,
+        output_tokens: None,
+        model_id: None,
+        estimated_cost: None,
+        assertions_run: 0,
+        assertions_passed: 0,
+        details: Details {
+            skill: outline.skill.clone(),
+            artifact: info.artifact.name.clone(),
+            variant: info.artifact.model_variant.clone(),
+            ..Details::default()
+        },
+    }
+}
+
+impl ArtifactDispatcher {
     async fn execute(
         &self,
         skill: &dyn SkillSource,
@@ -490,7 +490,7 @@ impl ArtifactDispatcher {
         fallback_for: Option<&str>,
         context: &mut ExecutionContext,
     ) -> Executed {
-        let mut record = self.begin(skill, info, context);
+        let mut record = begin(skill, info, context);
         record.details.fallback_for = fallback_for.map(str::to_owned);
         let start = Instant::now();
         let outcome = self.attempt(skill, info, context, &mut record).await;

@@ -38,7 +38,7 @@ use crate::{
     redact::Redactor,
 };
 
-/// A server of no vendor in particular that speaks as OpenAI's does.
+/// A server of no vendor in particular that speaks as `OpenAI`'s does.
 const COMPATIBLE: Dialect = Dialect::gateway("openai-compatible", "", "");
 /// How often a call is made, if it may pass the next time.
 const ATTEMPTS: u32 = 4;

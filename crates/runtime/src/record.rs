@@ -82,14 +82,13 @@ pub(crate) fn now() -> String {
 impl ExecutionRecord {
     /// Takes out secrets, and cuts what is too long to keep.
     pub(crate) fn tidy(&mut self, redactor: &Redactor) {
-        for text in [
+        let texts = [
             &mut self.rendered_input,
             &mut self.raw_output,
             &mut self.error,
-        ] {
-            if let Some(text) = text {
-                *text = cut(&redactor.redact(text), MAX_KEPT);
-            }
+        ];
+        for text in texts.into_iter().flatten() {
+            *text = cut(&redactor.redact(text), MAX_KEPT);
         }
         for verdict in &mut self.details.assertions {
             verdict.explanation = verdict

@@ -84,7 +84,7 @@ pub fn plan(
         skipped: Vec::new(),
     };
     for (kind, name) in places {
-        let named = names.iter().any(|wanted| wanted.eq_ignore_ascii_case(name));
+        let wanted_now = names.iter().any(|wanted| wanted.eq_ignore_ascii_case(name));
         let variants: Vec<&ArtifactInfo> = artifacts
             .iter()
             .filter(|info| info.artifact.kind == kind && info.artifact.name == name)
@@ -92,7 +92,7 @@ pub fn plan(
         let Some(info) = chosen(&variants, family) else {
             continue;
         };
-        if !is_context(kind) && !named {
+        if !is_context(kind) && !wanted_now {
             if !names.is_empty()
                 || (kind == ArtifactKind::PromptTemplate && fallbacks.contains(&name))
             {

@@ -95,9 +95,7 @@ impl PromptEngine {
         // It knows the names of what is missing. Its report, which repeats values, is never shown.
         environment.set_debug(true);
         filters::add(&mut environment);
-        if let Some(workspace) = &self.workspace {
-            filters::add_queries(&mut environment, workspace);
-        }
+        filters::add_queries(&mut environment, self.workspace.as_ref());
         environment
     }
 

@@ -30,6 +30,7 @@ mod instructions;
 pub mod mcp;
 mod metrics;
 mod read;
+pub mod runs;
 mod stdio;
 
 /// The skill in a folder, read and checked when the program is compiled.

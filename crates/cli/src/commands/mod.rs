@@ -12,11 +12,13 @@ mod list;
 mod package;
 mod remote;
 mod remove;
+mod run;
 mod serve;
 mod show;
 mod side;
 mod token;
 mod tour;
+mod trace;
 mod trust;
 mod validate;
 mod watch;
@@ -127,6 +129,8 @@ fn run_with(command: Command, settings: &Settings, output: &Output) -> Result<Ex
         Command::Functions { internal, bus } => {
             bus::functions(internal, &bus::Place::of(bus, settings)?, output)
         }
+        Command::Run(args) => run::run(&args, settings, output),
+        Command::Trace { command } => trace::run(command, settings, output),
         Command::Token { command } => token::run(command, settings, output),
         Command::Show { skill } => show::run(&skill, settings, output),
         Command::Cat { uri, prompt } => cat::run(uri.as_deref(), prompt.as_ref(), settings, output),

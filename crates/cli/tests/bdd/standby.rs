@@ -87,9 +87,22 @@ fn standing_by(world: &mut World) {
 }
 
 #[given("a follower on it")]
-fn follower(world: &mut World) {
+async fn follower(world: &mut World) {
     let own = own(world);
-    own.follower = Some(process::follow(&own.url, "bdd::follower"));
+    let mut follower = process::follow(&own.url, "bdd::follower");
+    let start = Instant::now();
+    loop {
+        // It may need a moment to be known; from then on it hears everything.
+        own.register("probe").await.unwrap();
+        let heard = tokio::time::timeout(Duration::from_secs(1), follower.hears("probe")).await;
+        if heard.is_ok() {
+            break;
+        }
+        assert!(start.elapsed() < WAIT);
+    }
+    let probe = json!({"id": "probe"});
+    own.call("skills::unregister", probe).await.unwrap();
+    own.follower = Some(follower);
 }
 
 #[when(regex = r#"^the skill "([^"]*)" is registered on it$"#)]

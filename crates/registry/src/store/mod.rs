@@ -13,6 +13,7 @@ mod schema;
 mod skills;
 mod state;
 mod tokens;
+mod traces;
 mod writer;
 
 use std::{
@@ -30,6 +31,7 @@ pub use remotes::StoredRemote;
 pub use skills::NewSkill;
 pub use state::{StateRow, StateValue};
 pub use tokens::{Access, Token};
+pub use traces::{Trace, TraceFilter};
 
 use crate::error::{Error, Result};
 

@@ -8,12 +8,12 @@ use rusqlite::Connection;
 use crate::error::Result;
 
 /// The newest schema this version knows.
-pub(super) const VERSION: i64 = 3;
+pub(super) const VERSION: i64 = 4;
 /// `RPTR`: marks a file as ours.
 pub(super) const APPLICATION_ID: i64 = 0x5250_5452;
 
 /// What turns version `n` into `n + 1`.
-const MIGRATIONS: [&str; 3] = [V1, V2, V3];
+const MIGRATIONS: [&str; 4] = [V1, V2, V3, V4];
 
 const V1: &str = r"
 CREATE TABLE meta (
@@ -180,6 +180,12 @@ SELECT 'prompts', name, registered_at, NULL, json_object(
     'registered_at', registered_at)
 FROM prompts;
 DROP TABLE prompts;
+";
+
+/// Traces say more than their first columns, and are listed and forgotten by their time.
+const V4: &str = r"
+ALTER TABLE skill_execution_traces ADD COLUMN details TEXT;
+CREATE INDEX idx_traces_started_at ON skill_execution_traces(started_at);
 ";
 
 /// Brings a file from its version to the newest, one transaction a step.

@@ -72,6 +72,7 @@ fn head(response: &reqwest::Response) -> ::http::response::Builder {
     builder
 }
 
+#[allow(clippy::result_large_err, reason = "the error is the trait's")]
 fn bounded(response: reqwest::Response) -> impl Stream<Item = wire::Result<Bytes>> + Send {
     let mut left = MAX_ANSWER;
     response.bytes_stream().map(move |chunk| {

@@ -75,10 +75,9 @@ fn between<'a>(from: &'a str, close: &str) -> Option<&'a str> {
             (Some(_), _) if escaped => escaped = false,
             (Some(_), '\\') => escaped = true,
             (Some(open), c) if c == open => quote = None,
-            (Some(_), _) => {}
             (None, '"' | '\'') => quote = Some(c),
             (None, _) if inner[at..].starts_with(close) => return Some(&inner[..at]),
-            (None, _) => {}
+            _ => {}
         }
     }
     None
@@ -206,7 +205,7 @@ fn literals(tokens: &[Token<'_>]) -> usize {
                         word,
                         "in" | "if" | "else" | "not" | "and" | "or" | "is" | "set" | "with"
                     ),
-                    Some(Token::Sign(']' | ')')) | Some(Token::Text) => true,
+                    Some(Token::Sign(']' | ')') | Token::Text) => true,
                     _ => false,
                 };
                 let literal = !after_value || *token == Token::Sign('{');

@@ -187,14 +187,23 @@ pub(super) fn add(environment: &mut Environment<'static>) {
 /// How much of a page a template gets.
 const PAGE_CHARS: usize = 8_000;
 
-pub(super) fn add_queries(environment: &mut Environment<'static>, workspace: &Arc<dyn Workspace>) {
+pub(super) fn add_queries(
+    environment: &mut Environment<'static>,
+    workspace: Option<&Arc<dyn Workspace>>,
+) {
     let failed = |error: crate::Error| refuse(error.to_string());
-    let asked = workspace.clone();
+    let asked = workspace.cloned();
+    let there = move || {
+        let none = "there is no workspace to ask: give one with --vault FOLDER";
+        asked.clone().ok_or_else(|| refuse(none))
+    };
+    let place = there.clone();
     environment.add_function("search", move |query: &str, limit: Option<usize>| {
+        let workspace = place()?;
         let limit = limit.unwrap_or(5).min(50);
         let mut found = Vec::new();
-        for hit in asked.search(query, limit).map_err(failed)? {
-            let page = asked.page(&hit.slug).map_err(failed)?;
+        for hit in workspace.search(query, limit).map_err(failed)? {
+            let page = workspace.page(&hit.slug).map_err(failed)?;
             found.extend(page.map(|mut page| {
                 page.text = repertoire_core::markdown::cut(&page.text, PAGE_CHARS);
                 Value::from(Serde(page))
@@ -202,9 +211,8 @@ pub(super) fn add_queries(environment: &mut Environment<'static>, workspace: &Ar
         }
         Ok(found)
     });
-    let asked = workspace.clone();
     environment.add_function("page", move |slug: &str| {
-        let page = asked.page(slug).map_err(failed)?;
+        let page = there()?.page(slug).map_err(failed)?;
         Ok::<_, Error>(page.map_or_else(Value::default, |page| Value::from(Serde(page))))
     });
 }

@@ -1,0 +1,146 @@
+//! What is typed to run skills and to look at what came of it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use repertoire_registry::Reference;
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// The skill
+    pub(crate) skill: Reference,
+    /// A value for its templates: NAME=TEXT, NAME=@FILE, or NAME:=JSON; may be repeated
+    #[arg(long = "param", short = 'p', value_name = "NAME=VALUE", value_parser = parse_param)]
+    pub(crate) params: Vec<(String, Param)>,
+    /// What you would say to an agent; templates see it as `message`. `-` reads stdin
+    #[arg(long, short, value_name = "TEXT")]
+    pub(crate) message: Option<String>,
+    /// The model to ask: PROVIDER/MODEL
+    #[arg(long, value_name = "MODEL", env = "REPERTOIRE_MODEL")]
+    pub(crate) model: Option<String>,
+    /// Run only this artifact; may be repeated
+    #[arg(long = "artifact", short = 'a', value_name = "NAME")]
+    pub(crate) artifacts: Vec<String>,
+    /// A folder of markdown pages that templates can search
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub(crate) vault: Option<PathBuf>,
+    /// The most tokens the whole run may use
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) max_tokens: Option<u64>,
+    /// The most US dollars the whole run may cost
+    #[arg(long, value_name = "DOLLARS")]
+    pub(crate) max_cost: Option<f64>,
+    /// The most tokens of one answer
+    #[arg(long, value_name = "NUMBER", default_value_t = 1024)]
+    pub(crate) answer_tokens: u64,
+    /// Show what would be sent, and ask nobody
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// A value as it was typed.
+#[derive(Debug, Clone)]
+pub(crate) enum Param {
+    Text(String),
+    File(PathBuf),
+    Json(serde_json::Value),
+}
+
+fn parse_param(text: &str) -> Result<(String, Param), String> {
+    let form = "write NAME=TEXT, NAME=@FILE or NAME:=JSON";
+    let (name, value) = text.split_once('=').ok_or(form)?;
+    let (name, json) = match name.strip_suffix(':') {
+        Some(name) => (name, true),
+        None => (name, false),
+    };
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    if name.is_empty() || !name.chars().all(is_name) {
+        return Err(format!("{name:?} is no name: {form}"));
+    }
+    let value = if json {
+        Param::Json(serde_json::from_str(value).map_err(|error| format!("{name}: {error}"))?)
+    } else if let Some(file) = value.strip_prefix('@') {
+        Param::File(file.into())
+    } else {
+        Param::Text(value.to_owned())
+    };
+    Ok((name.to_owned(), value))
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TraceCommand {
+    /// The executions there were, newest first
+    List {
+        #[command(flatten)]
+        which: Which,
+        /// At most so many
+        #[arg(long, short = 'n', value_name = "NUMBER", default_value_t = 20)]
+        limit: usize,
+    },
+    /// One execution with everything that is kept of it
+    Show {
+        /// Its id, or the beginning of it
+        id: String,
+    },
+    /// Cost, latency and pass rate of each artifact
+    Stats {
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Write traces for other tools
+    Export {
+        #[command(flatten)]
+        which: Which,
+        /// For whom
+        #[arg(long, value_enum, default_value_t = Format::Dspy)]
+        format: Format,
+        /// Where to; stdout by default
+        #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        output: Option<PathBuf>,
+    },
+    /// Forget what is older than some time
+    Forget {
+        /// How old: 12h, 30d
+        #[arg(long, value_name = "TIME", value_parser = parse_age)]
+        older_than: jiff::Span,
+    },
+}
+
+fn parse_age(text: &str) -> Result<jiff::Span, String> {
+    let form = "write a number with h or d, such as 30d";
+    let unit = text.chars().last().ok_or(form)?;
+    let number: i64 = text[..text.len() - unit.len_utf8()]
+        .parse()
+        .map_err(|_| form)?;
+    let hours = match unit {
+        'h' => number,
+        'd' => number.checked_mul(24).ok_or(form)?,
+        _ => return Err(form.to_owned()),
+    };
+    jiff::Span::new()
+        .try_hours(hours)
+        .map_err(|_| form.to_owned())
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Which {
+    /// Only those of this skill
+    #[arg(long, value_name = "SKILL")]
+    pub(crate) skill: Option<String>,
+    /// Only those of this run
+    #[arg(long, value_name = "ID")]
+    pub(crate) session: Option<String>,
+    /// Only those of the last time: 12h, 30d
+    #[arg(long, value_name = "TIME", value_parser = parse_age)]
+    pub(crate) since: Option<jiff::Span>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// A DSPy evaluation set, one JSON object a line
+    Dspy,
+    /// OpenTelemetry spans, as OTLP in JSON
+    Otel,
+    /// The rows as they are, one JSON object a line
+    Jsonl,
+}

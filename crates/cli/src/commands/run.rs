@@ -1,0 +1,227 @@
+//! `run`: executes the artifacts of a skill and leaves a trace of each.
+
+use std::{
+    io::{IsTerminal, Read, Write},
+    process::ExitCode,
+    sync::Arc,
+};
+
+use anyhow::{Context, Result};
+use repertoire_core::{ArtifactKind, text::terminal_safe};
+use repertoire_registry::{Entry, Error, Reference, Registry};
+use repertoire_runtime::{
+    ArtifactDispatcher, Budget, Error as RunError, ExecutionContext, ExecutionRecord, Metered,
+    PromptEngine, Providers, Redactor, SkillSource, Usage, Vault,
+    run::{Plan, Report, plan, run as carry_out},
+};
+use repertoire_serve::runs::{Runnable, trace_of};
+use serde_json::{Map, Value, json};
+
+use super::{open, serve::runtime};
+use crate::{
+    args::{Param, RunArgs},
+    failure,
+    output::{BOLD, DIM, Output, count},
+    settings::Settings,
+};
+
+pub(crate) fn run(args: &RunArgs, settings: &Settings, output: &Output) -> Result<ExitCode> {
+    let registry = open(&[], settings, output)?;
+    let entry = find(&registry, &args.skill)?;
+    let skill = Runnable::new(&registry, &entry)?;
+    let providers = settings.providers();
+    let mut context = context(args, settings, &providers)?;
+    let dispatcher = ArtifactDispatcher::default();
+    let steps = plan(&skill, &dispatcher, &context.family(), &args.artifacts)?;
+    if args.dry_run {
+        return show_plan(&skill, &steps, &context, output);
+    }
+    let asks = |kind: ArtifactKind| {
+        matches!(
+            kind,
+            ArtifactKind::PromptTemplate | ArtifactKind::DspyModule
+        )
+    };
+    if context.model.is_none() && steps.steps.iter().any(|info| asks(info.artifact.kind)) {
+        let none = "this skill asks a model, and none was named".to_owned();
+        return Err(RunError::Model(none).into());
+    }
+    let live = !output.json && std::io::stdout().is_terminal();
+    if live {
+        context.listener = Some(Arc::new(|text: &str| {
+            let mut out = std::io::stdout().lock();
+            // With nobody left to see it, the run still leaves its trace.
+            let _ = out.write_all(terminal_safe(text).as_bytes());
+            let _ = out.flush();
+        }));
+    }
+    let keep = |record: &ExecutionRecord| {
+        if let Err(error) = registry.put_trace(trace_of(record)) {
+            output.warn(format!("the trace could not be kept: {error}"));
+        }
+    };
+    let report = runtime()?.block_on(async {
+        let mut tell = |record: &ExecutionRecord| keep(record);
+        tokio::select! {
+            report = carry_out(&skill, &dispatcher, &steps, &mut context, &mut tell) => Some(report),
+            _ = tokio::signal::ctrl_c() => None,
+        }
+    });
+    let Some(report) = report else {
+        return Ok(ExitCode::from(failure::INTERRUPTED));
+    };
+    print(report, live, output)
+}
+
+/// The skill, as the catalogue has it now.
+pub(super) fn find(registry: &Registry, reference: &Reference) -> Result<Arc<Entry>> {
+    let snapshot = registry.snapshot();
+    let entry = snapshot.skill(reference).cloned();
+    Ok(entry.ok_or_else(|| Error::NotFound {
+        what: "skill",
+        name: reference.to_string(),
+    })?)
+}
+
+fn context(args: &RunArgs, settings: &Settings, providers: &Providers) -> Result<ExecutionContext> {
+    let mut context = ExecutionContext::new();
+    context.values = values(&args.params)?;
+    context.message = match args.message.as_deref() {
+        Some("-") => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text)?;
+            Some(text)
+        }
+        other => other.map(str::to_owned),
+    };
+    context.max_tokens = args.answer_tokens;
+    context.redactor = Redactor::with_environment(providers.secrets());
+    let named = args.model.as_deref().or(settings.model.as_deref());
+    if let Some(id) = named.filter(|_| !args.dry_run) {
+        let budget = Arc::new(Budget::new(args.max_tokens, args.max_cost));
+        context.model = Some(Arc::new(Metered::new(providers.model(id)?, budget)));
+    }
+    let vault = args.vault.as_ref().or(settings.vault.as_ref());
+    if let Some(folder) = vault {
+        context.engine = PromptEngine::over(Arc::new(Vault::open(folder)?));
+    }
+    Ok(context)
+}
+
+fn values(params: &[(String, Param)]) -> Result<Map<String, Value>> {
+    let mut values = Map::new();
+    for (name, param) in params {
+        let value = match param {
+            Param::Text(text) => json!(text),
+            Param::Json(value) => value.clone(),
+            Param::File(path) => {
+                let text = std::fs::read_to_string(path);
+                json!(text.with_context(|| format!("--param {name}: {}", path.display()))?)
+            }
+        };
+        values.insert(name.clone(), value);
+    }
+    Ok(values)
+}
+
+/// What would be sent.
+fn show_plan(
+    skill: &Runnable,
+    plan: &Plan,
+    context: &ExecutionContext,
+    output: &Output,
+) -> Result<ExitCode> {
+    let mut rows = Vec::new();
+    for info in &plan.steps {
+        let written = skill.content(info)?;
+        let text = match info.artifact.kind {
+            ArtifactKind::PromptTemplate => {
+                let values = context.template_values();
+                context.engine.render_str(&written, &values)?
+            }
+            _ => written,
+        };
+        rows.push((info, text));
+    }
+    if output.json {
+        let steps: Vec<Value> = rows
+            .iter()
+            .map(|(info, text)| {
+                json!({
+                    "artifact": info.artifact.name, "kind": info.artifact.kind,
+                    "variant": info.artifact.model_variant, "text": text,
+                })
+            })
+            .collect();
+        output.print_json(&json!({"steps": steps, "skipped": plan.skipped}))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for (info, text) in rows {
+        let name = terminal_safe(&info.artifact.name);
+        let kind = info.artifact.kind.as_str();
+        output.print(&format!(
+            "{BOLD}{name}{BOLD:#} {DIM}({kind}){DIM:#}\n{}\n\n",
+            terminal_safe(text.trim_end())
+        ))?;
+    }
+    for skipped in &plan.skipped {
+        output.warn(terminal_safe(skipped));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(report: Report, live: bool, output: &Output) -> Result<ExitCode> {
+    let mut usage = Usage::default();
+    for record in &report.records {
+        usage.add(Usage {
+            input_tokens: record.input_tokens,
+            output_tokens: record.output_tokens,
+            cost: record.estimated_cost,
+        });
+    }
+    if output.json {
+        let (text, value) = match &report.outcome {
+            Ok(done) => (Some(&done.text), done.value.as_ref()),
+            Err(_) => (None, None),
+        };
+        output.print_json(&json!({
+            "session": report.session_id, "output": text, "value": value,
+            "error": report.outcome.as_ref().err().map(|error| json!({
+                "code": error.code(), "message": error.to_string(),
+            })),
+            "warnings": report.warnings, "usage": usage, "traces": report.records,
+        }))?;
+    } else {
+        if let Ok(done) = &report.outcome {
+            if live {
+                output.print("\n")?;
+            } else {
+                output.print_bytes(format!("{}\n", done.text.trim_end()).as_bytes())?;
+            }
+        }
+        for warning in &report.warnings {
+            output.warn(terminal_safe(warning));
+        }
+        let time: u64 = report
+            .records
+            .iter()
+            .filter_map(|record| record.duration_ms)
+            .sum();
+        let cost = usage
+            .cost
+            .map(|cost| format!(", ${cost:.6}"))
+            .unwrap_or_default();
+        output.note(format!(
+            "{DIM}{}, {time} ms, {} + {} tokens{cost} · repertoire trace list --session {}{DIM:#}",
+            count(report.records.len(), "artifact"),
+            usage.input_tokens.unwrap_or(0),
+            usage.output_tokens.unwrap_or(0),
+            report.session_id,
+        ));
+    }
+    match report.outcome {
+        Ok(_) => Ok(ExitCode::SUCCESS),
+        Err(error) if output.json => Ok(ExitCode::from(failure::exit_code(error.code()))),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,390 @@
+//! `trace`: what was executed, what it cost, how well it went, and the same for other tools.
+
+use std::{collections::BTreeMap, fmt::Write as _, process::ExitCode};
+
+use anyhow::Result;
+use jiff::Timestamp;
+use repertoire_core::{markdown::one_line, text::terminal_safe};
+use repertoire_registry::{
+    Error,
+    store::{Trace, TraceFilter},
+};
+use serde_json::{Value, json};
+
+use super::open;
+use crate::{
+    args::{Format, TraceCommand, Which},
+    output::{BOLD, DIM, Output, count, fit, width},
+    settings::Settings,
+};
+
+pub(crate) fn run(command: TraceCommand, settings: &Settings, output: &Output) -> Result<ExitCode> {
+    let registry = open(&[], settings, output)?;
+    match command {
+        TraceCommand::List { which, limit } => {
+            let traces = registry.traces(&filter(&which, Some(limit))?)?;
+            list(&traces, output)
+        }
+        TraceCommand::Show { id } => {
+            let trace = registry.trace(&id)?.ok_or(Error::NotFound {
+                what: "trace",
+                name: id,
+            })?;
+            show(&trace, output)
+        }
+        TraceCommand::Stats { which } => stats(&registry.traces(&filter(&which, None)?)?, output),
+        TraceCommand::Export {
+            which,
+            format,
+            output: to,
+        } => {
+            let mut traces = registry.traces(&filter(&which, None)?)?;
+            // In the order in which things happened.
+            traces.reverse();
+            let text = export(&traces, format);
+            match to {
+                None => output.print_bytes(text.as_bytes())?,
+                Some(path) => {
+                    std::fs::write(&path, text)?;
+                    output.note(format!(
+                        "{} in {}",
+                        count(traces.len(), "trace"),
+                        path.display()
+                    ));
+                }
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        TraceCommand::Forget { older_than } => {
+            let before = time_before(older_than)?;
+            let number = registry.forget_traces(&before)?;
+            if output.json {
+                output.print_json(&json!({"forgotten": number, "before": before}))?;
+            }
+            output.note(format!("{} forgotten", count(number, "trace")));
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn time_before(span: jiff::Span) -> Result<String> {
+    Ok(format!("{:.3}", Timestamp::now().checked_sub(span)?))
+}
+
+fn filter(which: &Which, limit: Option<usize>) -> Result<TraceFilter> {
+    Ok(TraceFilter {
+        skill: which.skill.clone(),
+        session: which.session.clone(),
+        since: which.since.map(time_before).transpose()?,
+        limit,
+    })
+}
+
+fn named<'a>(trace: &'a Trace, key: &str) -> &'a str {
+    trace.details[key].as_str().unwrap_or_default()
+}
+
+fn list(traces: &[Trace], output: &Output) -> Result<ExitCode> {
+    if output.json {
+        output.print_json(&json!({"traces": traces}))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if traces.is_empty() {
+        output.note("nothing has been run yet: repertoire run SKILL --model PROVIDER/MODEL");
+    }
+    for trace in traces {
+        let name = format!("{} / {}", named(trace, "skill"), named(trace, "artifact"));
+        let model = trace.model_id.as_deref().unwrap_or("-");
+        let found = match (&trace.error, trace.assertions_run) {
+            (Some(error), _) => format!("error: {}", one_line(error)),
+            (None, 0) => "ok".to_owned(),
+            (None, all) => format!("ok, {}/{all} assertions", trace.assertions_passed),
+        };
+        let tokens = trace.input_tokens.unwrap_or(0) + trace.output_tokens.unwrap_or(0);
+        let line = format!(
+            "{}  {}  {}  {}  {} ms  {tokens} tokens{}  {}",
+            trace.id.get(..8).unwrap_or(&trace.id),
+            trace.started_at.get(..19).unwrap_or(&trace.started_at),
+            terminal_safe(&name),
+            terminal_safe(model),
+            trace.duration_ms.unwrap_or(0),
+            trace
+                .estimated_cost
+                .map(|cost| format!("  ${cost:.6}"))
+                .unwrap_or_default(),
+            terminal_safe(&found),
+        );
+        let line = width().map_or(line.clone(), |columns| fit(&line, columns));
+        output.print(&format!("{line}\n"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(trace: &Trace, output: &Output) -> Result<ExitCode> {
+    if output.json {
+        output.print_json(trace)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| {
+        if !value.is_empty() {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{BOLD}{name:<12}{BOLD:#} {}", terminal_safe(value));
+        }
+    };
+    line("trace", &trace.id);
+    line("run", &trace.session_id);
+    line("skill", named(trace, "skill"));
+    line(
+        "artifact",
+        &format!("{} ({})", named(trace, "artifact"), trace.artifact_kind),
+    );
+    line("variant", named(trace, "variant"));
+    line("stood in for", named(trace, "fallback_for"));
+    line("model", trace.model_id.as_deref().unwrap_or_default());
+    line("began", &trace.started_at);
+    line("took", &format!("{} ms", trace.duration_ms.unwrap_or(0)));
+    if let (Some(input), Some(written)) = (trace.input_tokens, trace.output_tokens) {
+        line("tokens", &format!("{input} read, {written} written"));
+    }
+    line(
+        "cost",
+        &trace
+            .estimated_cost
+            .map(|cost| format!("${cost:.6}"))
+            .unwrap_or_default(),
+    );
+    line("error", trace.error.as_deref().unwrap_or_default());
+    for verdict in trace.details["assertions"].as_array().into_iter().flatten() {
+        let mark = if verdict["passed"] == true {
+            "✓"
+        } else {
+            "✗"
+        };
+        let why = verdict["explanation"]
+            .as_str()
+            .map(|why| format!(": {why}"));
+        let about = verdict["description"].as_str().unwrap_or_default();
+        line(
+            "assertion",
+            &format!("{mark} {about}{}", why.unwrap_or_default()),
+        );
+    }
+    for (name, value) in [
+        ("input", &trace.rendered_input),
+        ("output", &trace.raw_output),
+    ] {
+        if let Some(value) = value {
+            let _ = write!(
+                text,
+                "\n{BOLD}{name}{BOLD:#}\n{}\n",
+                terminal_safe(value.trim_end())
+            );
+        }
+    }
+    output.print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is known of one artifact over all its executions.
+#[derive(Debug, Default)]
+struct Sums {
+    runs: usize,
+    errors: usize,
+    times: Vec<i64>,
+    tokens: i64,
+    cost: Option<f64>,
+    checked: i64,
+    passed: i64,
+}
+
+impl Sums {
+    fn percentile(&self, part: usize) -> i64 {
+        let at = (self.times.len() * part).div_ceil(100).saturating_sub(1);
+        self.times.get(at).copied().unwrap_or(0)
+    }
+}
+
+fn stats(traces: &[Trace], output: &Output) -> Result<ExitCode> {
+    let mut all: BTreeMap<(String, String), Sums> = BTreeMap::new();
+    for trace in traces {
+        let key = (
+            named(trace, "skill").to_owned(),
+            named(trace, "artifact").to_owned(),
+        );
+        let sums = all.entry(key).or_default();
+        sums.runs += 1;
+        sums.errors += usize::from(trace.error.is_some());
+        sums.times.extend(trace.duration_ms);
+        sums.tokens += trace.input_tokens.unwrap_or(0) + trace.output_tokens.unwrap_or(0);
+        if let Some(cost) = trace.estimated_cost {
+            sums.cost = Some(sums.cost.unwrap_or(0.0) + cost);
+        }
+        sums.checked += trace.assertions_run;
+        sums.passed += trace.assertions_passed;
+    }
+    for sums in all.values_mut() {
+        sums.times.sort_unstable();
+    }
+    if output.json {
+        let rows: Vec<Value> = all
+            .iter()
+            .map(|((skill, artifact), sums)| {
+                json!({
+                    "skill": skill, "artifact": artifact, "runs": sums.runs,
+                    "errors": sums.errors, "p50_ms": sums.percentile(50),
+                    "p95_ms": sums.percentile(95), "p99_ms": sums.percentile(99),
+                    "tokens": sums.tokens, "cost": sums.cost,
+                    "assertions_run": sums.checked, "assertions_passed": sums.passed,
+                })
+            })
+            .collect();
+        output.print_json(&json!({"artifacts": rows}))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let slowest = all
+        .values()
+        .map(|sums| sums.percentile(95))
+        .max()
+        .unwrap_or(0)
+        .max(1);
+    let names = all
+        .keys()
+        .map(|(skill, artifact)| format!("{skill} / {artifact}"));
+    let names: Vec<String> = names
+        .map(|name| terminal_safe(&name).into_owned())
+        .collect();
+    let wide = names
+        .iter()
+        .map(|name| name.chars().count())
+        .max()
+        .unwrap_or(0)
+        .min(48);
+    output.print(&format!(
+        "{DIM}{:<wide$}  runs  fail  {:>7} {:>7}  {:>8}  {:>10}  pass{DIM:#}\n",
+        "artifact", "p50 ms", "p95 ms", "tokens", "cost"
+    ))?;
+    for (name, sums) in names.iter().zip(all.values()) {
+        let rate = match sums.checked {
+            0 => "   -".to_owned(),
+            checked => format!("{:>3}%", sums.passed * 100 / checked),
+        };
+        let bar = bar(sums.percentile(50), sums.percentile(95), slowest);
+        output.print(&format!(
+            "{:<wide$}  {:>4}  {:>4}  {:>7} {:>7}  {:>8}  {:>10}  {rate}  {bar}\n",
+            fit(name, wide),
+            sums.runs,
+            sums.errors,
+            sums.percentile(50),
+            sums.percentile(95),
+            sums.tokens,
+            sums.cost
+                .map_or("-".to_owned(), |cost| format!("${cost:.4}")),
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The middle and the slow end of the times, as a line.
+fn bar(middle: i64, slow: i64, slowest: i64) -> String {
+    const COLUMNS: i64 = 20;
+    let columns = |time: i64| usize::try_from(time * COLUMNS / slowest).unwrap_or(0);
+    let full = columns(middle);
+    format!(
+        "{}{}",
+        "█".repeat(full),
+        "░".repeat(columns(slow).saturating_sub(full))
+    )
+}
+
+fn export(traces: &[Trace], format: Format) -> String {
+    let lines = |rows: &mut dyn Iterator<Item = Value>| {
+        rows.fold(String::new(), |mut text, row| {
+            text.push_str(&row.to_string());
+            text.push('\n');
+            text
+        })
+    };
+    match format {
+        Format::Jsonl => lines(&mut traces.iter().map(|trace| json!(trace))),
+        Format::Dspy => lines(&mut traces.iter().filter_map(|trace| {
+            // What has no answer is no example.
+            let (input, answer) = (trace.rendered_input.as_ref()?, trace.raw_output.as_ref()?);
+            trace.model_id.as_ref()?;
+            Some(json!({
+                "input": input, "output": answer,
+                "passed": trace.error.is_none() && trace.assertions_passed == trace.assertions_run,
+                "skill": named(trace, "skill"), "artifact": named(trace, "artifact"),
+                "model": trace.model_id, "assertions": trace.details["assertions"],
+            }))
+        })),
+        Format::Otel => {
+            let spans: Vec<Value> = traces.iter().map(span).collect();
+            let text =
+                |key: &str, value: &str| json!({"key": key, "value": {"stringValue": value}});
+            let value = json!({"resourceSpans": [{
+                "resource": {"attributes": [
+                    text("service.name", "repertoire"),
+                    text("service.version", env!("CARGO_PKG_VERSION")),
+                ]},
+                "scopeSpans": [{"scope": {"name": "repertoire.runtime"}, "spans": spans}],
+            }]});
+            format!("{value}\n")
+        }
+    }
+}
+
+/// One execution as a span; those of one run are one trace.
+fn span(trace: &Trace) -> Value {
+    let hex = |id: &str, digits: usize| {
+        let digits_only: String = id.chars().filter(char::is_ascii_hexdigit).collect();
+        format!("{digits_only:0<digits$}")[..digits].to_owned()
+    };
+    let nanos = |time: &str| {
+        let time: Option<Timestamp> = time.parse().ok();
+        time.map_or_else(|| "0".to_owned(), |time| time.as_nanosecond().to_string())
+    };
+    let ended = trace.completed_at.as_deref().unwrap_or(&trace.started_at);
+    let mut attributes =
+        vec![json!({"key": "gen_ai.operation.name", "value": {"stringValue": "execute_artifact"}})];
+    let texts = [
+        (
+            "gen_ai.request.model",
+            trace.model_id.as_deref().unwrap_or_default(),
+        ),
+        ("repertoire.skill", named(trace, "skill")),
+        ("repertoire.artifact", named(trace, "artifact")),
+        ("repertoire.artifact.kind", &trace.artifact_kind),
+        ("repertoire.fallback_for", named(trace, "fallback_for")),
+        ("error.type", named(trace, "code")),
+    ];
+    let texts = texts.iter().filter(|(_, value)| !value.is_empty());
+    attributes
+        .extend(texts.map(|(key, value)| json!({"key": key, "value": {"stringValue": value}})));
+    let numbers = [
+        ("gen_ai.usage.input_tokens", trace.input_tokens),
+        ("gen_ai.usage.output_tokens", trace.output_tokens),
+        ("repertoire.assertions.run", Some(trace.assertions_run)),
+        (
+            "repertoire.assertions.passed",
+            Some(trace.assertions_passed),
+        ),
+    ];
+    attributes.extend(numbers.iter().filter_map(|(key, number)| {
+        let number = (*number)?.to_string();
+        Some(json!({"key": key, "value": {"intValue": number}}))
+    }));
+    if let Some(cost) = trace.estimated_cost {
+        attributes.push(json!({"key": "repertoire.cost_usd", "value": {"doubleValue": cost}}));
+    }
+    let status = match &trace.error {
+        Some(error) => json!({"code": 2, "message": error}),
+        None => json!({"code": 1}),
+    };
+    json!({
+        "traceId": hex(&trace.session_id, 32), "spanId": hex(&trace.id, 16),
+        "name": format!("{} {}", trace.artifact_kind, named(trace, "artifact")), "kind": 1,
+        "startTimeUnixNano": nanos(&trace.started_at), "endTimeUnixNano": nanos(ended),
+        "attributes": attributes, "status": status,
+    })
+}

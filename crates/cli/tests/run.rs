@@ -1,0 +1,349 @@
+//! `run` and `trace`: from a package to an answer and its rows.
+
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test"
+)]
+
+#[path = "../../runtime/tests/common/fake.rs"]
+mod fake;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use fake::{Fake, Says};
+use serde_json::{Value, json};
+
+const KEY: &str = "planted-key-0123456789";
+
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
+}
+
+fn run(home: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_repertoire"))
+        .args(args)
+        .env("REPERTOIRE_HOME", home)
+        .env("PLANTED_API_KEY", KEY)
+        .env_remove("REPERTOIRE_MODEL")
+        .current_dir(home)
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn json_of(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|_| panic!("{} {}", text(&output.stdout), text(&output.stderr)))
+}
+
+/// A home with the Consistency Checker in it and a provider at hand.
+fn home(fake: &Fake) -> tempfile::TempDir {
+    let home = tempfile::tempdir().unwrap();
+    let config = format!(
+        "model = \"there/m\"\nvault = '{}'\n[providers.there]\nkind = \"openai\"\nbase_url = {:?}\n\
+         key_env = \"PLANTED_API_KEY\"\n[prices.\"there/m\"]\ninput = 1.0\noutput = 2.0\n",
+        examples().join("vault").display(),
+        format!("{}/v1", fake.url),
+    );
+    fs::write(home.path().join("config.toml"), config).unwrap();
+    let package = examples().join("packages/consistency-checker.json");
+    let imported = run(home.path(), &["import", package.to_str().unwrap()]);
+    assert!(imported.status.success(), "{}", text(&imported.stderr));
+    home
+}
+
+fn answer(content: &str) -> Says {
+    let body = json!({
+        "id": "x", "object": "chat.completion", "model": "m", "choices": [
+            {"index": 0, "message": {"role": "assistant", "content": content},
+             "finish_reason": "stop"}
+        ],
+        "usage": {"prompt_tokens": 400, "completion_tokens": 50, "total_tokens": 450},
+    });
+    Says::Json(200, body.to_string())
+}
+
+const FOUND: &str = r#"{"contradictions": [{"pages": ["Mira", "Grey Harbour"],
+    "statements": ["green eyes", "grey eyes"], "why": "one pair of eyes"}]}"#;
+
+#[test]
+fn the_consistency_checker_runs_against_the_vault_and_leaves_its_rows() {
+    let fake = Fake::start(vec![answer(FOUND), answer("yes")]);
+    let home = home(&fake);
+    let done = run(
+        home.path(),
+        &[
+            "run",
+            "consistency-checker",
+            "-p",
+            "entity_name=Mira",
+            "--json",
+        ],
+    );
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let report = json_of(&done);
+    assert_eq!(
+        report["value"]["contradictions"][0]["why"],
+        "one pair of eyes"
+    );
+    // The script needs the sandbox, the module the sidecar: both are said.
+    let warnings = report["warnings"].to_string();
+    assert!(
+        warnings.contains("nothing here runs a code_template"),
+        "{warnings}"
+    );
+    assert!(
+        warnings.contains("Check Prompt stood in for it"),
+        "{warnings}"
+    );
+    let asked = fake.asked();
+    let prompt = asked[0].body["messages"][1]["content"].as_str().unwrap();
+    for words in [
+        "[[Mira Oskarsdottir]]",
+        "green eyes",
+        "grey eyes everybody",
+        "\"Mira\"",
+    ] {
+        assert!(prompt.contains(words), "{words}: {prompt}");
+    }
+    assert_eq!(asked[0].body["response_format"]["type"], "json_schema");
+    // The rows.
+    let session = report["session"].as_str().unwrap();
+    let listed = json_of(&run(
+        home.path(),
+        &["trace", "list", "--session", session, "--json"],
+    ));
+    let rows = listed["traces"].as_array().unwrap();
+    assert_eq!(rows.len(), 2);
+    let row = rows
+        .iter()
+        .find(|row| row["artifact_kind"] == "prompt_template")
+        .unwrap();
+    assert_eq!(row["details"]["fallback_for"], "DSPy Checker");
+    assert_eq!(
+        (&row["assertions_run"], &row["assertions_passed"]),
+        (&json!(3), &json!(3))
+    );
+    // The prompt and the judge.
+    assert_eq!(
+        (&row["input_tokens"], &row["output_tokens"]),
+        (&json!(800), &json!(100))
+    );
+    assert_eq!(row["model_id"], "there/m");
+    assert!((row["estimated_cost"].as_f64().unwrap() - 0.001).abs() < 1e-9);
+    assert!(
+        row["rendered_input"]
+            .as_str()
+            .unwrap()
+            .contains("green eyes")
+    );
+    let id = &row["id"].as_str().unwrap()[..8];
+    let shown = text(&run(home.path(), &["trace", "show", id]).stdout);
+    assert!(shown.contains("stood in for DSPy Checker"), "{shown}");
+    assert!(
+        shown.contains("✓ the output fits its JSON schema"),
+        "{shown}"
+    );
+    let stats = json_of(&run(home.path(), &["trace", "stats", "--json"]));
+    let of = |name: &str| {
+        let rows = stats["artifacts"].as_array().unwrap();
+        rows.iter()
+            .find(|row| row["artifact"] == name)
+            .unwrap()
+            .clone()
+    };
+    assert_eq!(of("Check Prompt")["assertions_passed"], 3);
+    assert_eq!(of("Overview")["runs"], 1);
+    // For other tools.
+    let exported = text(&run(home.path(), &["trace", "export"]).stdout);
+    let example: Value = serde_json::from_str(exported.trim()).unwrap();
+    assert_eq!(
+        (&example["passed"], &example["output"]),
+        (&json!(true), &json!(FOUND))
+    );
+    let spans = json_of(&run(home.path(), &["trace", "export", "--format", "otel"]));
+    let spans = &spans["resourceSpans"][0]["scopeSpans"][0]["spans"];
+    assert_eq!(spans.as_array().unwrap().len(), 2);
+    assert_eq!(spans[0]["traceId"], spans[1]["traceId"]);
+    assert_eq!(spans[0]["traceId"].as_str().unwrap().len(), 32);
+}
+
+#[test]
+fn an_output_that_does_not_fit_ends_the_run_with_one() {
+    let fake = Fake::start(vec![answer("There are none.")]);
+    let home = home(&fake);
+    let args = [
+        "run",
+        "consistency-checker",
+        "-p",
+        "entity_name=Mira",
+        "-a",
+        "check prompt",
+    ];
+    let done = run(home.path(), &args);
+    assert_eq!(done.status.code(), Some(1));
+    assert!(
+        text(&done.stderr).contains("the output is not JSON"),
+        "{}",
+        text(&done.stderr)
+    );
+    let listed = text(&run(home.path(), &["trace", "list"]).stdout);
+    assert!(
+        listed.contains("error: artifact \"Check Prompt\""),
+        "{listed}"
+    );
+}
+
+#[test]
+fn a_dry_run_shows_what_would_be_sent_and_asks_nobody() {
+    let fake = Fake::start(vec![Says::Nothing]);
+    let home = home(&fake);
+    let claims = r#"claims:=[{"page_name": "A", "text": "x"}]"#;
+    let args = [
+        "run",
+        "consistency-checker",
+        "-a",
+        "Check Prompt",
+        "-p",
+        "entity_name=Q",
+        "-p",
+        claims,
+        "--dry-run",
+    ];
+    let done = run(home.path(), &args);
+    let shown = text(&done.stdout);
+    assert!(
+        shown.contains("Statement 1, on [[A]]: x"),
+        "{shown} {}",
+        text(&done.stderr)
+    );
+    assert!(fake.asked().is_empty());
+    let missing = run(
+        home.path(),
+        &[
+            "run",
+            "consistency-checker",
+            "-a",
+            "Check Prompt",
+            "--dry-run",
+        ],
+    );
+    assert_eq!(missing.status.code(), Some(2));
+    let error = text(&missing.stderr);
+    assert!(
+        error.contains("line 1: `entity_name` is not defined"),
+        "{error}"
+    );
+    let none = run(home.path(), &["trace", "list"]);
+    assert!(text(&none.stderr).contains("nothing has been run yet"));
+}
+
+#[test]
+fn a_plain_skill_is_its_document_and_the_message() {
+    let fake = Fake::start(vec![answer("Ahoy!")]);
+    let home = home(&fake);
+    let skill = home.path().join("skills/greet");
+    fs::create_dir_all(&skill).unwrap();
+    let document =
+        "---\nname: greet\ndescription: Greets like a sailor.\n---\nSay it as a sailor would.\n";
+    fs::write(skill.join("SKILL.md"), document).unwrap();
+    let done = run(
+        home.path(),
+        &["run", "greet", "-m", "hello {{ not a template }}"],
+    );
+    assert_eq!(text(&done.stdout), "Ahoy!\n", "{}", text(&done.stderr));
+    let messages = &fake.asked()[0].body["messages"];
+    assert_eq!(
+        messages[0]["content"][0]["text"],
+        "Say it as a sailor would.\n"
+    );
+    assert_eq!(messages[1]["content"], "hello {{ not a template }}");
+}
+
+#[test]
+fn t27_planted_keys_are_in_no_trace_and_no_error() {
+    let echo = json!({"error": {"message": format!("key {KEY} is bad")}}).to_string();
+    let fake = Fake::start(vec![Says::Json(401, echo)]);
+    let home = home(&fake);
+    let about = format!("entity_name=about {KEY}");
+    let args = [
+        "run",
+        "consistency-checker",
+        "-p",
+        &about,
+        "-a",
+        "Check Prompt",
+    ];
+    let done = run(home.path(), &args);
+    assert_eq!(done.status.code(), Some(7));
+    let said = text(&done.stderr);
+    assert!(
+        said.contains("answered 401: key [redacted] is bad"),
+        "{said}"
+    );
+    let traces = text(&run(home.path(), &["trace", "list", "--json"]).stdout);
+    assert!(traces.contains("about [redacted]"), "{traces}");
+    let store = fs::read(home.path().join("agents.db")).unwrap();
+    for kept in [said, traces, text(&store)] {
+        assert!(!kept.contains(KEY));
+    }
+    // It was sent where it belongs.
+    assert_eq!(
+        fake.asked()[0].header("authorization"),
+        Some(&*format!("Bearer {KEY}"))
+    );
+}
+
+#[test]
+fn what_cannot_be_run_is_answered() {
+    let fake = Fake::start(vec![Says::Nothing]);
+    let home = home(&fake);
+    for (args, code, words) in [
+        (&["run", "nobody"][..], 3, "skill \"nobody\" not found"),
+        (
+            &["run", "consistency-checker", "--model", "x"],
+            2,
+            "PROVIDER/MODEL",
+        ),
+        (
+            &["run", "consistency-checker", "--model", "nobody/x"],
+            2,
+            "no provider \"nobody\"",
+        ),
+        (
+            &["run", "consistency-checker", "-a", "Nope"],
+            4,
+            "it has Overview",
+        ),
+        (&["run", "consistency-checker", "-p", "x"], 2, "NAME=TEXT"),
+        (&["run", "consistency-checker", "-p", "x:={"], 2, "x: "),
+        (
+            &["run", "consistency-checker", "-p", "x=@nowhere"],
+            7,
+            "nowhere",
+        ),
+        (
+            &["run", "consistency-checker", "-a", "Cross-Reference Script"],
+            4,
+            "code_template",
+        ),
+        (&["trace", "show", "zzzz"], 3, "trace \"zzzz\" not found"),
+        (&["trace", "stats", "--since", "soon"], 2, "30d"),
+    ] {
+        let done = run(home.path(), args);
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(code), "{args:?}: {said}");
+        assert!(said.contains(words), "{args:?}: {said}");
+        assert!(!said.contains("panicked"), "{said}");
+    }
+}

@@ -1,0 +1,108 @@
+//! Skills of the registry as the runtime takes them, and its records as the registry keeps them.
+
+use std::sync::Arc;
+
+use repertoire_core::{Artifact, ArtifactKind};
+use repertoire_registry::{Entry, Registry, store::Trace};
+use repertoire_runtime::{ArtifactInfo, Error, ExecutionRecord, Outline, Result, SkillSource};
+use serde_json::json;
+
+/// The name of the step that puts a message to a skill that is a document and nothing else.
+const MESSAGE: &str = "Message";
+
+/// A skill of the registry that can be run.
+#[derive(Debug)]
+pub struct Runnable {
+    registry: Arc<Registry>,
+    entry: Arc<Entry>,
+    outline: Outline,
+}
+
+impl Runnable {
+    /// Looks at what a skill is made of; no content of it is read.
+    ///
+    /// A skill without artifacts is its document, as a description, and the message.
+    pub fn new(registry: &Arc<Registry>, entry: &Arc<Entry>) -> repertoire_registry::Result<Self> {
+        let parts = registry.parts(entry)?;
+        let mut artifacts: Vec<ArtifactInfo> = parts
+            .artifacts
+            .into_iter()
+            .map(|(id, artifact)| ArtifactInfo { id, artifact })
+            .collect();
+        if artifacts.is_empty() {
+            let implied = |kind: ArtifactKind, name: &str, ordinal: i64| ArtifactInfo {
+                id: format!("{}:{name}", parts.skill_id),
+                artifact: Artifact {
+                    id: None,
+                    kind,
+                    name: name.to_owned(),
+                    ordinal,
+                    content: String::new(),
+                    file: None,
+                    model_variant: None,
+                    metadata: None,
+                    state_blob: None,
+                    created_at: None,
+                    updated_at: None,
+                },
+            };
+            artifacts = vec![
+                implied(ArtifactKind::Description, "SKILL.md", 0),
+                implied(ArtifactKind::PromptTemplate, MESSAGE, 1),
+            ];
+        }
+        let outline = Outline {
+            skill_id: parts.skill_id,
+            skill: entry.id.to_string(),
+            artifacts,
+        };
+        Ok(Self {
+            registry: registry.clone(),
+            entry: entry.clone(),
+            outline,
+        })
+    }
+}
+
+impl SkillSource for Runnable {
+    fn outline(&self) -> &Outline {
+        &self.outline
+    }
+
+    fn content(&self, info: &ArtifactInfo) -> Result<String> {
+        let implied = info.artifact.file.is_none() && info.artifact.name == MESSAGE;
+        if implied && info.artifact.kind == ArtifactKind::PromptTemplate {
+            return Ok("{{ message }}".to_owned());
+        }
+        let content = self.registry.artifact_content(&self.entry, &info.artifact);
+        content.map_err(|error| Error::Artifact {
+            artifact: info.artifact.name.clone(),
+            reason: error.to_string(),
+        })
+    }
+}
+
+/// A record as it is kept.
+pub fn trace_of(record: &ExecutionRecord) -> Trace {
+    let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    Trace {
+        id: record.id.to_string(),
+        session_id: record.session_id.clone(),
+        skill_id: record.skill_id.clone(),
+        artifact_id: record.artifact_id.clone(),
+        artifact_kind: record.artifact_kind.as_str().to_owned(),
+        rendered_input: record.rendered_input.clone(),
+        raw_output: record.raw_output.clone(),
+        error: record.error.clone(),
+        started_at: record.started_at.clone(),
+        completed_at: record.completed_at.clone(),
+        duration_ms: record.duration_ms.map(number),
+        input_tokens: record.input_tokens.map(number),
+        output_tokens: record.output_tokens.map(number),
+        model_id: record.model_id.clone(),
+        estimated_cost: record.estimated_cost,
+        assertions_run: number(record.assertions_run),
+        assertions_passed: number(record.assertions_passed),
+        details: json!(record.details),
+    }
+}
