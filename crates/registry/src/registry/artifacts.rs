@@ -69,10 +69,8 @@ impl Registry {
 
     /// The content of one artifact.
     pub fn artifact_content(&self, entry: &Entry, artifact: &Artifact) -> Result<String> {
-        let file = artifact
-            .file
-            .as_ref()
-            .filter(|path| entry.head.file(path).is_some());
+        let own = |path: &&RelPath| !path.is_document() && entry.head.file(path).is_some();
+        let file = artifact.file.as_ref().filter(own);
         if let Some(path) = file {
             return Ok(utf8(path.as_str(), &self.file(entry, path)?)?.to_owned());
         }

@@ -1,0 +1,141 @@
+//! A folder of pages as a workspace.
+
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test"
+)]
+
+use std::{fs, path::Path, process::Command, sync::Arc};
+
+use repertoire_runtime::{PromptEngine, Vault, Workspace};
+
+fn example() -> Vault {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/vault");
+    Vault::open(&folder).unwrap()
+}
+
+#[test]
+fn pages_are_found_by_words_names_types_and_tags() {
+    let vault = example();
+    let found = vault.search("who keeps the lighthouse", 2).unwrap();
+    let slugs: Vec<&str> = found.iter().map(|hit| hit.slug.as_str()).collect();
+    assert_eq!(slugs, ["people/tomas", "places/lighthouse"]);
+    assert!(
+        found[0].excerpt.contains("keeps the lighthouse"),
+        "{found:?}"
+    );
+    assert!(vault.search("xylophone", 5).unwrap().is_empty());
+    for name in [
+        "people/mira",
+        "mira",
+        "Mira Oskarsdottir",
+        "MIRA",
+        "people/mira.md",
+    ] {
+        let page = vault.page(name).unwrap().unwrap();
+        assert_eq!(page.info.slug, "people/mira", "{name}");
+        assert!(page.text.starts_with("# Mira"));
+    }
+    assert_eq!(vault.page("nobody").unwrap(), None);
+    let people = vault.pages_by_type("Person").unwrap();
+    assert_eq!(people.len(), 2);
+    let tags = vault.tags().unwrap();
+    assert_eq!((tags[0].name.as_str(), tags[0].pages), ("harbour", 4));
+    assert!(
+        tags.iter().any(|tag| tag.name == "fog"),
+        "a tag in the text"
+    );
+    let both = vault
+        .pages(&["mira".into(), "nobody".into(), "tomas".into()])
+        .unwrap();
+    assert_eq!(both.len(), 2);
+}
+
+#[test]
+fn links_of_both_forms_are_references() {
+    let vault = example();
+    let found = vault.references("Grey Harbour").unwrap();
+    assert_eq!(found.links, ["places/lighthouse"]);
+    assert_eq!(found.backlinks, ["people/mira", "people/tomas"]);
+    let folder = tempfile::tempdir().unwrap();
+    let page =
+        "[[B|the other]] [[Missing#part]] ![[b]] [x](https://a.b) `[[code]]` [y](sub/C.md)\n";
+    fs::write(folder.path().join("a.md"), page).unwrap();
+    fs::write(folder.path().join("b.md"), "# B\n").unwrap();
+    fs::create_dir(folder.path().join("sub")).unwrap();
+    fs::write(folder.path().join("sub/C.md"), "up to [a](../a.md)\n").unwrap();
+    let vault = Vault::open(folder.path()).unwrap();
+    let found = vault.references("a").unwrap();
+    assert_eq!(found.links, ["b", "sub/C"]);
+    assert_eq!(found.missing, ["Missing"]);
+    assert_eq!(found.backlinks, ["sub/C"]);
+}
+
+#[test]
+fn templates_can_ask_it() {
+    let engine = PromptEngine::over(Arc::new(example()));
+    let template = "{% for page in search(who, 1) %}{{ page.title }}: {{ page.tags | join('+') }}\
+                    {% endfor %} {{ page('tomas').type }}";
+    let context = [("who".to_owned(), "pilot mira".into())].into();
+    let text = engine.render_str(template, &context).unwrap();
+    assert_eq!(text, "Mira Oskarsdottir: harbour+pilots person");
+    let error = PromptEngine::new()
+        .render_str(template, &context)
+        .unwrap_err();
+    assert!(error.to_string().contains("--vault"), "{error}");
+}
+
+#[test]
+fn history_is_gits_and_nothing_leads_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("secret.md"), "# Secret\n").unwrap();
+    fs::write(folder.path().join("a.md"), "# A\n").unwrap();
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::symlink;
+        symlink(
+            outside.path().join("secret.md"),
+            folder.path().join("linked.md"),
+        )
+        .unwrap();
+        symlink(outside.path(), folder.path().join("folder")).unwrap();
+    }
+    let git = |args: &[&str]| {
+        let done = Command::new("git")
+            .args(["-c", "user.name=Ada", "-c", "user.email=ada@example.com"])
+            .args(args)
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{done:?}");
+    };
+    let vault = Vault::open(folder.path()).unwrap();
+    assert!(
+        vault.history("a", 5).unwrap().is_empty(),
+        "no repository has no history"
+    );
+    git(&["init", "-q"]);
+    git(&["add", "a.md"]);
+    git(&["commit", "-qm", "Begin"]);
+    fs::write(folder.path().join("a.md"), "# A\n\nMore.\n").unwrap();
+    git(&["commit", "-qam", "Say more"]);
+    let history = vault.history("a", 5).unwrap();
+    let said: Vec<&str> = history
+        .iter()
+        .map(|revision| revision.summary.as_str())
+        .collect();
+    assert_eq!(said, ["Say more", "Begin"]);
+    assert_eq!(history[0].author, "Ada");
+    assert!(vault.search("secret", 5).unwrap().is_empty());
+    assert_eq!(vault.page("linked").unwrap(), None);
+    assert_eq!(
+        Vault::open(&folder.path().join("nowhere"))
+            .unwrap_err()
+            .code(),
+        "workspace_error"
+    );
+}
