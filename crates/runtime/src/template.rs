@@ -3,7 +3,7 @@
 //! A template gets values and gives a text. It opens no file and includes nothing; a name nobody
 //! gave is an error that names it. Instructions, recursion and output are bounded by the engine;
 //! what the engine does in one instruction, and what it does while it reads a template, is bounded
-//! by what [`check`](check::check) lets through and by filters of our own.
+//! by what `template/check.rs` lets through and by filters of our own.
 
 mod check;
 mod filters;
