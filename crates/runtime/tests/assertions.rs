@@ -226,7 +226,7 @@ async fn t34_judged_text_is_data() {
     }
     // What is neither yes nor no is no pass.
     assert_eq!(passed, [false, true, false, false]);
-    let asked = model.asked.lock().unwrap();
+    let asked = model.asked.lock().unwrap().clone();
     let shown = &asked[0].turns[0].text;
     let lines: Vec<&str> = shown.lines().collect();
     // One line of JSON between two marks; nothing of the text stands on a line of its own.
