@@ -8,7 +8,7 @@ use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
 use repertoire_core::SkillId;
 use repertoire_registry::{Origin, Reference, remote::Label};
 
-pub(crate) use running::{Format, Param, RunArgs, TraceCommand, Which};
+pub(crate) use running::{EvalArgs, Format, Param, RunArgs, SearchArgs, TraceCommand, Which};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -225,6 +225,20 @@ pub(crate) enum Command {
         #[command(flatten)]
         bus: UrlArgs,
     },
+    /// Find the skills that fit a message, without asking a model
+    #[command(
+        after_help = "Examples:\n  repertoire search are there any contradictions in my notes\n  \
+                            repertoire search --all --json which commit broke the build"
+    )]
+    Search(SearchArgs),
+    /// Measure how well messages find their skills
+    #[command(
+        after_help = "The file is YAML: `skills` (a folder; else the catalogue), `threshold`, \
+                            `goals`, and\n`activations`, a list of `message` and `expect` (an id, \
+                            or none). Exit code 1 if a goal is missed.\n\nExamples:\n  repertoire \
+                            eval corpus/activation/eval.yaml --misses"
+    )]
+    Eval(EvalArgs),
     /// Run a skill: its prompts are put to a model, and every step leaves a trace
     #[command(
         after_help = "Examples:\n  repertoire run tone-check --model ollama/llama3.2 -m \"Too \

@@ -347,3 +347,49 @@ fn what_cannot_be_run_is_answered() {
         assert!(!said.contains("panicked"), "{said}");
     }
 }
+
+#[test]
+fn the_consistency_checker_is_found_by_what_people_say() {
+    let fake = Fake::start(vec![Says::Nothing]);
+    let home = home(&fake);
+    let found = json_of(&run(
+        home.path(),
+        &["search", "--json", "are", "there", "any", "contradictions?"],
+    ));
+    assert_eq!(found["skills"][0]["id"], "consistency-checker");
+    assert_eq!(
+        found["skills"][0]["why"]["phrase"],
+        "are there any contradictions"
+    );
+    let nothing = run(home.path(), &["search", "a joke about penguins"]);
+    assert!(nothing.status.success() && nothing.stdout.is_empty());
+    assert!(text(&nothing.stderr).contains("nothing fits"));
+    assert!(fake.asked().is_empty(), "no model is asked");
+}
+
+#[test]
+fn how_well_messages_find_skills_is_measured() {
+    let fake = Fake::start(vec![Says::Nothing]);
+    let home = home(&fake);
+    let corpus = examples().join("../corpus/activation/eval.yaml");
+    let measured = run(home.path(), &["eval", corpus.to_str().unwrap(), "--json"]);
+    assert!(measured.status.success(), "{}", text(&measured.stdout));
+    let report = json_of(&measured);
+    assert_eq!(report["figures"]["named"]["value"], 1.0);
+    // A goal that is missed is told with the exit code.
+    let file = home.path().join("strict.yaml");
+    let strict = "goals:\n  hit_at_1: 1.0\nactivations:\n  - message: \"a joke\"\n    expect: \
+                  consistency-checker\n";
+    fs::write(&file, strict).unwrap();
+    let missed = run(home.path(), &["eval", "strict.yaml", "--misses"]);
+    assert_eq!(missed.status.code(), Some(1));
+    assert!(
+        text(&missed.stdout).contains("MISSED"),
+        "{}",
+        text(&missed.stdout)
+    );
+    fs::write(&file, "activations:\n  - message: x\n    expect: nobody\n").unwrap();
+    let wrong = run(home.path(), &["eval", "strict.yaml"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(text(&wrong.stderr).contains("\"nobody\", which is not there"));
+}

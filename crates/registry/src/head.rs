@@ -100,6 +100,8 @@ pub struct Registered {
 }
 
 /// What a package adds to a head.
+///
+/// Every field is always written: the cache of the index knows fields by their place alone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackageHead {
     /// The human name.
@@ -107,8 +109,14 @@ pub struct PackageHead {
     /// The package's version.
     pub version: Text,
     /// Its tags.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub tags: Vec<String>,
+    /// What a message may ask for.
+    #[serde(default)]
+    pub intent_patterns: Vec<String>,
+    /// What a message may say.
+    #[serde(default)]
+    pub trigger_phrases: Vec<String>,
     /// How many artifacts it has.
     pub artifacts: usize,
 }
@@ -160,6 +168,8 @@ impl PackageHead {
             name: package.name.as_str().into(),
             version: package.version.as_str().into(),
             tags: package.tags.clone(),
+            intent_patterns: package.intent_patterns.clone(),
+            trigger_phrases: package.trigger_phrases.clone(),
             artifacts: package.artifacts.len(),
         }
     }
@@ -175,6 +185,10 @@ impl PackageHead {
             version: Option<String>,
             #[serde(default)]
             tags: Vec<String>,
+            #[serde(default)]
+            intent_patterns: Vec<String>,
+            #[serde(default)]
+            trigger_phrases: Vec<String>,
             artifacts: Vec<serde::de::IgnoredAny>,
         }
         let wire: Wire = serde_json::from_slice(bytes).ok()?;
@@ -182,6 +196,8 @@ impl PackageHead {
             name: wire.name.into(),
             version: wire.version.as_deref().unwrap_or("1.0.0").into(),
             tags: wire.tags,
+            intent_patterns: wire.intent_patterns,
+            trigger_phrases: wire.trigger_phrases,
             artifacts: wire.artifacts.len(),
         })
     }
@@ -338,4 +354,17 @@ pub(crate) fn utf8<'a>(path: &str, bytes: &'a [u8]) -> repertoire_core::Result<&
         path: path.to_owned(),
         offset: error.valid_up_to(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn package_heads_without_tags_come_back_from_the_cache() {
+        let json = br#"{"name": "n", "artifacts": [{}]}"#;
+        let head = PackageHead::of_json(json).unwrap();
+        let bytes = postcard::to_stdvec(&head).unwrap();
+        assert_eq!(postcard::from_bytes::<PackageHead>(&bytes).unwrap(), head);
+    }
 }

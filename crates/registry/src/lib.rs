@@ -28,6 +28,8 @@ mod origin;
 pub mod registered;
 mod registry;
 pub mod remote;
+#[cfg(feature = "search")]
+pub mod search;
 mod settings;
 mod source;
 pub mod store;

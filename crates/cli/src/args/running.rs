@@ -144,3 +144,26 @@ pub(crate) enum Format {
     /// The rows as they are, one JSON object a line
     Jsonl,
 }
+
+#[derive(Debug, Args)]
+pub(crate) struct SearchArgs {
+    /// What you would say to an agent
+    #[arg(required = true, trailing_var_arg = true)]
+    pub(crate) message: Vec<String>,
+    /// At most so many
+    #[arg(long, short = 'n', value_name = "NUMBER", default_value_t = 5)]
+    pub(crate) limit: usize,
+    /// Show also what is below the threshold
+    #[arg(long, short)]
+    pub(crate) all: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EvalArgs {
+    /// The file with messages and what they should find
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+    /// Show each message that found something else
+    #[arg(long)]
+    pub(crate) misses: bool,
+}

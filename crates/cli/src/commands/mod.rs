@@ -4,6 +4,7 @@ mod add;
 mod bus;
 mod cat;
 mod doctor;
+mod eval;
 mod fix;
 mod history;
 mod init;
@@ -13,6 +14,7 @@ mod package;
 mod remote;
 mod remove;
 mod run;
+mod search;
 mod serve;
 mod show;
 mod side;
@@ -129,6 +131,8 @@ fn run_with(command: Command, settings: &Settings, output: &Output) -> Result<Ex
         Command::Functions { internal, bus } => {
             bus::functions(internal, &bus::Place::of(bus, settings)?, output)
         }
+        Command::Search(args) => search::run(&args, settings, output),
+        Command::Eval(args) => eval::run(&args, settings, output),
         Command::Run(args) => run::run(&args, settings, output),
         Command::Trace { command } => trace::run(command, settings, output),
         Command::Token { command } => token::run(command, settings, output),

@@ -18,7 +18,7 @@ use super::{index::Index, record::FolderRecord, root::Root};
 use crate::store::create_private_dir;
 
 /// Changes whenever the meaning of a record does.
-const FORMAT: u32 = 5;
+const FORMAT: u32 = 6;
 /// Smaller roots are read faster than a cache is written.
 const WORTH_IT: usize = 64;
 

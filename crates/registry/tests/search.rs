@@ -1,0 +1,168 @@
+//! Finding skills for messages.
+
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test"
+)]
+
+use std::{path::Path, sync::Arc};
+
+use repertoire_core::{Package, SkillId};
+use repertoire_registry::{
+    History, Registry, Scope, Settings,
+    search::{Finder, THRESHOLD, Why},
+    store::NewSkill,
+};
+use serde_json::json;
+
+fn id(text: &str) -> SkillId {
+    text.parse().unwrap()
+}
+
+#[test]
+fn a_message_that_names_a_skill_finds_it_first_always() {
+    let skills = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../corpus/activation/skills");
+    let registry = Registry::open(Settings::of_folders([skills])).unwrap();
+    let snapshot = registry.snapshot();
+    let finder = Finder::new(&registry, &snapshot).unwrap();
+    assert!(finder.len() >= 200, "{}", finder.len());
+    for entry in snapshot.skills() {
+        let name = entry.id.as_str();
+        for message in [
+            format!("please use {name} on the report about money and databases"),
+            format!("/{name}"),
+            format!("Can you {} for me, today?", name.replace('-', " ")),
+        ] {
+            let found = finder.find(&message, 3).unwrap();
+            assert_eq!(
+                (&found[0].id, &found[0].why),
+                (&entry.id, &Why::Named),
+                "{message}"
+            );
+        }
+    }
+}
+
+fn store() -> (tempfile::TempDir, Arc<Registry>) {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = Settings {
+        account: Some(folder.path().into()),
+        ..Settings::default()
+    };
+    let registry = Registry::open(settings).unwrap();
+    (folder, registry)
+}
+
+fn put(registry: &Registry, name: &str, about: &str, phrases: &[&str]) {
+    let json = json!({
+        "name": name, "description": about, "trigger_phrases": phrases,
+        "artifacts": [{"kind": "description", "name": "Overview", "content": "Text.\n"}],
+    });
+    let package = Package::from_json(json.to_string().as_bytes()).unwrap();
+    let new = NewSkill::from_package(&package).unwrap();
+    registry.add(Scope::Account, vec![new]).unwrap();
+}
+
+#[test]
+fn phrases_are_heard_and_nothing_is_an_answer() {
+    let (_folder, registry) = store();
+    put(
+        &registry,
+        "Consistency Checker",
+        "Finds statements that contradict each other.",
+        &["are there any contradictions", "check for inconsistencies"],
+    );
+    put(
+        &registry,
+        "Tide Tables",
+        "Reads the tides of a harbour from a table.",
+        &[],
+    );
+    let finder = Finder::new(&registry, &registry.snapshot()).unwrap();
+    let found = finder.find("Hm, are there any contradictions?", 5).unwrap();
+    assert_eq!(found[0].id, id("consistency-checker"));
+    assert_eq!(
+        found[0].why,
+        Why::Phrase("are there any contradictions".into())
+    );
+    let found = finder.find("when is high tide in the harbour", 5).unwrap();
+    assert_eq!(
+        (&found[0].id, &found[0].why),
+        (&id("tide-tables"), &Why::Words)
+    );
+    assert!(found[0].score >= THRESHOLD, "{found:?}");
+    for message in [
+        "tell me a joke about penguins",
+        "",
+        "???",
+        "the and of",
+        "é漢🦀",
+    ] {
+        let found = finder.find(message, 5).unwrap();
+        let best = found.first().map_or(0.0, |one| one.score);
+        assert!(best < THRESHOLD, "{message}: {found:?}");
+    }
+    assert!(finder.find("tide", 0).unwrap().is_empty());
+    assert!(finder.find(&"tide ".repeat(100_000), 5).unwrap()[0].score <= 1.0);
+}
+
+#[test]
+fn a_change_is_seen_by_the_next_query_and_found_as_if_it_had_always_been() {
+    let (_folder, registry) = store();
+    for n in 0..50 {
+        put(
+            &registry,
+            &format!("Filler {n}"),
+            &format!("Speaks of number {n} and nothing."),
+            &[],
+        );
+    }
+    let mut finder = Finder::new(&registry, &registry.snapshot()).unwrap();
+    put(
+        &registry,
+        "Kite Making",
+        "Builds kites of paper and bamboo.",
+        &["fly a kite"],
+    );
+    finder
+        .update(&registry, &registry.snapshot(), &id("kite-making"))
+        .unwrap();
+    let first =
+        |finder: &Finder, message: &str| finder.find(message, 3).unwrap().into_iter().next();
+    assert_eq!(
+        first(&finder, "bamboo and paper").unwrap().id,
+        id("kite-making")
+    );
+    let anew = Finder::new(&registry, &registry.snapshot()).unwrap();
+    for message in [
+        "bamboo and paper",
+        "number 7",
+        "kite making",
+        "fly a kite now",
+    ] {
+        assert_eq!(
+            finder.find(message, 5).unwrap(),
+            anew.find(message, 5).unwrap(),
+            "{message}"
+        );
+    }
+    // Changed, it is no longer what it was; gone, it is nowhere.
+    put(&registry, "Kite Making", "Sews sails.", &[]);
+    finder
+        .update(&registry, &registry.snapshot(), &id("kite-making"))
+        .unwrap();
+    assert_eq!(first(&finder, "bamboo and paper"), None);
+    assert_eq!(first(&finder, "sails").unwrap().id, id("kite-making"));
+    registry
+        .remove(Scope::Account, &id("kite-making"), History::Keep)
+        .unwrap();
+    finder
+        .update(&registry, &registry.snapshot(), &id("kite-making"))
+        .unwrap();
+    assert_eq!(first(&finder, "sails"), None);
+    assert_eq!(first(&finder, "use kite-making"), None);
+    assert_eq!(finder.len(), 50);
+}
