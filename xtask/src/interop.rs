@@ -79,7 +79,16 @@ fn scratch() -> PathBuf {
 
 /// The command under test, built.
 fn repertoire() -> Result<PathBuf> {
-    checked(&mut cargo(&["build", "--quiet", "--package", "repertoire"]))?;
+    // As the tests build it: with other features, everything would be built once more.
+    let build = [
+        "test",
+        "--quiet",
+        "--workspace",
+        "--test",
+        "bdd",
+        "--no-run",
+    ];
+    checked(&mut cargo(&build))?;
     Ok(project().join("target/debug/repertoire"))
 }
 
