@@ -31,25 +31,24 @@ impl Registry {
     pub fn parts(&self, entry: &Entry) -> Result<Parts> {
         if entry.trusted != Trusted::Yes || entry.is_remote() {
             return Err(Error::Conflict(format!(
-                "skill {} came from elsewhere: it can be read, not run",
+                "skill {} came from elsewhere and can be read, not run: trust its workspace with \
+                 `repertoire trust`, or keep a copy with `repertoire add`",
                 entry.id
             )));
         }
-        let plain = || {
+        if entry.head.package.is_none() {
             let named = Package::named(entry.id.to_string(), String::new(), None);
-            Parts {
+            return Ok(Parts {
                 skill_id: named.uuid().to_string(),
                 artifacts: Vec::new(),
-            }
-        };
-        if entry.head.package.is_none() {
-            return Ok(plain());
+            });
         }
         let path: RelPath = PACKAGE_FILE.parse()?;
         let bytes = self.file(entry, &path)?;
-        let Ok(package) = serde_json::from_slice::<Package>(&bytes) else {
-            return Ok(plain());
-        };
+        let package: Package = serde_json::from_slice(&bytes).map_err(|error| {
+            let reason = format!("{}/{PACKAGE_FILE}: {error}", entry.id);
+            repertoire_core::Error::Package(reason)
+        })?;
         let mut artifacts: Vec<(String, Artifact)> = package
             .artifacts
             .iter()
