@@ -5,7 +5,7 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::{
     install,
-    run::{Count, cargo, checked, counted, project},
+    run::{Count, cargo, checked, counted, program, project},
 };
 
 /// How long anything may take that should be there soon.
@@ -162,21 +162,6 @@ fn workers() -> Result<Vec<Worker>> {
         ),
         worker("Python 0.25.0", python, true),
     ])
-}
-
-/// The command under test, built.
-fn program() -> Result<PathBuf> {
-    // As the tests build it: with other features, everything would be built once more.
-    let build = [
-        "test",
-        "--quiet",
-        "--workspace",
-        "--test",
-        "bdd",
-        "--no-run",
-    ];
-    checked(&mut cargo(&build))?;
-    Ok(project().join("target/debug/repertoire"))
 }
 
 pub(crate) fn sdks() -> Result<Count> {

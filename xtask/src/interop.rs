@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::{
     install,
-    run::{Count, cargo, checked, project},
+    run::{Count, checked, program, project},
 };
 
 const ERAS: [&str; 2] = ["2025-11-25", "2026-07-28"];
@@ -75,21 +75,6 @@ const CLIENT: [(&str, &str); 4] = [
 /// Where this run keeps its files.
 fn scratch() -> PathBuf {
     project().join("target/xtask/interop")
-}
-
-/// The command under test, built.
-fn repertoire() -> Result<PathBuf> {
-    // As the tests build it: with other features, everything would be built once more.
-    let build = [
-        "test",
-        "--quiet",
-        "--workspace",
-        "--test",
-        "bdd",
-        "--no-run",
-    ];
-    checked(&mut cargo(&build))?;
-    Ok(project().join("target/debug/repertoire"))
 }
 
 /// A server over HTTP that ends with this value.
@@ -222,7 +207,7 @@ fn results(folder: &Path) -> Result<Checks> {
 
 pub(crate) fn conformance() -> Result<Count> {
     let node = Node::install()?;
-    let program = repertoire()?;
+    let program = program()?;
     let home = fresh_home("conformance-home")?;
     let skills = project().join("examples/skills");
     let prompts = project().join("interop/prompts/*.md");
@@ -388,7 +373,7 @@ pub(crate) fn conformance_client(program: &str, url: &str) -> Result<()> {
 
 pub(crate) fn inspector() -> Result<Count> {
     let node = Node::install()?;
-    let program = repertoire()?;
+    let program = program()?;
     let home = fresh_home("inspector-home")?;
     let skills = project().join("examples/skills");
     let serving = Serving::start(&program, &home, Some(&skills))?;
@@ -482,7 +467,7 @@ fn many_skills() -> Result<PathBuf> {
 pub(crate) fn sdks() -> Result<Count> {
     let node = Node::install()?;
     let python = install::python("interop/requirements.txt", "interop/python")?;
-    let program = repertoire()?;
+    let program = program()?;
     let folder = many_skills()?;
     let home = fresh_home("sdk-home")?;
     let made = Command::new(&program)

@@ -40,6 +40,21 @@ pub(crate) fn checked(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// The command under test, built as the tests build it: with other features, everything would be
+/// built once more.
+pub(crate) fn program() -> Result<PathBuf> {
+    let build = [
+        "test",
+        "--quiet",
+        "--workspace",
+        "--test",
+        "bdd",
+        "--no-run",
+    ];
+    checked(&mut cargo(&build))?;
+    Ok(project().join("target/debug/repertoire"))
+}
+
 /// How many checks passed and failed.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Count {

@@ -418,7 +418,7 @@ fn old_links_are_rewritten_wherever_a_skill_is() {
     let front = |name: &str| {
         format!("---\nname: {name}\ndescription: Shows it. Use when asked.\n---\n# {name}\n\n")
     };
-    let folder = home.path().join("work/in-folder");
+    let folder = home.path().join("desk/in-folder");
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("SKILL.md"), front("in-folder") + old).unwrap();
     let run = |args: &[&str]| {
@@ -426,15 +426,15 @@ fn old_links_are_rewritten_wherever_a_skill_is() {
         assert!(done.status.success(), "{done:?}");
         text(&done.stdout)
     };
-    let found = run(&["lint", "./work"]);
+    let found = run(&["lint", "./desk"]);
     assert!(found.contains("old-function-link"), "{found}");
-    run(&["lint", "--fix", "./work"]);
+    run(&["lint", "--fix", "./desk"]);
     let fixed = fs::read_to_string(folder.join("SKILL.md")).unwrap();
     assert_eq!(fixed, front("in-folder") + new);
-    assert!(!run(&["lint", "./work"]).contains("old-function-link"));
+    assert!(!run(&["lint", "./desk"]).contains("old-function-link"));
     // In a store, with its history, and registered at run time.
     fs::write(folder.join("SKILL.md"), front("in-folder") + old).unwrap();
-    run(&["add", "./work/in-folder"]);
+    run(&["add", "./desk/in-folder"]);
     let (_hub, url) = serve(home.path(), &["--hub", "0"]);
     let skill = json!({"id": "registered", "skill": old}).to_string();
     assert!(

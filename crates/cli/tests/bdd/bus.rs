@@ -9,8 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use iii_sdk::{IIIClient, InitOptions, protocol::TriggerRequest, register_worker};
+use iii_sdk::{IIIClient, protocol::TriggerRequest};
 use serde_json::{Value, json};
+
+use crate::process;
 
 /// How long anything may take that should be there at once.
 pub(crate) const WAIT: Duration = Duration::from_secs(10);
@@ -62,17 +64,8 @@ pub(crate) async fn start() {
     out.read_line(&mut line).unwrap();
     let said: Value = serde_json::from_str(&line).expect("the server did not start");
     let url = engine.unwrap_or_else(|| said["hub"].as_str().unwrap().to_owned());
-    let otel = iii_helpers::observability::OtelConfig {
-        enabled: Some(false),
-        ..Default::default()
-    };
-    let options = InitOptions {
-        otel: Some(otel),
-        ..InitOptions::default()
-    };
-    let client = register_worker(&url, options);
     let shared = Shared {
-        client,
+        client: process::connect(&url),
         files,
         mcp: said["url"].as_str().unwrap().to_owned(),
         server: Mutex::new(server),

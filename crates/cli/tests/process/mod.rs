@@ -105,14 +105,8 @@ pub(crate) fn worker(url: &str, home: &Path) -> Running {
     Running::over(child)
 }
 
-/// Somebody who follows the changes of the skills.
-pub(crate) struct Follower {
-    pub(crate) heard: mpsc::UnboundedReceiver<Value>,
-    pub(crate) client: IIIClient,
-}
-
-#[allow(deprecated, reason = "this is how the seed's workers follow")]
-pub(crate) fn follow(url: &str, id: &str) -> Follower {
+/// A client of the SDK.
+pub(crate) fn connect(url: &str) -> IIIClient {
     let otel = iii_helpers::observability::OtelConfig {
         enabled: Some(false),
         ..Default::default()
@@ -121,7 +115,18 @@ pub(crate) fn follow(url: &str, id: &str) -> Follower {
         otel: Some(otel),
         ..InitOptions::default()
     };
-    let client = register_worker(url, options);
+    register_worker(url, options)
+}
+
+/// Somebody who follows the changes of the skills.
+pub(crate) struct Follower {
+    pub(crate) heard: mpsc::UnboundedReceiver<Value>,
+    pub(crate) client: IIIClient,
+}
+
+#[allow(deprecated, reason = "this is how the seed's workers follow")]
+pub(crate) fn follow(url: &str, id: &str) -> Follower {
+    let client = connect(url);
     let (tell, heard) = mpsc::unbounded_channel();
     let function = RegisterFunction::new(move |event: Value| {
         let _ = tell.send(event["id"].clone());
