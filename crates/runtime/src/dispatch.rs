@@ -4,6 +4,8 @@
 //! turn and not before; a DSPy module whose sidecar is not there is stood in for by the prompt
 //! template it names.
 
+mod handlers;
+
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
@@ -13,12 +15,16 @@ use std::{
 use async_trait::async_trait;
 use repertoire_core::{Artifact, ArtifactKind};
 use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+pub use handlers::examples_of;
+
+use self::handlers::{Injected, Prompted};
 use crate::{
     assertion::{self, Severity},
     error::{Error, Result},
-    model::{Ask, Listener, Model, Turn, Usage},
+    model::{Listener, Model, Turn, Usage},
     record::{Details, ExecutionRecord, now},
     redact::Redactor,
     template::PromptEngine,
@@ -76,6 +82,8 @@ pub struct ExecutionContext {
     pub listener: Option<Listener>,
     /// Takes secrets out of what is kept.
     pub redactor: Redactor,
+    /// Ends the run; what is being executed then leaves its record too.
+    pub stop: CancellationToken,
     noted: Mutex<Noted>,
 }
 
@@ -109,6 +117,7 @@ impl ExecutionContext {
             max_tokens: 1024,
             listener: None,
             redactor: Redactor::default(),
+            stop: CancellationToken::new(),
             noted: Mutex::default(),
         }
     }
@@ -206,148 +215,6 @@ pub trait ArtifactHandler: Send + Sync + std::fmt::Debug {
     ) -> Result<ArtifactOutput>;
 }
 
-/// Gives what it is: descriptions, approaches and examples are put into context as they are.
-#[derive(Debug)]
-struct Injected(ArtifactKind);
-
-#[async_trait]
-impl ArtifactHandler for Injected {
-    fn kind(&self) -> ArtifactKind {
-        self.0
-    }
-
-    async fn execute(
-        &self,
-        artifact: &Artifact,
-        context: &ExecutionContext,
-    ) -> Result<ArtifactOutput> {
-        context.note_input(&artifact.content);
-        if self.0 == ArtifactKind::Example {
-            examples_of(artifact)?;
-        }
-        Ok(ArtifactOutput {
-            text: artifact.content.clone(),
-            ..ArtifactOutput::default()
-        })
-    }
-}
-
-/// Renders a template and asks the model.
-#[derive(Debug)]
-struct Prompted;
-
-#[async_trait]
-impl ArtifactHandler for Prompted {
-    fn kind(&self) -> ArtifactKind {
-        ArtifactKind::PromptTemplate
-    }
-
-    async fn execute(
-        &self,
-        artifact: &Artifact,
-        context: &ExecutionContext,
-    ) -> Result<ArtifactOutput> {
-        let model = context.needs_model()?;
-        let (engine, values) = (context.engine.clone(), context.template_values());
-        let template = artifact.content.clone();
-        // A template may ask the workspace, which waits for a disk.
-        let rendered = tokio::task::spawn_blocking(move || engine.render_str(&template, &values));
-        let rendered = rendered.await.map_err(|_| Error::Interrupted)??;
-        context.note_input(&rendered);
-        let system = context.system.join("\n\n");
-        let mut ask = Ask::new(rendered);
-        ask.system = Some(system).filter(|system| !system.is_empty());
-        ask.turns.splice(0..0, context.examples.iter().cloned());
-        ask.max_tokens = context.max_tokens;
-        let metadata = artifact.metadata.as_ref();
-        ask.temperature = metadata.and_then(|m| m.get("temperature")?.as_f64());
-        let assertions = assertion::of(artifact)?;
-        ask.schema = assertions.iter().find_map(|a| a.schema()).cloned();
-        let reply = model.ask(&ask, context.listener.as_ref()).await?;
-        context.note_usage(reply.usage);
-        Ok(ArtifactOutput {
-            model_id: Some(model.id().to_owned()),
-            ..ArtifactOutput::text(reply.text)
-        })
-    }
-}
-
-/// The pairs of an example: a JSON list of `{input, output}`, or a text with one pair under the
-/// headings Input and Output.
-pub fn examples_of(artifact: &Artifact) -> Result<Vec<Turn>> {
-    let refuse = |reason: &str| Error::Artifact {
-        artifact: artifact.name.clone(),
-        reason: reason.to_owned(),
-    };
-    let text = |value: &Value| match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
-    let content = artifact.content.trim();
-    if content.starts_with(['[', '{']) {
-        let value: Value = serde_json::from_str(content)
-            .map_err(|error| refuse(&format!("an example that is no JSON: {error}")))?;
-        let pairs = match value {
-            Value::Array(pairs) => pairs,
-            one => vec![one],
-        };
-        let mut turns = Vec::new();
-        for pair in &pairs {
-            let (Some(input), Some(output)) = (pair.get("input"), pair.get("output")) else {
-                return Err(refuse("each example needs `input` and `output`"));
-            };
-            turns.extend([Turn::user(text(input)), Turn::assistant(text(output))]);
-        }
-        return Ok(turns);
-    }
-    let mut turns: Vec<Turn> = Vec::new();
-    let mut input: Option<String> = None;
-    let mut current: Option<(bool, String)> = None;
-    let mut close = |current: &mut Option<(bool, String)>, turns: &mut Vec<Turn>| {
-        if let Some((is_input, text)) = current.take() {
-            let text = text.trim().to_owned();
-            match (is_input, input.take()) {
-                (true, _) => input = Some(text),
-                (false, Some(asked)) => {
-                    turns.extend([Turn::user(asked), Turn::assistant(text)]);
-                }
-                (false, None) => {}
-            }
-        }
-    };
-    for line in content.lines() {
-        let heading = line
-            .trim_start_matches('#')
-            .trim()
-            .trim_end_matches(':')
-            .to_lowercase();
-        let is_heading = line.starts_with('#') || line.trim_end().ends_with(':');
-        match heading.as_str() {
-            "input" if is_heading => {
-                close(&mut current, &mut turns);
-                current = Some((true, String::new()));
-            }
-            "output" if is_heading => {
-                close(&mut current, &mut turns);
-                current = Some((false, String::new()));
-            }
-            _ => {
-                if let Some((_, text)) = &mut current {
-                    text.push_str(line);
-                    text.push('\n');
-                }
-            }
-        }
-    }
-    close(&mut current, &mut turns);
-    if turns.is_empty() {
-        return Err(refuse(
-            "an example needs a part `# Input` and a part `# Output`",
-        ));
-    }
-    Ok(turns)
-}
-
 /// One execution.
 #[derive(Debug)]
 pub struct Executed {
@@ -414,14 +281,7 @@ impl ArtifactDispatcher {
         });
         let variants: Vec<&ArtifactInfo> = variants.collect();
         let family = context.family();
-        let chosen = choose(variants.iter().map(|info| &info.artifact), &family);
-        let other = chosen.and_then(|chosen| {
-            variants
-                .iter()
-                .copied()
-                .find(|info| std::ptr::eq(&raw const info.artifact, chosen))
-        });
-        if let Some(other) = other {
+        if let Some(other) = choose(&variants, &family) {
             let stood_in = Some(info.artifact.name.as_str());
             return self.execute(skill, other, stood_in, context).await;
         }
@@ -493,7 +353,11 @@ impl ArtifactDispatcher {
         let mut record = begin(skill, info, context);
         record.details.fallback_for = fallback_for.map(str::to_owned);
         let start = Instant::now();
-        let outcome = self.attempt(skill, info, context, &mut record).await;
+        let stop = context.stop.clone();
+        let outcome = tokio::select! {
+            outcome = self.attempt(skill, info, context, &mut record) => outcome,
+            () = stop.cancelled() => Err(Error::Interrupted),
+        };
         if let Ok((output, artifact)) = &outcome {
             match artifact.kind {
                 ArtifactKind::Description | ArtifactKind::Approach => {

@@ -131,6 +131,11 @@ pub trait Model: Send + Sync + std::fmt::Debug {
     /// Its id: the provider, a slash, the model.
     fn id(&self) -> &str;
 
+    /// Whether it is known what an answer costs.
+    fn is_priced(&self) -> bool {
+        true
+    }
+
     /// Asks it. A listener hears the answer as it comes.
     async fn ask(&self, ask: &Ask, listener: Option<&Listener>) -> Result<Reply>;
 }
@@ -215,18 +220,18 @@ impl Model for Metered {
     }
 
     async fn ask(&self, ask: &Ask, listener: Option<&Listener>) -> Result<Reply> {
-        let mut ask = ask.clone();
-        ask.max_tokens = self.budget.admit(&ask)?;
-        let estimate = ask.estimate();
-        let reply = self.model.ask(&ask, listener).await?;
-        let mut usage = reply.usage;
-        if self.budget.max_cost.is_some() && usage.cost.is_none() {
+        if self.budget.max_cost.is_some() && !self.model.is_priced() {
             // A limit nobody can keep is none.
             let id = self.model.id();
             return Err(Error::Budget(format!(
                 "no price is known for {id}: add one under [prices] in config.toml"
             )));
         }
+        let mut ask = ask.clone();
+        ask.max_tokens = self.budget.admit(&ask)?;
+        let estimate = ask.estimate();
+        let reply = self.model.ask(&ask, listener).await?;
+        let mut usage = reply.usage;
         // A model that does not count is counted for.
         usage.input_tokens = usage.input_tokens.or(Some(estimate));
         let written = u64::try_from(reply.text.len().div_ceil(4)).unwrap_or(u64::MAX);

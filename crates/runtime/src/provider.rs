@@ -17,6 +17,7 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use rig_core::{
     DynModel, ProviderError,
+    catalog::Catalog,
     completion::{CompletionRequest, CompletionResponse, Message},
     operation::Completion,
     providers::{
@@ -26,6 +27,7 @@ use rig_core::{
             OpenAIConfig,
             wire::{self, Auth, Dialect},
         },
+        registry::ProviderId,
     },
     streaming::{Item, StreamEvent},
 };
@@ -120,6 +122,13 @@ fn variable(name: &str) -> Option<String> {
         .filter(|value| !value.is_empty())
 }
 
+/// Whether the price of a vendor's model is known without anybody saying it.
+fn is_listed(vendor: &str, model: &str) -> bool {
+    let vendor = ProviderId::resolve(vendor).ok();
+    let spec = vendor.and_then(|vendor| Catalog::builtin().find(vendor, model));
+    spec.is_some_and(|spec| spec.pricing.is_some())
+}
+
 /// The key a file holds; one that others may read is refused.
 fn key_in(path: &Path) -> Result<String> {
     let refuse = |reason: String| Error::Model(format!("key file {}: {reason}", path.display()));
@@ -174,11 +183,14 @@ impl Providers {
         let none = ProviderConfig::default();
         let config = self.configured.get(provider).unwrap_or(&none);
         let model = self.connect(provider, config, name)?;
+        let kind = config.kind.as_deref().unwrap_or(provider);
+        let price = self.prices.get(id).copied();
         Ok(Arc::new(Remote {
             id: id.to_owned(),
             provider: provider.to_owned(),
             model,
-            price: self.prices.get(id).copied(),
+            is_priced: price.is_some() || (config.base_url.is_none() && is_listed(kind, name)),
+            price,
             deadline: self.deadline,
             redactor: Redactor::with_environment(self.secrets()),
         }))
@@ -270,6 +282,7 @@ struct Remote {
     provider: String,
     model: DynModel<Completion>,
     price: Option<Price>,
+    is_priced: bool,
     deadline: Duration,
     redactor: Redactor,
 }
@@ -462,6 +475,10 @@ fn said(body: &str) -> String {
 impl Model for Remote {
     fn id(&self) -> &str {
         &self.id
+    }
+
+    fn is_priced(&self) -> bool {
+        self.is_priced
     }
 
     async fn ask(&self, ask: &Ask, listener: Option<&Listener>) -> Result<Reply> {

@@ -3,7 +3,7 @@
 //! The description comes first, then what else belongs into context, then what is executed, by
 //! ordinal. What one gives the next can use.
 
-use repertoire_core::{Artifact, ArtifactKind};
+use repertoire_core::ArtifactKind;
 use serde_json::{Value, json};
 
 use crate::{
@@ -89,7 +89,7 @@ pub fn plan(
             .iter()
             .filter(|info| info.artifact.kind == kind && info.artifact.name == name)
             .collect();
-        let Some(info) = chosen(&variants, family) else {
+        let Some(info) = choose(&variants, family) else {
             continue;
         };
         if !is_context(kind) && !wanted_now {
@@ -116,14 +116,6 @@ pub fn plan(
     plan.steps
         .sort_by_key(|info| (rank(info.artifact.kind), info.artifact.ordinal));
     Ok(plan)
-}
-
-fn chosen<'a>(variants: &[&'a ArtifactInfo], family: &str) -> Option<&'a ArtifactInfo> {
-    let artifact: &Artifact = choose(variants.iter().map(|info| &info.artifact), family)?;
-    variants
-        .iter()
-        .copied()
-        .find(|info| std::ptr::eq(&raw const info.artifact, artifact))
 }
 
 /// Carries out a plan; each record is told as soon as it is there.

@@ -1,6 +1,6 @@
 //! Which variant of an artifact suits a model.
 
-use repertoire_core::Artifact;
+use crate::dispatch::ArtifactInfo;
 
 /// What in a model's id tells its family, the most telling first.
 const FAMILIES: [(&str, &[&str]); 17] = [
@@ -67,16 +67,10 @@ pub fn family_of(model_id: &str) -> String {
 /// that names none, else the first by ordinal.
 ///
 /// Of variants with the same ordinal the one that stands first is the first.
-pub fn choose<'a>(
-    variants: impl IntoIterator<Item = &'a Artifact>,
-    family: &str,
-) -> Option<&'a Artifact> {
-    let variants: Vec<&Artifact> = variants.into_iter().collect();
+pub fn choose<'a>(variants: &[&'a ArtifactInfo], family: &str) -> Option<&'a ArtifactInfo> {
     let find = |wanted: Option<&str>| {
-        variants
-            .iter()
-            .copied()
-            .find(|artifact| artifact.model_variant.as_deref() == wanted)
+        let mut variants = variants.iter().copied();
+        variants.find(|info| info.artifact.model_variant.as_deref() == wanted)
     };
     find(Some(family))
         .or_else(|| find(None))
@@ -86,7 +80,7 @@ pub fn choose<'a>(
             variants
                 .iter()
                 .copied()
-                .min_by_key(|artifact| artifact.ordinal)
+                .min_by_key(|info| info.artifact.ordinal)
         })
 }
 
@@ -94,28 +88,33 @@ pub fn choose<'a>(
 mod tests {
     use super::*;
 
-    fn artifact(ordinal: i64, variant: Option<&str>) -> Artifact {
+    fn info(ordinal: i64, variant: Option<&str>) -> ArtifactInfo {
         let json = serde_json::json!({
             "kind": "prompt_template", "name": "p", "ordinal": ordinal, "content": "x",
             "model_variant": variant,
         });
-        serde_json::from_value(json).unwrap()
+        ArtifactInfo {
+            id: ordinal.to_string(),
+            artifact: serde_json::from_value(json).unwrap(),
+        }
     }
 
     #[test]
     fn the_exact_family_comes_first_then_the_default_then_the_lowest_ordinal() {
         let all = [
-            artifact(5, Some("openai")),
-            artifact(3, Some("anthropic")),
-            artifact(9, None),
+            info(5, Some("openai")),
+            info(3, Some("anthropic")),
+            info(9, None),
         ];
-        assert_eq!(choose(&all, "openai"), Some(&all[0]));
-        assert_eq!(choose(&all, "anthropic"), Some(&all[1]));
-        assert_eq!(choose(&all, "meta"), Some(&all[2]));
-        assert_eq!(choose(&all[..2], "meta"), Some(&all[1]));
+        let all: Vec<&ArtifactInfo> = all.iter().collect();
+        assert_eq!(choose(&all, "openai"), Some(all[0]));
+        assert_eq!(choose(&all, "anthropic"), Some(all[1]));
+        assert_eq!(choose(&all, "meta"), Some(all[2]));
+        assert_eq!(choose(&all[..2], "meta"), Some(all[1]));
         assert_eq!(choose(&[], "meta"), None);
-        let named = [artifact(1, Some("openai")), artifact(2, Some("default"))];
-        assert_eq!(choose(&named, "meta"), Some(&named[1]));
+        let named = [info(1, Some("openai")), info(2, Some("default"))];
+        let named: Vec<&ArtifactInfo> = named.iter().collect();
+        assert_eq!(choose(&named, "meta"), Some(named[1]));
     }
 
     #[test]

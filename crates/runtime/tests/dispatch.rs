@@ -337,6 +337,68 @@ async fn budgets_end_a_run() {
 }
 
 #[tokio::test]
+async fn a_limit_nobody_can_keep_is_refused_before_anything_is_spent() {
+    let skill = Spy::new(checker(json!([])));
+    let mut model = Scripted::new(&["never"]);
+    Arc::get_mut(&mut model).unwrap().is_priced = false;
+    let mut cx = ExecutionContext::new();
+    cx.values = json!({"thing": "t", "message": "m"})
+        .as_object()
+        .unwrap()
+        .clone();
+    let budget = Arc::new(Budget::new(None, Some(1.0)));
+    cx.model = Some(Arc::new(Metered::new(model.clone(), budget)));
+    let error = go(&skill, &[], &mut cx).await.outcome.unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("no price is known for test/model"),
+        "{error}"
+    );
+    assert!(model.asked.lock().unwrap().is_empty());
+}
+
+/// A sidecar that never answers.
+#[derive(Debug)]
+struct Silent;
+
+#[async_trait]
+impl ArtifactHandler for Silent {
+    fn kind(&self) -> ArtifactKind {
+        ArtifactKind::DspyModule
+    }
+
+    async fn execute(
+        &self,
+        _: &Artifact,
+        context: &ExecutionContext,
+    ) -> repertoire_runtime::Result<ArtifactOutput> {
+        context.note_input("what it was working on");
+        context.stop.cancel();
+        std::future::pending().await
+    }
+}
+
+#[tokio::test]
+async fn what_is_interrupted_leaves_its_row_too() {
+    let skill = Spy::new(with_module(None));
+    let mut dispatcher = ArtifactDispatcher::default();
+    dispatcher.add(Arc::new(Silent));
+    let plan = plan(&skill, &dispatcher, "", &["Module".to_owned()]).unwrap();
+    let mut cx = ExecutionContext::new();
+    let mut told = 0;
+    let report = run(&skill, &dispatcher, &plan, &mut cx, &mut |_| told += 1).await;
+    assert_eq!(report.outcome.unwrap_err(), Error::Interrupted);
+    assert_eq!(told, 2);
+    let last = &report.records[1];
+    assert_eq!(
+        last.rendered_input.as_deref(),
+        Some("what it was working on")
+    );
+    assert_eq!(last.details.code.as_deref(), Some("interrupted"));
+}
+
+#[tokio::test]
 async fn t27_keys_in_prompts_and_answers_are_not_kept() {
     let secret = "planted-secret-value";
     let skill = Spy::new(checker(json!([{"type": "pattern", "pattern": "^never"}])));

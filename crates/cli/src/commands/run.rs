@@ -60,16 +60,16 @@ pub(crate) fn run(args: &RunArgs, settings: &Settings, output: &Output) -> Resul
             output.warn(format!("the trace could not be kept: {error}"));
         }
     };
+    let stop = context.stop.clone();
     let report = runtime()?.block_on(async {
+        tokio::spawn(async move {
+            if tokio::signal::ctrl_c().await.is_ok() {
+                stop.cancel();
+            }
+        });
         let mut tell = |record: &ExecutionRecord| keep(record);
-        tokio::select! {
-            report = carry_out(&skill, &dispatcher, &steps, &mut context, &mut tell) => Some(report),
-            _ = tokio::signal::ctrl_c() => None,
-        }
+        carry_out(&skill, &dispatcher, &steps, &mut context, &mut tell).await
     });
-    let Some(report) = report else {
-        return Ok(ExitCode::from(failure::INTERRUPTED));
-    };
     print(report, live, output)
 }
 

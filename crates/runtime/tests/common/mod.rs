@@ -17,6 +17,7 @@ pub(crate) struct Scripted {
     pub(crate) id: String,
     pub(crate) answers: Mutex<Vec<Result<String>>>,
     pub(crate) asked: Mutex<Vec<Ask>>,
+    pub(crate) is_priced: bool,
 }
 
 impl Scripted {
@@ -30,6 +31,7 @@ impl Scripted {
             id: id.to_owned(),
             answers: Mutex::new(answers.collect()),
             asked: Mutex::default(),
+            is_priced: true,
         })
     }
 }
@@ -38,6 +40,10 @@ impl Scripted {
 impl Model for Scripted {
     fn id(&self) -> &str {
         &self.id
+    }
+
+    fn is_priced(&self) -> bool {
+        self.is_priced
     }
 
     async fn ask(&self, ask: &Ask, listener: Option<&Listener>) -> Result<Reply> {
