@@ -12,6 +12,7 @@ mod bus;
 mod fuzz;
 mod install;
 mod interop;
+mod models;
 mod reference;
 mod run;
 mod test;

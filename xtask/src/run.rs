@@ -22,7 +22,7 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
     command
 }
 
-fn shown(command: &Command) -> String {
+pub(crate) fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program());
     let name = program.file_name().unwrap_or_default().to_string_lossy();
     let args: Vec<_> = command.get_args().map(|a| a.to_string_lossy()).collect();

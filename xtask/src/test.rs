@@ -10,7 +10,9 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
-    bus, fuzz, interop, reference,
+    bus, fuzz, interop,
+    models::Models,
+    reference,
     run::{Count, cargo, checked, counted, project},
 };
 
@@ -131,7 +133,9 @@ pub(crate) fn run() -> Result<()> {
         Ok(Count::of("documentation", checked(&mut command)))
     });
     step("unit, integration and doc tests", &mut || {
-        counted(&mut cargo(&["test", "--workspace", "--no-fail-fast"]))
+        let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
+        Models::install()?.tell(&mut command);
+        counted(&mut command)
     });
     step("the README's first command", &mut || {
         Ok(Count::of("readme", readme()))

@@ -8,7 +8,9 @@ use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
 use repertoire_core::SkillId;
 use repertoire_registry::{Origin, Reference, remote::Label};
 
-pub(crate) use running::{EvalArgs, Format, Param, RunArgs, SearchArgs, TraceCommand, Which};
+pub(crate) use running::{
+    EvalArgs, Format, Param, RunArgs, SearchArgs, SetupCommand, TraceCommand, Which,
+};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -231,11 +233,21 @@ pub(crate) enum Command {
                             repertoire search --all --json which commit broke the build"
     )]
     Search(SearchArgs),
+    /// Install what is too large to ship: embeddings, which find skills by what a message means
+    #[command(
+        after_help = "Examples:\n  repertoire setup\n  repertoire setup embeddings\n  \
+                            repertoire setup embeddings --from unpacked/model"
+    )]
+    Setup {
+        #[command(subcommand)]
+        command: Option<SetupCommand>,
+    },
     /// Measure how well messages find their skills
     #[command(
-        after_help = "The file is YAML: `skills` (a folder; else the catalogue), `threshold`, \
-                            `goals`, and\n`activations`, a list of `message` and `expect` (an id, \
-                            or none). Exit code 1 if a goal is missed.\n\nExamples:\n  repertoire \
+        after_help = "The file is YAML: `skills` (a folder; else the catalogue), `goals`, \
+                            `goals_with_meaning`,\nand `activations`, a list of `message`, \
+                            `expect` (an id, or none) and `near`\n(the skill that is only \
+                            nearly meant). Exit code 1 if a goal is missed.\n\nExamples:\n  repertoire \
                             eval corpus/activation/eval.yaml --misses"
     )]
     Eval(EvalArgs),

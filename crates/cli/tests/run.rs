@@ -5,6 +5,7 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::print_stderr,
     reason = "a test"
 )]
 
@@ -375,7 +376,9 @@ fn how_well_messages_find_skills_is_measured() {
     let measured = run(home.path(), &["eval", corpus.to_str().unwrap(), "--json"]);
     assert!(measured.status.success(), "{}", text(&measured.stdout));
     let report = json_of(&measured);
-    assert_eq!(report["figures"]["named"]["value"], 1.0);
+    let by_words = &report["activations"]["by"]["words"];
+    assert_eq!(by_words["figures"]["named"]["value"], 1.0);
+    assert!(by_words["figures"]["near miss"]["value"].is_number());
     // A goal that is missed is told with the exit code.
     let file = home.path().join("strict.yaml");
     let strict = "goals:\n  hit_at_1: 1.0\nactivations:\n  - message: \"a joke\"\n    expect: \
@@ -392,4 +395,58 @@ fn how_well_messages_find_skills_is_measured() {
     let wrong = run(home.path(), &["eval", "strict.yaml"]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(text(&wrong.stderr).contains("\"nobody\", which is not there"));
+}
+
+#[test]
+fn with_embeddings_skills_are_found_by_what_messages_mean() {
+    let Ok(model) = std::env::var("REPERTOIRE_TEST_MODEL") else {
+        eprintln!("REPERTOIRE_TEST_MODEL does not name a folder with a model: skipped");
+        return;
+    };
+    let fake = Fake::start(vec![Says::Nothing]);
+    let home = home(&fake);
+    let nothing = run(home.path(), &["setup"]);
+    assert!(text(&nothing.stdout).contains("not installed"));
+    // Files that are not the model's are refused, and nothing is left.
+    let other = tempfile::tempdir().unwrap();
+    fs::write(other.path().join("vocab.txt"), "[UNK]").unwrap();
+    fs::write(other.path().join("model.safetensors"), "no").unwrap();
+    let from = other.path().to_str().unwrap();
+    let wrong = run(home.path(), &["setup", "embeddings", "--from", from]);
+    assert_eq!(wrong.status.code(), Some(2), "{}", text(&wrong.stderr));
+    assert!(text(&wrong.stderr).contains("not the file that was expected"));
+    assert_eq!(fs::read_dir(home.path().join("models")).unwrap().count(), 0);
+
+    let set_up = run(home.path(), &["setup", "embeddings", "--from", &model]);
+    assert!(set_up.status.success(), "{}", text(&set_up.stderr));
+    assert!(text(&set_up.stderr).contains("can be found by what a message means"));
+    let message = "do my notes disagree with each other?";
+    let found = json_of(&run(home.path(), &["search", "--json", message]));
+    assert_eq!(found["skills"][0]["id"], "consistency-checker");
+    assert_eq!(found["skills"][0]["why"], "meaning");
+    // Side by side, both with goals.
+    let corpus = examples().join("../corpus/activation/eval.yaml");
+    let measured = run(home.path(), &["eval", corpus.to_str().unwrap(), "--json"]);
+    assert!(measured.status.success(), "{}", text(&measured.stdout));
+    let by = &json_of(&measured)["activations"]["by"];
+    let figure = |by: &Value, name: &str| by["figures"][name]["value"].as_f64().unwrap();
+    for name in ["hit@1", "hit@5"] {
+        let (words, meaning) = (
+            figure(&by["words"], name),
+            figure(&by["with_meaning"], name),
+        );
+        assert!(meaning > words, "{name}: {words} {meaning}");
+    }
+    // A broken file is told, and words still find.
+    fs::write(
+        home.path()
+            .join("models/all-MiniLM-L6-v2/model.safetensors"),
+        "no",
+    )
+    .unwrap();
+    let broken = run(home.path(), &["search", "contradictions"]);
+    assert!(broken.status.success() && !broken.stdout.is_empty());
+    assert!(text(&broken.stderr).contains("found by their words alone"));
+    let removed = run(home.path(), &["setup", "embeddings", "--remove"]);
+    assert!(text(&removed.stderr).contains("removed"));
 }

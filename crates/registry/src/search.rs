@@ -5,9 +5,13 @@
 //! names a skill, or says one of its phrases, finds it first. For all others the score is the share
 //! of what the message says that the skill speaks of, so that "nothing fits" is an answer.
 //!
+//! With an [`Embedder`] it also counts what the message means: both are added, and whether anything
+//! fits is told by the meaning. A skill whose vector is not there yet is found by its words.
+//!
 //! Most skills are in one index that is built at once; what changed since is in a small one that is
 //! built anew with each change. Both are asked with the statistics of both.
 
+mod meaning;
 mod part;
 mod words;
 
@@ -19,7 +23,9 @@ use std::{
 use repertoire_core::{SkillId, frontmatter};
 use serde::Serialize;
 
+pub use self::meaning::Embedder;
 use self::{
+    meaning::Meaning,
     part::{Both, Part},
     words::{grams, plain},
 };
@@ -35,8 +41,14 @@ const BODY_CHARS: usize = 4_000;
 const CHANGES: usize = 512;
 /// What a message that says a phrase of a skill is worth.
 const PHRASE: f64 = 0.95;
-/// Below this, nothing fits.
+/// A skill that speaks of a smaller share of what a message says does not fit.
 pub const THRESHOLD: f64 = 0.16;
+/// A skill that is less like what a message means, as the cosine of their vectors, does not fit.
+pub const MEANING_THRESHOLD: f64 = 0.28;
+/// How much the share of what a message says counts besides what it means.
+const WORDS: f64 = 0.7;
+/// How many skills found by their words are looked at when the meaning counts too.
+const CANDIDATES: usize = 100;
 
 /// A skill that may fit a message.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -47,6 +59,11 @@ pub struct Recommendation {
     pub score: f64,
     /// Why it was found.
     pub why: Why,
+    /// Whether it fits, or is only the least unlike.
+    pub fits: bool,
+    /// How alike the message and the skill are in meaning, where both are known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cosine: Option<f64>,
 }
 
 /// Why a skill was found.
@@ -59,6 +76,8 @@ pub enum Why {
     Phrase(String),
     /// The message speaks of the same things.
     Words,
+    /// The message means something like it.
+    Meaning,
 }
 
 /// What is indexed of a skill.
@@ -131,13 +150,26 @@ pub struct Finder {
     calls: HashMap<SkillId, (Vec<String>, Vec<String>)>,
     names: HashMap<String, Vec<SkillId>>,
     phrases: HashMap<String, Vec<SkillId>>,
+    meaning: Option<Meaning>,
 }
 
 impl Finder {
-    /// Indexes every visible skill that a user could run or read.
+    /// Indexes every visible skill that a user could run or read, by its words.
     pub fn new(registry: &Registry, snapshot: &Snapshot) -> Result<Self> {
+        Self::with(registry, snapshot, None)
+    }
+
+    /// The same, also by what skills mean. Vectors that are not kept yet are [`Self::missing`].
+    pub fn with(
+        registry: &Registry,
+        snapshot: &Snapshot,
+        embedder: Option<Arc<Embedder>>,
+    ) -> Result<Self> {
         let documents = snapshot.skills().map(|entry| Document::of(registry, entry));
+        let documents: Vec<Document> = documents.collect();
+        let meaning = embedder.map(|embedder| Meaning::new(embedder, documents.iter()));
         let mut finder = Self {
+            meaning: meaning.transpose()?,
             main: Part::empty()?,
             recent: Part::empty()?,
             changed: BTreeMap::new(),
@@ -146,7 +178,6 @@ impl Finder {
             names: HashMap::new(),
             phrases: HashMap::new(),
         };
-        let documents: Vec<Document> = documents.collect();
         for document in &documents {
             finder.call(document);
         }
@@ -168,18 +199,22 @@ impl Finder {
     pub fn update(&mut self, registry: &Registry, snapshot: &Snapshot, id: &SkillId) -> Result<()> {
         self.forget(id);
         self.replaced.insert(id.clone());
-        match snapshot.get(id) {
-            Some(entry) => {
-                let document = Document::of(registry, entry);
-                self.call(&document);
-                self.changed.insert(id.clone(), Arc::new(document));
+        if let Some(entry) = snapshot.get(id) {
+            let document = Document::of(registry, entry);
+            self.call(&document);
+            if let Some(meaning) = &mut self.meaning {
+                meaning.update(&document)?;
             }
-            None => {
-                self.changed.remove(id);
+            self.changed.insert(id.clone(), Arc::new(document));
+        } else {
+            self.changed.remove(id);
+            if let Some(meaning) = &mut self.meaning {
+                meaning.remove(id);
             }
         }
         if self.replaced.len() > CHANGES {
-            *self = Self::new(registry, snapshot)?;
+            let embedder = self.meaning.take().map(|meaning| meaning.embedder);
+            *self = Self::with(registry, snapshot, embedder)?;
             return Ok(());
         }
         self.recent = Part::of(self.changed.values().map(|document| &**document))?;
@@ -225,38 +260,38 @@ impl Finder {
         }
     }
 
-    /// The skills that fit a message best, best first; those below the threshold are there too.
+    /// The skills that fit a message best, best first; those that do not fit are there too.
     pub fn find(&self, message: &str, limit: usize) -> Result<Vec<Recommendation>> {
+        self.look(message, limit, self.meaning.as_ref())
+    }
+
+    /// The same by words alone.
+    pub fn find_by_words(&self, message: &str, limit: usize) -> Result<Vec<Recommendation>> {
+        self.look(message, limit, None)
+    }
+
+    fn look(
+        &self,
+        message: &str,
+        limit: usize,
+        meaning: Option<&Meaning>,
+    ) -> Result<Vec<Recommendation>> {
         let mut found: HashMap<SkillId, Recommendation> = HashMap::new();
-        let mut put = |id: &SkillId, score: f64, why: Why| {
-            let better = found.get(id).is_none_or(|known| known.score < score);
-            if better {
-                let id = id.clone();
-                found.insert(id.clone(), Recommendation { id, score, why });
-            }
-        };
-        let spoken = plain(message);
-        for gram in grams(&spoken) {
-            // Of two names within each other the longer one is meant.
-            #[allow(clippy::cast_precision_loss, reason = "numbers of words are small")]
-            let length = gram.split(' ').count().min(50) as f64;
-            for id in self.names.get(&gram).into_iter().flatten() {
-                put(id, 1.0 + length / 1000.0, Why::Named);
-            }
-            for id in self.phrases.get(&gram).into_iter().flatten() {
-                put(id, PHRASE, Why::Phrase(gram.clone()));
-            }
+        for one in self.spoken_of(message, limit, meaning)? {
+            found.insert(one.id.clone(), one);
         }
-        let both = Both {
-            main: &self.main,
-            recent: &self.recent,
-        };
-        for (id, score) in both.find(
-            message,
-            limit + self.replaced.len().min(limit),
-            &self.replaced,
-        )? {
-            put(&id, score, Why::Words);
+        for (id, score, why) in self.called(message) {
+            let known = found.get(id);
+            if known.is_none_or(|known| known.score < score) {
+                let one = Recommendation {
+                    cosine: known.and_then(|known| known.cosine),
+                    id: id.clone(),
+                    score,
+                    why,
+                    fits: true,
+                };
+                found.insert(id.clone(), one);
+            }
         }
         let mut all: Vec<Recommendation> = found.into_values().collect();
         all.sort_by(|a, b| b.score.total_cmp(&a.score).then_with(|| a.id.cmp(&b.id)));
@@ -265,6 +300,139 @@ impl Finder {
             one.score = one.score.min(1.0);
         }
         Ok(all)
+    }
+
+    /// The skills a message names, or whose phrases it says.
+    fn called(&self, message: &str) -> Vec<(&SkillId, f64, Why)> {
+        let mut called = Vec::new();
+        for gram in grams(&plain(message)) {
+            // Of two names within each other the longer one is meant.
+            #[allow(clippy::cast_precision_loss, reason = "numbers of words are small")]
+            let length = gram.split(' ').count().min(50) as f64;
+            for id in self.names.get(&gram).into_iter().flatten() {
+                called.push((id, 1.0 + length / 1000.0, Why::Named));
+            }
+            for id in self.phrases.get(&gram).into_iter().flatten() {
+                called.push((id, PHRASE, Why::Phrase(gram.clone())));
+            }
+        }
+        called
+    }
+
+    /// The skills that speak of what a message says, or of what it means.
+    fn spoken_of(
+        &self,
+        message: &str,
+        limit: usize,
+        meaning: Option<&Meaning>,
+    ) -> Result<Vec<Recommendation>> {
+        let both = Both {
+            main: &self.main,
+            recent: &self.recent,
+        };
+        let most = match meaning {
+            None => limit,
+            Some(_) => limit.max(CANDIDATES),
+        };
+        let words = both.find(
+            message,
+            most + self.replaced.len().min(most),
+            &self.replaced,
+        )?;
+        let Some(meaning) = meaning.filter(|_| limit > 0) else {
+            let all = words.into_iter().map(|(id, score)| Recommendation {
+                id,
+                score,
+                why: Why::Words,
+                fits: score >= THRESHOLD,
+                cosine: None,
+            });
+            return Ok(all.collect());
+        };
+        let near = meaning.near(message, words.iter().map(|(id, _)| id));
+        let shares: HashMap<SkillId, f64> = words.into_iter().collect();
+        let ids: HashSet<&SkillId> = near.keys().chain(shares.keys()).collect();
+        let all = ids.into_iter().map(|id| {
+            let share = shares.get(id).copied().unwrap_or(0.0);
+            let cosine = near.get(id).copied();
+            let like = cosine.unwrap_or(share).max(0.0);
+            // The best there could be is below a name and a phrase.
+            let score = (WORDS * share + like) / (WORDS + 1.0) * 0.9;
+            let (why, fits) = match cosine {
+                Some(cosine) => (Why::Meaning, cosine >= MEANING_THRESHOLD),
+                None => (Why::Words, share >= THRESHOLD),
+            };
+            Recommendation {
+                id: id.clone(),
+                score,
+                why,
+                fits,
+                cosine,
+            }
+        });
+        Ok(all.collect())
+    }
+
+    /// Whether what skills mean counts.
+    pub fn understands(&self) -> bool {
+        self.meaning.is_some()
+    }
+
+    /// How many skills have no vector yet.
+    pub fn wanting(&self) -> usize {
+        self.meaning.as_ref().map_or(0, Meaning::wanting)
+    }
+
+    /// Some of the skills that have no vector yet.
+    pub fn missing(&self, most: usize) -> Vec<SkillId> {
+        self.meaning
+            .as_ref()
+            .map_or_else(Vec::new, |meaning| meaning.missing(most))
+    }
+
+    /// What vectors are computed from; whoever computes them need not hold the finder meanwhile.
+    pub fn lesson(&self, registry: &Registry, snapshot: &Snapshot, most: usize) -> Option<Lesson> {
+        let meaning = self.meaning.as_ref()?;
+        let entries = self.missing(most).into_iter();
+        let documents: Vec<Document> = entries
+            .filter_map(|id| snapshot.get(&id))
+            .map(|entry| Document::of(registry, entry))
+            .collect();
+        (!documents.is_empty()).then(|| Lesson {
+            embedder: meaning.embedder.clone(),
+            documents,
+        })
+    }
+
+    /// Takes what was computed; says how many vectors that were.
+    pub fn learn(&mut self, learned: Learned) -> usize {
+        let Some(meaning) = &mut self.meaning else {
+            return 0;
+        };
+        let count = learned.0.len();
+        for (document, vector) in learned.0 {
+            meaning.learn(&document, &vector);
+        }
+        count
+    }
+}
+
+/// Skills whose vectors are to be computed.
+#[derive(Debug)]
+pub struct Lesson {
+    embedder: Arc<Embedder>,
+    documents: Vec<Document>,
+}
+
+/// Vectors of skills.
+#[derive(Debug)]
+pub struct Learned(Vec<(Document, repertoire_embed::Vector)>);
+
+impl Lesson {
+    /// Computes the vectors, which takes a while, and keeps them.
+    pub fn read(self) -> Result<Learned> {
+        let vectors = self.embedder.read(&self.documents)?;
+        Ok(Learned(self.documents.into_iter().zip(vectors).collect()))
     }
 }
 

@@ -5,6 +5,7 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::print_stderr,
     reason = "a test"
 )]
 
@@ -13,7 +14,7 @@ use std::{path::Path, sync::Arc};
 use repertoire_core::{Package, SkillId};
 use repertoire_registry::{
     History, Registry, Scope, Settings,
-    search::{Finder, THRESHOLD, Why},
+    search::{Embedder, Finder, MEANING_THRESHOLD, THRESHOLD, Why},
     store::NewSkill,
 };
 use serde_json::json;
@@ -165,4 +166,109 @@ fn a_change_is_seen_by_the_next_query_and_found_as_if_it_had_always_been() {
     assert_eq!(first(&finder, "sails"), None);
     assert_eq!(first(&finder, "use kite-making"), None);
     assert_eq!(finder.len(), 50);
+}
+
+/// The model, where the test command has installed it.
+fn embedder(registry: &Registry) -> Option<Arc<Embedder>> {
+    let Some(folder) = std::env::var_os("REPERTOIRE_TEST_MODEL") else {
+        eprintln!("REPERTOIRE_TEST_MODEL does not name a folder with a model: skipped");
+        return None;
+    };
+    let store = registry.store(Scope::Account).unwrap().clone();
+    Some(Arc::new(
+        Embedder::open(Path::new(&folder), Some(store)).unwrap(),
+    ))
+}
+
+fn read_all(finder: &mut Finder, registry: &Registry) -> usize {
+    let mut read = 0;
+    while let Some(lesson) = finder.lesson(registry, &registry.snapshot(), 8) {
+        read += finder.learn(lesson.read().unwrap());
+    }
+    read
+}
+
+#[test]
+fn skills_are_found_by_what_a_message_means() {
+    let (_folder, registry) = store();
+    let Some(embedder) = embedder(&registry) else {
+        return;
+    };
+    put(
+        &registry,
+        "Tide Tables",
+        "Tells when the sea is high in a harbour.",
+        &[],
+    );
+    put(
+        &registry,
+        "Invoice Chaser",
+        "Reminds customers of unpaid bills.",
+        &[],
+    );
+    let with = |registry: &Registry| {
+        Finder::with(registry, &registry.snapshot(), Some(embedder.clone())).unwrap()
+    };
+    let mut finder = with(&registry);
+    assert_eq!((finder.wanting(), read_all(&mut finder, &registry)), (2, 2));
+    // Not one word in common.
+    let message = "somebody owes us money since March";
+    assert!(finder.find_by_words(message, 5).unwrap().is_empty());
+    let found = finder.find(message, 5).unwrap();
+    assert_eq!(
+        (found[0].id.as_str(), &found[0].why, found[0].fits),
+        ("invoice-chaser", &Why::Meaning, true)
+    );
+    assert!(
+        found[0].cosine.unwrap() >= MEANING_THRESHOLD && !found[1].fits,
+        "{found:?}"
+    );
+    assert!(!finder.find("a joke about penguins", 5).unwrap()[0].fits);
+    let named = finder
+        .find("tide tables for unpaid bills and money", 5)
+        .unwrap();
+    assert_eq!(
+        (named[0].id.as_str(), &named[0].why),
+        ("tide-tables", &Why::Named)
+    );
+
+    // What was read once is kept, for whoever comes next.
+    let mut again = with(&registry);
+    assert_eq!(again.wanting(), 0);
+    assert_eq!(again.find(message, 5).unwrap(), found);
+    // What changes is read anew, and what goes is gone.
+    put(&registry, "Tide Tables", "Paints fences.", &[]);
+    again
+        .update(&registry, &registry.snapshot(), &id("tide-tables"))
+        .unwrap();
+    assert_eq!(again.missing(9), [id("tide-tables")]);
+    assert_eq!(read_all(&mut again, &registry), 1);
+    let paint = again.find("which colour for the garden gate", 5).unwrap();
+    assert_eq!(paint[0].id, id("tide-tables"));
+    registry
+        .remove(Scope::Account, &id("tide-tables"), History::Keep)
+        .unwrap();
+    again
+        .update(&registry, &registry.snapshot(), &id("tide-tables"))
+        .unwrap();
+    let left = again.find("which colour for the garden gate", 5).unwrap();
+    assert_eq!(left.len(), 1, "{left:?}");
+}
+
+#[test]
+fn a_lesson_about_what_has_changed_meanwhile_is_not_learned() {
+    let (_folder, registry) = store();
+    let Some(embedder) = embedder(&registry) else {
+        return;
+    };
+    put(&registry, "Tide Tables", "Tells when the sea is high.", &[]);
+    let before = registry.snapshot();
+    let mut finder = Finder::with(&registry, &before, Some(embedder)).unwrap();
+    let lesson = finder.lesson(&registry, &before, 8).unwrap();
+    put(&registry, "Tide Tables", "Paints fences.", &[]);
+    finder
+        .update(&registry, &registry.snapshot(), &id("tide-tables"))
+        .unwrap();
+    finder.learn(lesson.read().unwrap());
+    assert_eq!(finder.wanting(), 1);
 }

@@ -167,3 +167,16 @@ pub(crate) struct EvalArgs {
     #[arg(long)]
     pub(crate) misses: bool,
 }
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SetupCommand {
+    /// Find skills by what a message means: downloads a small model with pip, and reads all skills
+    Embeddings {
+        /// Take the model's files from this folder instead
+        #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+        from: Option<PathBuf>,
+        /// Remove the model again
+        #[arg(long, conflicts_with = "from")]
+        remove: bool,
+    },
+}

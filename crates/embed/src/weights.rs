@@ -1,0 +1,113 @@
+//! The file with the weights: safetensors, of which only what is needed is read.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    io::{Read, Seek, SeekFrom},
+    path::{Path, PathBuf},
+};
+
+use ndarray::{Array1, Array2};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::{Error, Result};
+
+/// The most bytes of the part that says where the weights are.
+const MAX_HEADER: u64 = 1024 * 1024;
+
+#[derive(Debug, Deserialize)]
+struct Tensor {
+    dtype: String,
+    shape: Vec<usize>,
+    data_offsets: [u64; 2],
+}
+
+/// An open file.
+#[derive(Debug)]
+pub(crate) struct Weights {
+    path: PathBuf,
+    file: File,
+    tensors: HashMap<String, Tensor>,
+    /// Where the weights begin.
+    start: u64,
+}
+
+impl Weights {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let io = |source| Error::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let wrong = |reason: String| Error::Format {
+            path: path.to_owned(),
+            reason,
+        };
+        let mut file = File::open(path).map_err(io)?;
+        let mut size = [0; 8];
+        file.read_exact(&mut size).map_err(io)?;
+        let size = u64::from_le_bytes(size);
+        if size > MAX_HEADER {
+            return Err(wrong(format!("its header has {size} bytes")));
+        }
+        let mut header = String::new();
+        (&file).take(size).read_to_string(&mut header).map_err(io)?;
+        let header: HashMap<String, Value> =
+            serde_json::from_str(&header).map_err(|error| wrong(error.to_string()))?;
+        let tensors = header
+            .into_iter()
+            .filter(|(name, _)| name != "__metadata__")
+            .map(|(name, value)| Ok((name, serde_json::from_value(value)?)))
+            .collect::<serde_json::Result<_>>();
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            tensors: tensors.map_err(|error| wrong(error.to_string()))?,
+            start: 8 + size,
+        })
+    }
+
+    pub(crate) fn vector(&mut self, name: &str, length: usize) -> Result<Array1<f32>> {
+        Ok(Array1::from_vec(self.floats(name, &[length])?))
+    }
+
+    pub(crate) fn matrix(
+        &mut self,
+        name: &str,
+        rows: usize,
+        columns: usize,
+    ) -> Result<Array2<f32>> {
+        let floats = self.floats(name, &[rows, columns])?;
+        Array2::from_shape_vec((rows, columns), floats)
+            .map_err(|error| self.wrong(format!("{name}: {error}")))
+    }
+
+    fn floats(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
+        let tensor = self.tensors.get(name);
+        let tensor = tensor.ok_or_else(|| self.wrong(format!("there is no {name}")))?;
+        let count: usize = shape.iter().product();
+        let [from, to] = tensor.data_offsets;
+        let size = to.checked_sub(from).and_then(|n| usize::try_from(n).ok());
+        if tensor.dtype != "F32" || tensor.shape != shape || size != Some(count * 4) {
+            let (dtype, found) = (&tensor.dtype, &tensor.shape);
+            return Err(self.wrong(format!("{name} is {dtype} {found:?}, not F32 {shape:?}")));
+        }
+        let mut bytes = vec![0; count * 4];
+        let from = SeekFrom::Start(self.start.saturating_add(from));
+        let read = self.file.seek(from);
+        read.and_then(|_| self.file.read_exact(&mut bytes))
+            .map_err(|source| Error::Io {
+                path: self.path.clone(),
+                source,
+            })?;
+        let (words, _) = bytes.as_chunks::<4>();
+        Ok(words.iter().map(|word| f32::from_le_bytes(*word)).collect())
+    }
+
+    fn wrong(&self, reason: String) -> Error {
+        Error::Format {
+            path: self.path.clone(),
+            reason,
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! What skills and messages mean, as vectors.
+
+use std::{collections::HashMap, path::Path, sync::Arc};
+
+use rayon::prelude::*;
+use repertoire_core::{Digest, Hasher, SkillId};
+use repertoire_embed::{Model, Vector};
+
+use super::Document;
+use crate::{
+    error::{Error, Result},
+    store::Store,
+};
+
+/// Says how a skill becomes a vector; one that was made in another way is not used.
+const METHOD: &str = "all-MiniLM-L6-v2 1";
+/// How much the description weighs against the document.
+const DESCRIPTION: f32 = 0.5;
+/// The most tokens of a document that are read: twice as many take twice as long and find hardly more.
+const BODY_TOKENS: usize = 128;
+/// A document with fewer bytes says no more than the description.
+const SHORT: usize = 200;
+/// How many of the nearest are looked at.
+const NEAREST: usize = 100;
+
+/// Reads texts, and remembers what it read.
+#[derive(Debug)]
+pub struct Embedder {
+    model: Model,
+    store: Option<Arc<Store>>,
+}
+
+impl Embedder {
+    /// Opens the model in a folder; vectors are kept in the store.
+    pub fn open(folder: &Path, store: Option<Arc<Store>>) -> Result<Self> {
+        let model = Model::open(folder).map_err(|error| Error::Conflict(error.to_string()))?;
+        Ok(Self { model, store })
+    }
+
+    /// The vectors that are kept for these keys.
+    pub(super) fn kept(&self, keys: &[Digest]) -> Result<Vec<Option<Vector>>> {
+        let Some(store) = &self.store else {
+            return Ok(vec![None; keys.len()]);
+        };
+        let kept = store.vectors(keys)?.into_iter();
+        Ok(kept
+            .map(|bytes| bytes.and_then(|bytes| Vector::from_bytes(&bytes)))
+            .collect())
+    }
+
+    /// What skills mean. It takes a while; what was computed is kept.
+    pub(super) fn read(&self, documents: &[Document]) -> Result<Vec<Vector>> {
+        let vectors: Vec<Vector> = documents.par_iter().map(|one| self.vector(one)).collect();
+        if let Some(store) = &self.store {
+            let rows = documents.iter().zip(&vectors);
+            store.put_vectors(rows.map(|(d, v)| (key(d), v.to_bytes())).collect())?;
+        }
+        Ok(vectors)
+    }
+
+    fn vector(&self, document: &Document) -> Vector {
+        let about = self.model.embed(&about(document));
+        if document.body.trim().len() < SHORT {
+            return about;
+        }
+        let body = self.model.embed_some(&document.body, BODY_TOKENS);
+        about.between(DESCRIPTION, &body)
+    }
+}
+
+/// What a skill says of itself. Its name is found by its words, and says little of what it means.
+fn about(document: &Document) -> String {
+    let parts = [&document.description, &document.hints].map(|text| text.trim());
+    let said: Vec<&str> = parts.into_iter().filter(|text| !text.is_empty()).collect();
+    if said.is_empty() {
+        return document.name.clone();
+    }
+    said.join(" ")
+}
+
+/// What a vector depends on.
+fn key(document: &Document) -> Digest {
+    let mut hasher = Hasher::default();
+    for text in [METHOD, &about(document), &document.body] {
+        hasher.update(text.as_bytes());
+        hasher.update(&[0]);
+    }
+    hasher.finish()
+}
+
+/// The vectors of skills.
+#[derive(Debug)]
+pub(super) struct Meaning {
+    pub(super) embedder: Arc<Embedder>,
+    /// Of every skill, whether there is a vector or not.
+    keys: HashMap<SkillId, Digest>,
+    /// Where the vector of a skill is.
+    places: HashMap<SkillId, usize>,
+    ids: Vec<SkillId>,
+    vectors: Vec<Vector>,
+}
+
+impl Meaning {
+    /// Takes what is known of skills already.
+    pub(super) fn new<'a>(
+        embedder: Arc<Embedder>,
+        documents: impl Iterator<Item = &'a Document>,
+    ) -> Result<Self> {
+        let keys: Vec<(SkillId, Digest)> = documents.map(|d| (d.id.clone(), key(d))).collect();
+        let digests: Vec<Digest> = keys.iter().map(|(_, key)| *key).collect();
+        let kept = embedder.kept(&digests)?;
+        let mut meaning = Self {
+            embedder,
+            keys: HashMap::with_capacity(keys.len()),
+            places: HashMap::new(),
+            ids: Vec::new(),
+            vectors: Vec::new(),
+        };
+        for ((id, key), vector) in keys.into_iter().zip(kept) {
+            meaning.keys.insert(id.clone(), key);
+            if let Some(vector) = vector {
+                meaning.put(id, &vector);
+            }
+        }
+        Ok(meaning)
+    }
+
+    /// Notes that a skill is there, or is another one now.
+    pub(super) fn update(&mut self, document: &Document) -> Result<()> {
+        let new = key(document);
+        if self.keys.insert(document.id.clone(), new) == Some(new) {
+            return Ok(());
+        }
+        self.drop_vector(&document.id);
+        if let Some(Some(vector)) = self.embedder.kept(&[new])?.pop() {
+            self.put(document.id.clone(), &vector);
+        }
+        Ok(())
+    }
+
+    pub(super) fn remove(&mut self, id: &SkillId) {
+        self.keys.remove(id);
+        self.drop_vector(id);
+    }
+
+    /// Skills whose vectors are still to be computed, at most so many.
+    pub(super) fn missing(&self, most: usize) -> Vec<SkillId> {
+        let mut missing: Vec<SkillId> = self
+            .keys
+            .keys()
+            .filter(|id| !self.places.contains_key(*id))
+            .take(most)
+            .cloned()
+            .collect();
+        missing.sort();
+        missing
+    }
+
+    /// How many skills have no vector yet.
+    pub(super) fn wanting(&self) -> usize {
+        self.keys.len() - self.places.len()
+    }
+
+    /// Takes a vector, unless the skill has become another one since.
+    pub(super) fn learn(&mut self, document: &Document, vector: &Vector) {
+        if self.keys.get(&document.id) == Some(&key(document)) {
+            self.put(document.id.clone(), vector);
+        }
+    }
+
+    fn put(&mut self, id: SkillId, vector: &Vector) {
+        self.drop_vector(&id);
+        self.places.insert(id.clone(), self.ids.len());
+        self.ids.push(id);
+        self.vectors.push(*vector);
+    }
+
+    fn drop_vector(&mut self, id: &SkillId) {
+        let Some(place) = self.places.remove(id) else {
+            return;
+        };
+        self.ids.swap_remove(place);
+        self.vectors.swap_remove(place);
+        if let Some(moved) = self.ids.get(place) {
+            self.places.insert(moved.clone(), place);
+        }
+    }
+
+    /// How near a message is to the skills nearest to it, and to those of the others that are asked for.
+    pub(super) fn near<'a>(
+        &self,
+        message: &str,
+        others: impl Iterator<Item = &'a SkillId>,
+    ) -> HashMap<SkillId, f64> {
+        let message = self.embedder.model.embed(message);
+        let cosines: Vec<f32> = self.vectors.iter().map(|v| v.cosine(&message)).collect();
+        let mut order: Vec<usize> = (0..cosines.len()).collect();
+        if order.len() > NEAREST {
+            let by_cosine = |a: &usize, b: &usize| cosines[*b].total_cmp(&cosines[*a]);
+            order.select_nth_unstable_by(NEAREST, by_cosine);
+            order.truncate(NEAREST);
+        }
+        order.extend(others.filter_map(|id| self.places.get(id)));
+        order
+            .into_iter()
+            .map(|place| (self.ids[place].clone(), f64::from(cosines[place])))
+            .collect()
+    }
+}
