@@ -9,7 +9,8 @@ use repertoire_core::SkillId;
 use repertoire_registry::{Origin, Reference, remote::Label};
 
 pub(crate) use running::{
-    EvalArgs, Format, Param, RunArgs, SearchArgs, SetupCommand, TraceCommand, Which,
+    AskArgs, EvalArgs, Format, ModelArgs, Param, RunArgs, SearchArgs, SetupCommand, TraceCommand,
+    Which,
 };
 
 const EXIT_CODES: &str = "\
@@ -251,6 +252,13 @@ pub(crate) enum Command {
                             eval corpus/activation/eval.yaml --misses"
     )]
     Eval(EvalArgs),
+    /// Say something: skills that fit are found, a model decides, and what it decides is done
+    #[command(
+        after_help = "Examples:\n  repertoire ask --model ollama/llama3.2 --vault notes \"Are there \
+                            any contradictions about Mira?\"\n  repertoire ask --decide-only \"How do I \
+                            undo my last commit?\""
+    )]
+    Ask(AskArgs),
     /// Run a skill: its prompts are put to a model, and every step leaves a trace
     #[command(
         after_help = "Examples:\n  repertoire run tone-check --model ollama/llama3.2 -m \"Too \

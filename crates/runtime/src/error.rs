@@ -83,6 +83,9 @@ pub enum Error {
     /// A run that would cost more than it may.
     #[error("the budget of this run is used up: {0}")]
     Budget(String),
+    /// A model that could not decide what to do.
+    #[error("the model made no decision that can be carried out: {0}")]
+    Decision(String),
     /// The workspace could not be asked.
     #[error("workspace: {0}")]
     Workspace(String),
@@ -115,6 +118,7 @@ impl Error {
             },
             Self::Timeout { .. } => "provider_timeout",
             Self::Budget(_) => "budget_exceeded",
+            Self::Decision(_) => "no_decision",
             Self::Workspace(_) => "workspace_error",
             Self::Interrupted => "interrupted",
         }
@@ -135,6 +139,10 @@ impl Error {
                 ..
             } => Some(
                 "check the provider's key: its environment variable, or key_file in config.toml",
+            ),
+            Self::Decision(_) => Some(
+                "a larger model decides better; `repertoire search` and `repertoire run SKILL` \
+                 need no decision",
             ),
             Self::Budget(_) => Some("allow more with --max-tokens or --max-cost"),
             _ => None,

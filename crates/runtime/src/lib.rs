@@ -8,6 +8,7 @@ pub mod assertion;
 pub mod dispatch;
 mod error;
 pub mod model;
+pub mod orchestrate;
 #[cfg(feature = "providers")]
 pub mod provider;
 mod record;

@@ -15,13 +15,23 @@ pub(crate) struct RunArgs {
     /// What you would say to an agent; templates see it as `message`. `-` reads stdin
     #[arg(long, short, value_name = "TEXT")]
     pub(crate) message: Option<String>,
-    /// The model to ask: PROVIDER/MODEL
-    #[arg(long, value_name = "MODEL", env = "REPERTOIRE_MODEL")]
-    pub(crate) model: Option<String>,
     /// Run only this artifact; may be repeated
     #[arg(long = "artifact", short = 'a', value_name = "NAME")]
     pub(crate) artifacts: Vec<String>,
-    /// A folder of markdown pages that templates can search
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Show what would be sent, and ask nobody
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// Which model is asked, about what, and what that may cost.
+#[derive(Debug, Args)]
+pub(crate) struct ModelArgs {
+    /// The model to ask: PROVIDER/MODEL
+    #[arg(long = "model", value_name = "MODEL", env = "REPERTOIRE_MODEL")]
+    pub(crate) id: Option<String>,
+    /// A folder of markdown pages that skills can search
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     pub(crate) vault: Option<PathBuf>,
     /// The most tokens the whole run may use
@@ -33,9 +43,24 @@ pub(crate) struct RunArgs {
     /// The most tokens of one answer
     #[arg(long, value_name = "NUMBER", default_value_t = 1024)]
     pub(crate) answer_tokens: u64,
-    /// Show what would be sent, and ask nobody
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AskArgs {
+    /// What you would say to an agent; `-` reads stdin
+    #[arg(required = true)]
+    pub(crate) message: Vec<String>,
+    /// A value for templates: NAME=TEXT, NAME=@FILE, or NAME:=JSON; may be repeated
+    #[arg(long = "param", short = 'p', value_name = "NAME=VALUE", value_parser = parse_param)]
+    pub(crate) params: Vec<(String, Param)>,
+    /// How many skills the model may choose from
+    #[arg(long, short = 'n', value_name = "NUMBER", default_value_t = 3)]
+    pub(crate) limit: usize,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Show the decision, and do nothing about it
     #[arg(long)]
-    pub(crate) dry_run: bool,
+    pub(crate) decide_only: bool,
 }
 
 /// A value as it was typed.

@@ -1,6 +1,7 @@
 //! One file a command. A command takes settings, does its work through the registry and prints.
 
 mod add;
+mod ask;
 mod bus;
 mod cat;
 mod doctor;
@@ -133,6 +134,7 @@ fn run_with(command: Command, settings: &Settings, output: &Output) -> Result<Ex
             bus::functions(internal, &bus::Place::of(bus, settings)?, output)
         }
         Command::Search(args) => search::run(&args, settings, output),
+        Command::Ask(args) => ask::ask(&args, settings, output),
         Command::Setup { command } => setup::run(command, settings, output),
         Command::Eval(args) => eval::run(&args, settings, output),
         Command::Run(args) => run::run(&args, settings, output),

@@ -11,7 +11,7 @@ use repertoire_core::{ArtifactKind, text::terminal_safe};
 use repertoire_registry::{Entry, Error, Reference, Registry};
 use repertoire_runtime::{
     ArtifactDispatcher, Budget, Error as RunError, ExecutionContext, ExecutionRecord, Metered,
-    PromptEngine, Providers, Redactor, SkillSource, Usage, Vault,
+    PromptEngine, Redactor, SkillSource, Usage, Vault,
     run::{Plan, Report, plan, run as carry_out},
 };
 use repertoire_serve::runs::{Runnable, trace_of};
@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 
 use super::{open, serve::runtime};
 use crate::{
-    args::{Param, RunArgs},
+    args::{ModelArgs, Param, RunArgs},
     failure,
     output::{BOLD, DIM, Output, count},
     settings::Settings,
@@ -29,8 +29,9 @@ pub(crate) fn run(args: &RunArgs, settings: &Settings, output: &Output) -> Resul
     let registry = open(&[], settings, output)?;
     let entry = find(&registry, &args.skill)?;
     let skill = Runnable::new(&registry, &entry)?;
-    let providers = settings.providers();
-    let mut context = context(args, settings, &providers)?;
+    let message = args.message.as_deref();
+    let asks = !args.dry_run;
+    let mut context = context(&args.model, &args.params, message, asks, settings)?;
     let dispatcher = ArtifactDispatcher::default();
     let steps = plan(&skill, &dispatcher, &context.family(), &args.artifacts)?;
     if args.dry_run {
@@ -46,6 +47,20 @@ pub(crate) fn run(args: &RunArgs, settings: &Settings, output: &Output) -> Resul
         let none = "this skill asks a model, and none was named".to_owned();
         return Err(RunError::Model(none).into());
     }
+    let live = listen(&mut context, output);
+    let report = runtime()?.block_on(carried_out(
+        &registry,
+        &skill,
+        &dispatcher,
+        &steps,
+        &mut context,
+        output,
+    ));
+    print(report, live, output)
+}
+
+/// Lets a terminal hear answers as they come; says whether it does.
+pub(super) fn listen(context: &mut ExecutionContext, output: &Output) -> bool {
     let live = !output.json && std::io::stdout().is_terminal();
     if live {
         context.listener = Some(Arc::new(|text: &str| {
@@ -55,22 +70,35 @@ pub(crate) fn run(args: &RunArgs, settings: &Settings, output: &Output) -> Resul
             let _ = out.flush();
         }));
     }
-    let keep = |record: &ExecutionRecord| {
+    live
+}
+
+/// Stops a run in an orderly way when the user has enough.
+pub(super) fn stop_on_signal(context: &ExecutionContext) {
+    let stop = context.stop.clone();
+    tokio::spawn(async move {
+        if tokio::signal::ctrl_c().await.is_ok() {
+            stop.cancel();
+        }
+    });
+}
+
+/// Runs a plan, and keeps a trace of each step.
+pub(super) async fn carried_out(
+    registry: &Registry,
+    skill: &Runnable,
+    dispatcher: &ArtifactDispatcher,
+    plan: &Plan,
+    context: &mut ExecutionContext,
+    output: &Output,
+) -> Report {
+    stop_on_signal(context);
+    let mut keep = |record: &ExecutionRecord| {
         if let Err(error) = registry.put_trace(trace_of(record)) {
             output.warn(format!("the trace could not be kept: {error}"));
         }
     };
-    let stop = context.stop.clone();
-    let report = runtime()?.block_on(async {
-        tokio::spawn(async move {
-            if tokio::signal::ctrl_c().await.is_ok() {
-                stop.cancel();
-            }
-        });
-        let mut tell = |record: &ExecutionRecord| keep(record);
-        carry_out(&skill, &dispatcher, &steps, &mut context, &mut tell).await
-    });
-    print(report, live, output)
+    carry_out(skill, dispatcher, plan, context, &mut keep).await
 }
 
 /// The skill, as the catalogue has it now.
@@ -83,10 +111,17 @@ pub(super) fn find(registry: &Registry, reference: &Reference) -> Result<Arc<Ent
     })?)
 }
 
-fn context(args: &RunArgs, settings: &Settings, providers: &Providers) -> Result<ExecutionContext> {
+/// What a run has at hand: values, what is said, a model within its budget, and pages.
+pub(super) fn context(
+    model: &ModelArgs,
+    params: &[(String, Param)],
+    message: Option<&str>,
+    asks: bool,
+    settings: &Settings,
+) -> Result<ExecutionContext> {
     let mut context = ExecutionContext::new();
-    context.values = values(&args.params)?;
-    context.message = match args.message.as_deref() {
+    context.values = values(params)?;
+    context.message = match message {
         Some("-") => {
             let mut text = String::new();
             std::io::stdin().read_to_string(&mut text)?;
@@ -94,14 +129,15 @@ fn context(args: &RunArgs, settings: &Settings, providers: &Providers) -> Result
         }
         other => other.map(str::to_owned),
     };
-    context.max_tokens = args.answer_tokens;
+    let providers = settings.providers();
+    context.max_tokens = model.answer_tokens;
     context.redactor = Redactor::with_environment(providers.secrets());
-    let named = args.model.as_deref().or(settings.model.as_deref());
-    if let Some(id) = named.filter(|_| !args.dry_run) {
-        let budget = Arc::new(Budget::new(args.max_tokens, args.max_cost));
+    let named = model.id.as_deref().or(settings.model.as_deref());
+    if let Some(id) = named.filter(|_| asks) {
+        let budget = Arc::new(Budget::new(model.max_tokens, model.max_cost));
         context.model = Some(Arc::new(Metered::new(providers.model(id)?, budget)));
     }
-    let vault = args.vault.as_ref().or(settings.vault.as_ref());
+    let vault = model.vault.as_ref().or(settings.vault.as_ref());
     if let Some(folder) = vault {
         context.engine = PromptEngine::over(Arc::new(Vault::open(folder)?));
     }
@@ -170,7 +206,8 @@ fn show_plan(
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(report: Report, live: bool, output: &Output) -> Result<ExitCode> {
+/// What all steps of a run cost.
+pub(super) fn usage_of(report: &Report) -> Usage {
     let mut usage = Usage::default();
     for record in &report.records {
         usage.add(Usage {
@@ -179,46 +216,72 @@ fn print(report: Report, live: bool, output: &Output) -> Result<ExitCode> {
             cost: record.estimated_cost,
         });
     }
+    usage
+}
+
+/// A report for programs.
+pub(super) fn to_json(report: &Report, usage: Usage) -> Value {
+    let (text, value) = match &report.outcome {
+        Ok(done) => (Some(&done.text), done.value.as_ref()),
+        Err(_) => (None, None),
+    };
+    json!({
+        "session": report.session_id, "output": text, "value": value,
+        "error": report.outcome.as_ref().err().map(|error| json!({
+            "code": error.code(), "message": error.to_string(),
+        })),
+        "warnings": report.warnings, "usage": usage, "traces": report.records,
+    })
+}
+
+fn print(report: Report, live: bool, output: &Output) -> Result<ExitCode> {
+    let usage = usage_of(&report);
     if output.json {
-        let (text, value) = match &report.outcome {
-            Ok(done) => (Some(&done.text), done.value.as_ref()),
-            Err(_) => (None, None),
-        };
-        output.print_json(&json!({
-            "session": report.session_id, "output": text, "value": value,
-            "error": report.outcome.as_ref().err().map(|error| json!({
-                "code": error.code(), "message": error.to_string(),
-            })),
-            "warnings": report.warnings, "usage": usage, "traces": report.records,
-        }))?;
+        output.print_json(&to_json(&report, usage))?;
     } else {
-        if let Ok(done) = &report.outcome {
-            if live {
-                output.print("\n")?;
-            } else {
-                output.print_bytes(format!("{}\n", done.text.trim_end()).as_bytes())?;
-            }
-        }
-        for warning in &report.warnings {
-            output.warn(terminal_safe(warning));
-        }
-        let time: u64 = report
-            .records
-            .iter()
-            .filter_map(|record| record.duration_ms)
-            .sum();
-        let cost = usage
-            .cost
-            .map(|cost| format!(", ${cost:.6}"))
-            .unwrap_or_default();
-        output.note(format!(
-            "{DIM}{}, {time} ms, {} + {} tokens{cost} · repertoire trace list --session {}{DIM:#}",
-            count(report.records.len(), "artifact"),
-            usage.input_tokens.unwrap_or(0),
-            usage.output_tokens.unwrap_or(0),
-            report.session_id,
-        ));
+        print_for_people(&report, usage, live, output)?;
     }
+    ended(report, output)
+}
+
+/// The answer on stdout, what it took on stderr.
+pub(super) fn print_for_people(
+    report: &Report,
+    usage: Usage,
+    live: bool,
+    output: &Output,
+) -> Result<()> {
+    if let Ok(done) = &report.outcome {
+        if live {
+            output.print("\n")?;
+        } else {
+            output.print_bytes(format!("{}\n", done.text.trim_end()).as_bytes())?;
+        }
+    }
+    for warning in &report.warnings {
+        output.warn(terminal_safe(warning));
+    }
+    let time: u64 = report
+        .records
+        .iter()
+        .filter_map(|record| record.duration_ms)
+        .sum();
+    let cost = usage
+        .cost
+        .map(|cost| format!(", ${cost:.6}"))
+        .unwrap_or_default();
+    output.note(format!(
+        "{DIM}{}, {time} ms, {} + {} tokens{cost} · repertoire trace list --session {}{DIM:#}",
+        count(report.records.len(), "artifact"),
+        usage.input_tokens.unwrap_or(0),
+        usage.output_tokens.unwrap_or(0),
+        report.session_id,
+    ));
+    Ok(())
+}
+
+/// The exit code of a run.
+pub(super) fn ended(report: Report, output: &Output) -> Result<ExitCode> {
     match report.outcome {
         Ok(_) => Ok(ExitCode::SUCCESS),
         Err(error) if output.json => Ok(ExitCode::from(failure::exit_code(error.code()))),

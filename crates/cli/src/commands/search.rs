@@ -36,7 +36,7 @@ pub(crate) fn run(args: &SearchArgs, settings: &Settings, output: &Output) -> Re
         return Ok(ExitCode::SUCCESS);
     }
     for one in &shown {
-        print(one, &snapshot, output)?;
+        output.print(&format!("{}\n", line(one, &snapshot)))?;
     }
     if shown.is_empty() {
         output.note(nothing(&finder, &found));
@@ -59,7 +59,7 @@ fn method(finder: &Finder) -> &'static str {
 }
 
 /// One line about a skill that was found.
-pub(super) fn print(one: &Recommendation, snapshot: &Snapshot, output: &Output) -> Result<()> {
+pub(super) fn line(one: &Recommendation, snapshot: &Snapshot) -> String {
     let about = snapshot
         .get(&one.id)
         .and_then(|entry| entry.head.description.as_deref())
@@ -71,8 +71,7 @@ pub(super) fn print(one: &Recommendation, snapshot: &Snapshot, output: &Output) 
         terminal_safe(&reason(one)),
         terminal_safe(&one_line(about)),
     );
-    let line = width().map_or(line.clone(), |columns| fit(&line, columns + 24));
-    output.print(&format!("{line}\n"))
+    width().map_or(line.clone(), |columns| fit(&line, columns + 24))
 }
 
 /// Why nothing fits.

@@ -1,0 +1,187 @@
+//! `ask`: both phases of an activation, and what comes of it.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use repertoire_core::{markdown::one_line, text::terminal_safe};
+use repertoire_registry::search::Recommendation;
+use repertoire_runtime::{
+    ArtifactDispatcher, ArtifactOutput, Ask, Error as RunError, ExecutionContext, Usage,
+    orchestrate::{Candidate, Decided, Decision, decide, fill, research},
+    run::{Report, plan},
+};
+use repertoire_serve::runs::Runnable;
+use serde_json::json;
+
+use super::{open, run, search, serve::runtime, setup::finder};
+use crate::{
+    args::AskArgs,
+    output::{BOLD, DIM, Output},
+    settings::Settings,
+};
+
+pub(crate) fn ask(args: &AskArgs, settings: &Settings, output: &Output) -> Result<ExitCode> {
+    let registry = open(&[], settings, output)?;
+    let message = args.message.join(" ");
+    let said = Some(message.as_str());
+    let mut context = run::context(&args.model, &args.params, said, true, settings)?;
+    let message = context.message.clone().unwrap_or_default();
+    let snapshot = registry.snapshot();
+    let finder = finder(&registry, &snapshot, settings, search::PATIENCE, output)?;
+    let mut found = finder.find(&message, args.limit)?;
+    if !found.iter().any(|one| one.fits) {
+        output.note(search::nothing(&finder, &found));
+    }
+    found.retain(|one| one.fits);
+    let mut skills = Vec::new();
+    for one in &found {
+        let Some(entry) = snapshot.get(&one.id) else {
+            continue;
+        };
+        if !output.json && !output.quiet() {
+            output.note(search::line(one, &snapshot));
+        }
+        // One that cannot be run is told and not chosen.
+        match Runnable::new(&registry, entry) {
+            Ok(skill) => skills.push((skill, entry.head.description.clone())),
+            Err(error) => output.warn(terminal_safe(&error.to_string())),
+        }
+    }
+    let Some(model) = context.model.clone() else {
+        let none = "a decision takes a model, and none was named".to_owned();
+        return Err(RunError::Model(none).into());
+    };
+    let live = run::listen(&mut context, output);
+    let dispatcher = ArtifactDispatcher::default();
+    let runtime = runtime()?;
+    let candidates: Vec<Candidate<'_>> = skills
+        .iter()
+        .map(|(skill, about)| Candidate {
+            skill,
+            about: about.as_deref().map(one_line).unwrap_or_default(),
+        })
+        .collect();
+    let decided = runtime.block_on(async {
+        tokio::select! {
+            decided = decide(&model, &[], &message, &candidates) => decided,
+            _ = tokio::signal::ctrl_c() => Err(RunError::Interrupted),
+        }
+    })?;
+    explain(&decided, output);
+    if args.decide_only {
+        if output.json {
+            let all = json!({"message": message, "recommendations": found, "decided": decided});
+            output.print_json(&all)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (report, spent) = runtime.block_on(async {
+        match &decided.decision {
+            Decision::Activate { skill, artifacts } => {
+                let chosen = skills
+                    .iter()
+                    .find(|(one, _)| repertoire_runtime::SkillSource::outline(one).skill == *skill);
+                let Some((chosen, _)) = chosen else {
+                    return Err(RunError::Decision(format!("no skill {skill:?}")).into());
+                };
+                let steps = plan(chosen, &dispatcher, &context.family(), artifacts)?;
+                let engine = context.engine.clone();
+                let values = &mut context.values;
+                let filled = fill(&model, chosen, &steps, &message, &engine, values).await?;
+                let done =
+                    run::carried_out(&registry, chosen, &dispatcher, &steps, &mut context, output);
+                Ok((done.await, filled))
+            }
+            Decision::Clarify { question } => Ok((said_back(&context, question), Usage::default())),
+            Decision::Respond => answer(&context, Ask::new(message.as_str())).await,
+            Decision::Research { query } => {
+                let Some(workspace) = context.engine.workspace().cloned() else {
+                    let none = "there is nothing to look it up in: name a folder of pages with \
+                                --vault";
+                    return Err(RunError::Workspace(none.to_owned()).into());
+                };
+                let (query, message) = (query.clone(), message.clone());
+                let looked =
+                    tokio::task::spawn_blocking(move || research(&*workspace, &query, &message));
+                let (ask, pages) = looked.await??;
+                output.note(format!("{DIM}read {pages} pages{DIM:#}"));
+                answer(&context, ask).await
+            }
+        }
+    })?;
+    finish(&message, &found, &decided, report, spent, live, output)
+}
+
+/// Says what was decided, and why.
+fn explain(decided: &Decided, output: &Output) {
+    if output.json || output.quiet() {
+        return;
+    }
+    let what = match &decided.decision {
+        Decision::Respond => "respond".to_owned(),
+        Decision::Clarify { .. } => "clarify".to_owned(),
+        Decision::Research { query } => format!("research {query:?}"),
+        Decision::Activate { skill, artifacts } if artifacts.is_empty() => {
+            format!("activate {skill}")
+        }
+        Decision::Activate { skill, artifacts } => {
+            format!("activate {skill} with {}", artifacts.join(", "))
+        }
+    };
+    let why = one_line(&decided.reason);
+    output.note(format!(
+        "{BOLD}{}{BOLD:#}  {DIM}{}{DIM:#}",
+        terminal_safe(&what),
+        terminal_safe(&why)
+    ));
+}
+
+/// Asks the model without a skill; nothing is executed, so nothing is traced.
+async fn answer(context: &ExecutionContext, mut ask: Ask) -> Result<(Report, Usage)> {
+    let Some(model) = &context.model else {
+        return Err(RunError::Model("none was named".to_owned()).into());
+    };
+    ask.max_tokens = context.max_tokens;
+    let reply = tokio::select! {
+        reply = model.ask(&ask, context.listener.as_ref()) => reply?,
+        _ = tokio::signal::ctrl_c() => return Err(RunError::Interrupted.into()),
+    };
+    Ok((said_back(context, &reply.text), reply.usage))
+}
+
+fn said_back(context: &ExecutionContext, text: &str) -> Report {
+    Report {
+        session_id: context.session_id.clone(),
+        records: Vec::new(),
+        outcome: Ok(ArtifactOutput::text(text)),
+        warnings: Vec::new(),
+    }
+}
+
+fn finish(
+    message: &str,
+    found: &[Recommendation],
+    decided: &Decided,
+    report: Report,
+    spent: Usage,
+    live: bool,
+    output: &Output,
+) -> Result<ExitCode> {
+    let mut usage = run::usage_of(&report);
+    usage.add(spent);
+    usage.add(decided.usage);
+    if output.json {
+        let mut all = json!({"message": message, "recommendations": found, "decided": decided});
+        if let (Some(all), Some(done)) = (
+            all.as_object_mut(),
+            run::to_json(&report, usage).as_object_mut(),
+        ) {
+            all.append(done);
+        }
+        output.print_json(&all)?;
+    } else {
+        let live = live && !matches!(decided.decision, Decision::Clarify { .. });
+        run::print_for_people(&report, usage, live, output)?;
+    }
+    run::ended(report, output)
+}

@@ -1,0 +1,167 @@
+//! A real model, small, on loopback: run, checked, traced, and asked to decide.
+
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test"
+)]
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+};
+
+use serde_json::{Value, json};
+
+/// The model's server; it ends with its stdin.
+struct Server(Child, String);
+
+impl Server {
+    /// Starts it, where the test command has installed one.
+    fn start() -> Option<Self> {
+        let python = std::env::var_os("REPERTOIRE_TEST_PYTHON");
+        let script = std::env::var_os("REPERTOIRE_TEST_SERVER");
+        let (Some(python), Some(script)) = (python, script) else {
+            eprintln!("REPERTOIRE_TEST_PYTHON does not name a Python with a model: skipped");
+            return None;
+        };
+        let mut child = Command::new(python)
+            .arg(script)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let out = child.stdout.take().unwrap();
+        BufReader::new(out).read_line(&mut line).unwrap();
+        assert!(line.starts_with("http://127.0.0.1:"), "{line:?}");
+        Some(Self(child, line.trim().to_owned()))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+fn repertoire(home: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_repertoire"))
+        .args(args)
+        .env("REPERTOIRE_HOME", home)
+        .env_remove("REPERTOIRE_MODEL")
+        .current_dir(home)
+        .output()
+        .unwrap()
+}
+
+fn json_of(output: &Output) -> Value {
+    let said = String::from_utf8_lossy(&output.stderr);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{said}"))
+}
+
+#[test]
+fn a_real_model_answers_is_checked_and_leaves_its_tokens() {
+    let Some(server) = Server::start() else {
+        return;
+    };
+    let home = tempfile::tempdir().unwrap();
+    let config = format!(
+        "model = \"local/smollm2\"\n[providers.local]\nkind = \"openai\"\nbase_url = \"{}/v1\"\n\
+         [prices.\"local/smollm2\"]\ninput = 0.1\noutput = 0.2\n",
+        server.1
+    );
+    fs::write(home.path().join("config.toml"), config).unwrap();
+    let schema = json!({
+        "type": "object", "required": ["colour", "warmth"], "additionalProperties": false,
+        "properties": {
+            "colour": {"type": "string", "enum": ["red", "green", "blue"]},
+            "warmth": {"type": "integer", "minimum": 1, "maximum": 5},
+        },
+    });
+    let package = json!({
+        "name": "Colour Picker",
+        "description": "Names the colour that suits a mood. Use for questions about colours.",
+        "trigger_phrases": ["which colour"],
+        "artifacts": [
+            {"kind": "description", "name": "Overview", "content": "Picks a colour for a mood."},
+            {"kind": "prompt_template", "name": "Pick", "ordinal": 1,
+             "content": "Which colour suits this: {{ message }}? Answer as JSON.",
+             "metadata": {"temperature": 0.0, "assertions": [
+                 {"type": "structural", "check": "json_schema", "schema": schema},
+                 {"type": "length", "check": "char_range", "min": 10, "max": 400},
+             ]}},
+        ],
+    });
+    fs::write(home.path().join("picker.json"), package.to_string()).unwrap();
+    let imported = repertoire(home.path(), &["import", "picker.json"]);
+    assert!(imported.status.success());
+
+    let args = ["run", "colour-picker", "-m", "a calm evening", "--json"];
+    let done = json_of(&repertoire(home.path(), &args));
+    assert_eq!(done["error"], Value::Null, "{done}");
+    let colour = done["value"]["colour"].as_str().unwrap();
+    assert!(["red", "green", "blue"].contains(&colour), "{done}");
+    let listed = json_of(&repertoire(home.path(), &["trace", "list", "--json"]));
+    let rows = listed["traces"].as_array().unwrap();
+    assert_eq!(rows.len(), 2, "{listed}");
+    let asked = rows
+        .iter()
+        .find(|row| row["artifact_kind"] == "prompt_template")
+        .unwrap();
+    assert!(asked["input_tokens"].as_u64().unwrap() > 10, "{asked}");
+    assert!(asked["output_tokens"].as_u64().unwrap() > 3, "{asked}");
+    assert!(asked["estimated_cost"].as_f64().unwrap() > 0.0, "{asked}");
+    assert_eq!(asked["model_id"], "local/smollm2");
+    assert_eq!(
+        (&asked["assertions_run"], &asked["assertions_passed"]),
+        (&json!(2), &json!(2))
+    );
+
+    // Both phases: whatever so small a model decides, it is one of what can be done.
+    let vault = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/vault");
+    let message = "which colour for a calm evening?";
+    let args = [
+        "ask",
+        message,
+        "--json",
+        "--answer-tokens",
+        "60",
+        "--vault",
+        vault,
+    ];
+    let answer = repertoire(home.path(), &args);
+    let asked = json_of(&answer);
+    assert_eq!(
+        asked["recommendations"][0]["id"], "colour-picker",
+        "{asked}"
+    );
+    let decision = asked["decided"]["decision"].as_str().unwrap();
+    assert!(
+        ["activate", "respond", "research", "clarify"].contains(&decision),
+        "{asked}"
+    );
+    assert!(
+        asked["decided"]["usage"]["input_tokens"].as_u64().unwrap() > 50,
+        "{asked}"
+    );
+
+    // A budget holds for a real model too.
+    let args = [
+        "run",
+        "colour-picker",
+        "-m",
+        "dusk",
+        "--max-tokens",
+        "5",
+        "--json",
+    ];
+    let refused = json_of(&repertoire(home.path(), &args));
+    assert_eq!(refused["error"]["code"], "budget_exceeded");
+}
