@@ -10,6 +10,7 @@ mod catalogue;
 mod iii;
 mod mcp;
 mod measure;
+mod search;
 
 use std::process::ExitCode;
 
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
         ["catalogue"] => catalogue::run(),
         ["mcp", ours, pmcp] => mcp::run(ours.as_ref(), pmcp.as_ref()),
         ["iii", ours] => iii::run(ours.as_ref()),
+        ["search", model] => search::run(model.as_ref()),
         ["bare", transport, size] => size
             .parse()
             .map_err(anyhow::Error::from)
@@ -27,7 +29,7 @@ fn main() -> ExitCode {
         // The benchmark starts itself for what needs a process of its own.
         ["load", rest @ ..] => catalogue::load(rest),
         _ => {
-            eprintln!("usage: cargo xtask bench catalogue|mcp|iii");
+            eprintln!("usage: cargo xtask bench catalogue|mcp|iii|search");
             return ExitCode::from(2);
         }
     };

@@ -30,6 +30,7 @@ usage: cargo xtask COMMAND
   bench catalogue       measure the catalogue against sha256sum and bare SQLite
   bench mcp             measure the MCP server against pmcp and bare rmcp
   bench iii             measure the functions on the hub against its own state
+  bench search          measure finding skills against SQLite's full-text search
   fuzz TARGET SECONDS   fuzz one target (frontmatter, markdown, package, uri)";
 
 fn main() -> ExitCode {
@@ -88,6 +89,7 @@ fn bench(args: &[&str]) -> anyhow::Result<()> {
     match args {
         ["mcp"] => drop(command.args(servers)),
         ["iii"] => drop(command.arg(servers[0])),
+        ["search"] => drop(command.arg(models::Models::install()?.vectors)),
         _ => {}
     }
     run::checked(&mut command)

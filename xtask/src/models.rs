@@ -14,7 +14,8 @@ const REQUIREMENTS: &str = "interop/models/requirements.txt";
 /// Where the models are.
 pub(crate) struct Models {
     python: PathBuf,
-    vectors: PathBuf,
+    /// The folder of the one that makes vectors.
+    pub(crate) vectors: PathBuf,
 }
 
 impl Models {

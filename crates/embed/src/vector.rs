@@ -23,6 +23,12 @@ pub struct Vector {
 }
 
 impl Vector {
+    /// No direction: it is like nothing.
+    pub const NONE: Self = Self {
+        scale: 0.0,
+        steps: [0; DIMENSIONS],
+    };
+
     /// The direction of some numbers; numbers that are missing count as zero.
     pub fn new(numbers: impl Iterator<Item = f32>) -> Self {
         let mut all = [0.0; DIMENSIONS];
@@ -33,7 +39,7 @@ impl Vector {
         let most = all.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
         let mut steps = [0; DIMENSIONS];
         if !(length.is_normal() && most.is_normal()) {
-            return Self { scale: 0.0, steps };
+            return Self::NONE;
         }
         for (step, number) in steps.iter_mut().zip(all) {
             #[allow(clippy::cast_possible_truncation, reason = "at most 127")]

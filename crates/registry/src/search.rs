@@ -8,15 +8,16 @@
 //! With an [`Embedder`] it also counts what the message means: both are added, and whether anything
 //! fits is told by the meaning. A skill whose vector is not there yet is found by its words.
 //!
-//! Most skills are in one index that is built at once; what changed since is in a small one that is
-//! built anew with each change. Both are asked with the statistics of both.
+//! Most skills are in one index that is built at once. What changed since is in small ones: the
+//! newest is built anew with each change, and eight of a size become one. All are asked with the
+//! statistics of all, and what an older one has of a skill that is in a newer one does not count.
 
 mod meaning;
 mod part;
 mod words;
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{HashMap, HashSet},
     sync::Arc,
 };
 
@@ -26,7 +27,7 @@ use serde::Serialize;
 pub use self::meaning::Embedder;
 use self::{
     meaning::Meaning,
-    part::{Both, Part},
+    part::{Part, Parts},
     words::{grams, plain},
 };
 use crate::{
@@ -37,7 +38,11 @@ use crate::{
 
 /// How much of a document is indexed.
 const BODY_CHARS: usize = 4_000;
-/// From how many changes on everything is built anew.
+/// How many changes the newest index has.
+const NEWEST: usize = 16;
+/// How many indexes of a size become one.
+const SAME_SIZE: usize = 8;
+/// From how many changes on everything is built anew, if that is not more than a part of it.
 const CHANGES: usize = 512;
 /// What a message that says a phrase of a skill is worth.
 const PHRASE: f64 = 0.95;
@@ -137,15 +142,23 @@ impl Document {
     }
 }
 
+/// A part, and what it was made of where it will be needed again.
+#[derive(Debug)]
+struct Indexed {
+    number: u64,
+    part: Part,
+    documents: Vec<Arc<Document>>,
+}
+
 /// Finds skills for messages.
 #[derive(Debug)]
 pub struct Finder {
-    main: Part,
-    /// What changed since the main part was built.
-    recent: Part,
-    changed: BTreeMap<SkillId, Arc<Document>>,
-    /// What of the main part is no longer so.
-    replaced: HashSet<SkillId>,
+    /// The oldest and largest first, the newest last.
+    parts: Vec<Indexed>,
+    /// Which part has what a skill is now, if it is not the first; none has what is gone.
+    moved: HashMap<SkillId, Option<u64>>,
+    /// The number of the next part.
+    next: u64,
     /// Everything there is, by id, without its texts.
     calls: HashMap<SkillId, (Vec<String>, Vec<String>)>,
     names: HashMap<String, Vec<SkillId>>,
@@ -170,10 +183,13 @@ impl Finder {
         let meaning = embedder.map(|embedder| Meaning::new(embedder, documents.iter()));
         let mut finder = Self {
             meaning: meaning.transpose()?,
-            main: Part::empty()?,
-            recent: Part::empty()?,
-            changed: BTreeMap::new(),
-            replaced: HashSet::new(),
+            parts: vec![Indexed {
+                number: 0,
+                part: Part::of(documents.iter())?,
+                documents: Vec::new(),
+            }],
+            moved: HashMap::new(),
+            next: 1,
             calls: HashMap::new(),
             names: HashMap::new(),
             phrases: HashMap::new(),
@@ -181,7 +197,6 @@ impl Finder {
         for document in &documents {
             finder.call(document);
         }
-        finder.main = Part::of(documents.iter())?;
         Ok(finder)
     }
 
@@ -198,26 +213,74 @@ impl Finder {
     /// Brings one skill up to date, whatever became of it. The next query sees it.
     pub fn update(&mut self, registry: &Registry, snapshot: &Snapshot, id: &SkillId) -> Result<()> {
         self.forget(id);
-        self.replaced.insert(id.clone());
         if let Some(entry) = snapshot.get(id) {
             let document = Document::of(registry, entry);
             self.call(&document);
             if let Some(meaning) = &mut self.meaning {
                 meaning.update(&document)?;
             }
-            self.changed.insert(id.clone(), Arc::new(document));
+            self.append(document)?;
         } else {
-            self.changed.remove(id);
+            self.moved.insert(id.clone(), None);
             if let Some(meaning) = &mut self.meaning {
                 meaning.remove(id);
             }
         }
-        if self.replaced.len() > CHANGES {
+        if self.moved.len() > CHANGES.max(self.len() / 4) {
             let embedder = self.meaning.take().map(|meaning| meaning.embedder);
             *self = Self::with(registry, snapshot, embedder)?;
-            return Ok(());
         }
-        self.recent = Part::of(self.changed.values().map(|document| &**document))?;
+        Ok(())
+    }
+
+    /// Puts a skill into the newest part, and parts together when there are many.
+    fn append(&mut self, document: Document) -> Result<()> {
+        let mut documents = vec![Arc::new(document)];
+        if self.parts.len() > 1
+            && let Some(newest) = self.parts.pop_if(|newest| newest.documents.len() < NEWEST)
+        {
+            documents.splice(0..0, newest.documents);
+        }
+        self.push(documents)?;
+        loop {
+            let of_a_size = self.parts.iter().skip(1).rev();
+            let full = of_a_size.take_while(|part| {
+                let newest = self.parts.last().map_or(0, |last| last.documents.len());
+                newest >= NEWEST && part.documents.len() < newest * 2
+            });
+            if full.count() < SAME_SIZE {
+                return Ok(());
+            }
+            let first = self.parts.len() - SAME_SIZE;
+            let together = self.parts.split_off(first);
+            let is_now = |part: &Indexed, document: &Document| {
+                self.moved.get(&document.id) == Some(&Some(part.number))
+            };
+            let mut documents = Vec::new();
+            for part in &together {
+                let now = part.documents.iter().filter(|one| is_now(part, one));
+                documents.extend(now.cloned());
+            }
+            self.push(documents)?;
+        }
+    }
+
+    fn push(&mut self, mut documents: Vec<Arc<Document>>) -> Result<()> {
+        // Of one that changed twice only the last counts.
+        let mut seen = HashSet::new();
+        documents.reverse();
+        documents.retain(|one| seen.insert(one.id.clone()));
+        let number = self.next;
+        self.next += 1;
+        for document in &documents {
+            self.moved.insert(document.id.clone(), Some(number));
+        }
+        let part = Part::of(documents.iter().map(|document| &**document))?;
+        self.parts.push(Indexed {
+            number,
+            part,
+            documents,
+        });
         Ok(())
     }
 
@@ -326,19 +389,17 @@ impl Finder {
         limit: usize,
         meaning: Option<&Meaning>,
     ) -> Result<Vec<Recommendation>> {
-        let both = Both {
-            main: &self.main,
-            recent: &self.recent,
-        };
+        let parts = Parts(self.parts.iter().map(|one| &one.part).collect());
         let most = match meaning {
             None => limit,
             Some(_) => limit.max(CANDIDATES),
         };
-        let words = both.find(
-            message,
-            most + self.replaced.len().min(most),
-            &self.replaced,
-        )?;
+        // Some of what is found may be what skills once were.
+        let most = most + self.moved.len().min(most);
+        let words = parts.find(message, most, |at, id| match self.moved.get(id) {
+            None => at == 0,
+            Some(number) => *number == Some(self.parts[at].number),
+        })?;
         let Some(meaning) = meaning.filter(|_| limit > 0) else {
             let all = words.into_iter().map(|(id, score)| Recommendation {
                 id,

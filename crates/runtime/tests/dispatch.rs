@@ -51,7 +51,7 @@ fn checker(assertions: Value) -> Value {
 
 #[tokio::test]
 async fn one_row_for_each_artifact_and_everything_in_it() {
-    let skill = Spy::new(checker(json!([{"type": "length", "max": 20}])));
+    let skill = Spy::new(&checker(json!([{"type": "length", "max": 20}])));
     let model = Scripted::new(&["an answer"]);
     let mut context = context(&model);
     context.values.insert("thing".into(), "tea".into());
@@ -118,7 +118,7 @@ async fn a_hard_failure_ends_the_run_and_a_soft_one_does_not() {
         package
     };
     for (severity, rows, asked) in [("hard", 4, 1), ("soft", 5, 2)] {
-        let skill = Spy::new(package(severity));
+        let skill = Spy::new(&package(severity));
         let model = Scripted::new(&["no", "then"]);
         let mut context = context(&model);
         context.values = json!({"thing": "t", "message": "m"})
@@ -192,7 +192,7 @@ impl ArtifactHandler for Sidecar {
 
 #[tokio::test]
 async fn a_missing_sidecar_is_stood_in_for_by_the_fallback() {
-    let skill = Spy::new(with_module(Some("Prompt")));
+    let skill = Spy::new(&with_module(Some("Prompt")));
     let model = Scripted::named("anthropic/claude-x", &["from the prompt"]);
     let mut cx = context(&model);
     let report = go(&skill, &[], &mut cx).await;
@@ -204,7 +204,7 @@ async fn a_missing_sidecar_is_stood_in_for_by_the_fallback() {
     assert_eq!(last.details.fallback_for.as_deref(), Some("Module"));
     assert!(report.warnings[0].contains("Prompt stood in for it"));
 
-    let skill = Spy::new(with_module(Some("Prompt")));
+    let skill = Spy::new(&with_module(Some("Prompt")));
     for available in [false, true] {
         let model = Scripted::new(&["from the prompt"]);
         let mut cx = context(&model);
@@ -223,7 +223,7 @@ async fn a_missing_sidecar_is_stood_in_for_by_the_fallback() {
 
 #[tokio::test]
 async fn without_a_fallback_the_error_says_what_is_needed() {
-    let skill = Spy::new(with_module(None));
+    let skill = Spy::new(&with_module(None));
     let model = Scripted::new(&["x"]);
     let report = go(&skill, &["Module"], &mut context(&model)).await;
     let error = report.outcome.unwrap_err();
@@ -249,7 +249,7 @@ async fn variants_are_chosen_for_the_model_and_only_that_one_is_loaded() {
         ("anthropic/claude-1", "claude"),
         ("ollama/llama3", "default"),
     ] {
-        let skill = Spy::new(package.clone());
+        let skill = Spy::new(&package);
         let scripted = Scripted::named(model, &["ok"]);
         let report = go(&skill, &[], &mut context(&scripted)).await;
         assert_eq!(
@@ -269,7 +269,7 @@ async fn only_what_was_asked_for_is_loaded() {
             {"kind": "prompt_template", "name": format!("P{n}"), "ordinal": n, "content": "x"}
         ));
     }
-    let skill = Spy::new(package);
+    let skill = Spy::new(&package);
     let dispatcher = ArtifactDispatcher::default();
     let planned = plan(&skill, &dispatcher, "", &["p7".to_owned()]).unwrap();
     assert!(skill.loaded().is_empty(), "planning loads nothing");
@@ -299,7 +299,7 @@ async fn what_cannot_be_run_is_said() {
             {"kind": "code_template", "name": "Script", "content": "print(1)"},
         ],
     });
-    let skill = Spy::new(package);
+    let skill = Spy::new(&package);
     let model = Scripted::new(&[]);
     let report = go(&skill, &[], &mut context(&model)).await;
     assert_eq!(
@@ -310,7 +310,7 @@ async fn what_cannot_be_run_is_said() {
     assert_eq!(report.outcome.unwrap_err().code(), "no_handler");
     assert_eq!(report.records.len(), 2);
     // A prompt without a model.
-    let skill = Spy::new(checker(json!([])));
+    let skill = Spy::new(&checker(json!([])));
     let report = go(&skill, &[], &mut ExecutionContext::new()).await;
     assert_eq!(report.outcome.unwrap_err().code(), "unknown_model");
 }
@@ -324,7 +324,7 @@ async fn budgets_end_a_run() {
         ],
     });
     for (tokens, cost) in [(Some(15), None), (None, Some(0.2))] {
-        let skill = Spy::new(package.clone());
+        let skill = Spy::new(&package);
         let model = Scripted::new(&["one", "two"]);
         let budget = Arc::new(Budget::new(tokens, cost));
         let mut cx = ExecutionContext::new();
@@ -338,7 +338,7 @@ async fn budgets_end_a_run() {
 
 #[tokio::test]
 async fn a_limit_nobody_can_keep_is_refused_before_anything_is_spent() {
-    let skill = Spy::new(checker(json!([])));
+    let skill = Spy::new(&checker(json!([])));
     let mut model = Scripted::new(&["never"]);
     Arc::get_mut(&mut model).unwrap().is_priced = false;
     let mut cx = ExecutionContext::new();
@@ -381,7 +381,7 @@ impl ArtifactHandler for Silent {
 
 #[tokio::test]
 async fn what_is_interrupted_leaves_its_row_too() {
-    let skill = Spy::new(with_module(None));
+    let skill = Spy::new(&with_module(None));
     let mut dispatcher = ArtifactDispatcher::default();
     dispatcher.add(Arc::new(Silent));
     let plan = plan(&skill, &dispatcher, "", &["Module".to_owned()]).unwrap();
@@ -401,7 +401,7 @@ async fn what_is_interrupted_leaves_its_row_too() {
 #[tokio::test]
 async fn t27_keys_in_prompts_and_answers_are_not_kept() {
     let secret = "planted-secret-value";
-    let skill = Spy::new(checker(json!([{"type": "pattern", "pattern": "^never"}])));
+    let skill = Spy::new(&checker(json!([{"type": "pattern", "pattern": "^never"}])));
     let model = Scripted::new(&[&format!("the key is {secret}")]);
     let mut cx = context(&model);
     cx.redactor = Redactor::new([secret.to_owned()]);

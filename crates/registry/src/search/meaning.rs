@@ -48,14 +48,33 @@ impl Embedder {
             .collect())
     }
 
-    /// What skills mean. It takes a while; what was computed is kept.
+    /// What skills mean. It takes a while; what was computed is kept, and not computed twice.
     pub(super) fn read(&self, documents: &[Document]) -> Result<Vec<Vector>> {
-        let vectors: Vec<Vector> = documents.par_iter().map(|one| self.vector(one)).collect();
-        if let Some(store) = &self.store {
-            let rows = documents.iter().zip(&vectors);
-            store.put_vectors(rows.map(|(d, v)| (key(d), v.to_bytes())).collect())?;
+        let keys: Vec<Digest> = documents.iter().map(key).collect();
+        let mut known: HashMap<Digest, Vector> = HashMap::new();
+        for (key, kept) in keys.iter().zip(self.kept(&keys)?) {
+            known.extend(kept.map(|vector| (*key, vector)));
         }
-        Ok(vectors)
+        let mut unknown: Vec<(Digest, &Document)> = keys.iter().copied().zip(documents).collect();
+        unknown.sort_by_key(|(key, _)| *key);
+        unknown.dedup_by_key(|(key, _)| *key);
+        unknown.retain(|(key, _)| !known.contains_key(key));
+        let read: Vec<(Digest, Vector)> = unknown
+            .par_iter()
+            .map(|(key, document)| (*key, self.vector(document)))
+            .collect();
+        if let Some(store) = &self.store
+            && !read.is_empty()
+        {
+            let rows = read.iter().map(|(key, vector)| (*key, vector.to_bytes()));
+            store.put_vectors(rows.collect())?;
+        }
+        known.extend(read);
+        let vectors = keys.iter().map(|key| known.get(key).copied());
+        // Every key is known by now.
+        Ok(vectors
+            .map(|vector| vector.unwrap_or(Vector::NONE))
+            .collect())
     }
 
     fn vector(&self, document: &Document) -> Vector {

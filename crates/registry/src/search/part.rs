@@ -1,6 +1,6 @@
-//! One index in memory, and two asked as one.
+//! One index in memory, and several asked as one.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use repertoire_core::SkillId;
 use tantivy::{
@@ -65,10 +65,6 @@ fn schema() -> (Schema, Field) {
 }
 
 impl Part {
-    pub(super) fn empty() -> Result<Self> {
-        Self::of(std::iter::empty())
-    }
-
     pub(super) fn of<'a>(documents: impl Iterator<Item = &'a Document>) -> Result<Self> {
         let (schema, field) = schema();
         let mut part = Self {
@@ -121,17 +117,12 @@ impl Part {
     }
 }
 
-/// Two parts that count as one.
-pub(super) struct Both<'a> {
-    pub(super) main: &'a Part,
-    pub(super) recent: &'a Part,
-}
+/// Parts that count as one.
+pub(super) struct Parts<'a>(pub(super) Vec<&'a Part>);
 
-impl Both<'_> {
+impl Parts<'_> {
     fn searchers(&self) -> impl Iterator<Item = &Searcher> {
-        [self.main, self.recent]
-            .into_iter()
-            .filter_map(|part| part.searcher.as_ref())
+        self.0.iter().filter_map(|part| part.searcher.as_ref())
     }
 
     /// The skills that speak of what a message says, with the share of it.
@@ -139,7 +130,7 @@ impl Both<'_> {
         &self,
         message: &str,
         limit: usize,
-        replaced: &HashSet<SkillId>,
+        is_current: impl Fn(usize, &SkillId) -> bool,
     ) -> Result<Vec<(SkillId, f64)>> {
         let mut words: Vec<String> = Vec::new();
         let mut analyzer = analyzer();
@@ -155,7 +146,7 @@ impl Both<'_> {
         }
         let ideal = self.weight(&words)? * CEILING;
         let mut found: HashMap<SkillId, f64> = HashMap::new();
-        for (part, is_main) in [(self.main, true), (self.recent, false)] {
+        for (number, part) in self.0.iter().enumerate() {
             let Some(searcher) = &part.searcher else {
                 continue;
             };
@@ -170,10 +161,9 @@ impl Both<'_> {
             for (score, at) in hits {
                 let at = usize::try_from(at.doc_id).unwrap_or(usize::MAX);
                 let Some(id) = part.ids.get(at) else { continue };
-                if is_main && replaced.contains(id) {
-                    continue;
+                if is_current(number, id) {
+                    found.insert(id.clone(), (f64::from(score) / ideal).min(0.9));
                 }
-                found.insert(id.clone(), (f64::from(score) / ideal).min(0.9));
             }
         }
         Ok(found.into_iter().collect())
@@ -186,7 +176,8 @@ impl Both<'_> {
         let all = number(self.total_num_docs().map_err(|error| failed(&error))?);
         let mut sum = 0.0;
         for word in words {
-            let term = Term::from_field_text(self.main.field, word);
+            let Some(part) = self.0.first() else { break };
+            let term = Term::from_field_text(part.field, word);
             let having = number(self.doc_freq(&term).map_err(|error| failed(&error))?);
             sum += (1.0 + (all - having + 0.5) / (having + 0.5)).ln();
         }
@@ -203,7 +194,7 @@ fn query(field: Field, words: &[String]) -> BooleanQuery {
     BooleanQuery::new(clauses.collect())
 }
 
-impl Bm25StatisticsProvider for Both<'_> {
+impl Bm25StatisticsProvider for Parts<'_> {
     fn total_num_tokens(&self, field: Field) -> tantivy::Result<u64> {
         self.searchers()
             .map(|searcher| searcher.total_num_tokens(field))

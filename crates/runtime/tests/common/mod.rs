@@ -77,7 +77,7 @@ pub(crate) struct Spy {
 }
 
 impl Spy {
-    pub(crate) fn new(package: Value) -> Self {
+    pub(crate) fn new(package: &Value) -> Self {
         let package = Package::from_json(package.to_string().as_bytes()).unwrap();
         let artifacts = package.artifacts.iter().map(|artifact| {
             let mut without = artifact.clone();
