@@ -127,7 +127,10 @@ async def main() -> None:
 
     async with AsyncExitStack() as stack:
         if TRANSPORT == "stdio":
-            environment = {"REPERTOIRE_HOME": os.environ["REPERTOIRE_HOME"]}
+            environment = {
+                "REPERTOIRE_HOME": os.environ["REPERTOIRE_HOME"],
+                "REPERTOIRE_NO_SYSTEM_SKILLS": "1",
+            }
             server: Any = StdioServerParameters(
                 command=TARGET[0], args=TARGET[1:], env=environment
             )

@@ -35,7 +35,7 @@ const transport =
     ? new StdioClientTransport({
         command: target[0],
         args: target.slice(1),
-        env: { ...getDefaultEnvironment(), REPERTOIRE_HOME: process.env.REPERTOIRE_HOME },
+        env: { ...getDefaultEnvironment(), REPERTOIRE_HOME: process.env.REPERTOIRE_HOME, REPERTOIRE_NO_SYSTEM_SKILLS: "1" },
       })
     : new StreamableHTTPClientTransport(new URL(target[0]), {
         requestInit: token ? { headers: { Authorization: `Bearer ${token}` } } : undefined,

@@ -133,6 +133,7 @@ impl Hub {
         let mut child = Command::new(program)
             .args(["serve", "--port", "0", "--hub", "0", "--json", "--quiet"])
             .env("REPERTOIRE_HOME", home)
+            .env("REPERTOIRE_NO_SYSTEM_SKILLS", "1")
             .current_dir(home)
             .stdout(Stdio::piped())
             .spawn()

@@ -48,7 +48,8 @@ impl Words {
     /// A text of so many sentences.
     fn text(&self, random: &mut fastrand::Rng, sentences: usize) -> String {
         let some = (0..sentences).filter_map(|_| random.choice(&self.sentences));
-        some.map(|one| format!("{one}. ")).collect()
+        let some: Vec<&str> = some.map(String::as_str).collect();
+        some.join(". ")
     }
 
     /// A message of 5 to 20 words.

@@ -37,6 +37,7 @@ impl Hub {
             .args(["serve", "--port", "0", "--hub", "0", "--json", "--quiet"])
             .args(more)
             .env("REPERTOIRE_HOME", &home)
+            .env("REPERTOIRE_NO_SYSTEM_SKILLS", "1")
             .current_dir(&home)
             .stdout(Stdio::piped())
             .spawn()?;

@@ -89,6 +89,7 @@ impl Serving {
             .args(["serve", "--hub", "off", "--port", "0", "--json", "--quiet"])
             .args(folder)
             .env("REPERTOIRE_HOME", home)
+            .env("REPERTOIRE_NO_SYSTEM_SKILLS", "1")
             .current_dir(home)
             .stdout(Stdio::piped())
             .spawn()?;
@@ -358,6 +359,7 @@ pub(crate) fn conformance_client(program: &str, url: &str) -> Result<()> {
         command
             .args(args)
             .env("REPERTOIRE_HOME", &home)
+            .env("REPERTOIRE_NO_SYSTEM_SKILLS", "1")
             .current_dir(&home);
         checked(&mut command)
     };
@@ -390,7 +392,8 @@ pub(crate) fn inspector() -> Result<Count> {
         let mut stdio = node.inspector(&home);
         stdio
             .args(ask)
-            .args(["-e", &format!("REPERTOIRE_HOME={}", home.display()), "--"])
+            .args(["-e", &format!("REPERTOIRE_HOME={}", home.display())])
+            .args(["-e", "REPERTOIRE_NO_SYSTEM_SKILLS=1", "--"])
             .arg(&program)
             .arg("mcp")
             .arg(&skills);
@@ -473,6 +476,7 @@ pub(crate) fn sdks() -> Result<Count> {
     let made = Command::new(&program)
         .args(["token", "create", "interop"])
         .env("REPERTOIRE_HOME", &home)
+        .env("REPERTOIRE_NO_SYSTEM_SKILLS", "1")
         .output()?;
     let token = String::from_utf8(made.stdout)?.trim().to_owned();
     let serving = Serving::start(&program, &home, Some(&folder))?;
@@ -497,6 +501,7 @@ pub(crate) fn sdks() -> Result<Count> {
                     .arg(&folder)
                     .args(&target)
                     .env("REPERTOIRE_HOME", &home)
+                    .env("REPERTOIRE_NO_SYSTEM_SKILLS", "1")
                     .env("INTEROP_TOKEN", &token);
                 println!("-- {name} SDK, {transport}, {era}");
                 count.add(steps(&mut command)?);

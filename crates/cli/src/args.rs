@@ -9,8 +9,8 @@ use repertoire_core::SkillId;
 use repertoire_registry::{Origin, Reference, remote::Label};
 
 pub(crate) use running::{
-    AskArgs, EvalArgs, Format, ModelArgs, Param, RunArgs, SearchArgs, SetupCommand, TraceCommand,
-    Which,
+    ArtifactCommand, AskArgs, EvalArgs, Format, ModelArgs, NewArtifact, Param, RunArgs, SearchArgs,
+    SetupCommand, TraceCommand, Which,
 };
 
 const EXIT_CODES: &str = "\
@@ -50,6 +50,15 @@ pub(crate) struct Global {
     #[arg(long, global = true, env = "REPERTOIRE_WORKSPACE", value_name = "PATH")]
     #[arg(hide_env_values = true, value_hint = ValueHint::DirPath)]
     pub(crate) workspace: Option<PathBuf>,
+    /// Do not add the skills that come with the product to the account
+    #[arg(
+        long,
+        global = true,
+        env = "REPERTOIRE_NO_SYSTEM_SKILLS",
+        hide_env_values = true
+    )]
+    #[arg(value_parser = clap::builder::FalseyValueParser::new())]
+    pub(crate) no_system_skills: bool,
     /// Print data as JSON
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -335,6 +344,23 @@ pub(crate) enum Command {
         id: Option<SkillId>,
         #[command(flatten)]
         write: WriteArgs,
+    },
+    /// Copy a skill into the workspace, to change it there and leave the original as it is
+    #[command(after_help = "Examples:\n  repertoire fork consistency-checker")]
+    Fork {
+        /// The skill
+        skill: Reference,
+    },
+    /// Look at and change the artifacts of a stored package, one at a time
+    #[command(
+        after_help = "Examples:\n  repertoire artifact list consistency-checker\n  \
+                            repertoire artifact put tone-check \"Check Prompt\" prompt.j2 --variant \
+                            openai\n  echo 'Be kind.' | repertoire artifact put tone-check Manner - \
+                            --kind approach"
+    )]
+    Artifact {
+        #[command(subcommand)]
+        command: ArtifactCommand,
     },
     /// Remove skills from a store
     #[command(

@@ -52,6 +52,9 @@ pub(crate) struct Config {
     /// A folder of pages that skills can search.
     #[serde(default)]
     pub(crate) vault: Option<PathBuf>,
+    /// Whether the skills that come with the product are there.
+    #[serde(default)]
+    pub(crate) system_skills: Option<bool>,
     /// The store that `add`, `import` and `remove` use.
     pub(crate) scope: Option<ConfigScope>,
 }
@@ -204,7 +207,9 @@ pub(crate) fn resolve(global: &Global) -> Result<Settings> {
         let sources = bare.sources_of(&global.from)?;
         return Ok(Settings { sources, ..bare });
     }
+    let config = read_config(&account)?;
     let mut sources = Sources {
+        system: config.system_skills.unwrap_or(true) && !global.no_system_skills,
         account: Some(account.clone()),
         workspace: workspace.clone(),
         cache,
@@ -214,14 +219,13 @@ pub(crate) fn resolve(global: &Global) -> Result<Settings> {
     let mut workspace_problem = None;
     if let Some(workspace) = &workspace {
         let own = workspace.join(trust::FOLDER);
-        let config = read_config(&own).unwrap_or_else(|error| {
+        let theirs = read_config(&own).unwrap_or_else(|error| {
             workspace_problem = Some(error.to_string());
             Config::default()
         });
-        extend(&mut sources, workspace, &own, &config, AskedBy::Workspace);
-        workspace_scope = config.scope;
+        extend(&mut sources, workspace, &own, &theirs, AskedBy::Workspace);
+        workspace_scope = theirs.scope;
     }
-    let config = read_config(&account)?;
     let base = account.clone();
     extend(&mut sources, &account, &account, &config, AskedBy::User);
     Ok(Settings {

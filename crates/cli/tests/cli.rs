@@ -631,6 +631,7 @@ fn the_home_folder_is_no_workspace() {
     let run = place
         .command(&["init"])
         .env("REPERTOIRE_HOME", place.work().join(".repertoire"))
+        .env("REPERTOIRE_NO_SYSTEM_SKILLS", "1")
         .output()
         .unwrap();
     assert_eq!(run.status.code(), Some(2));

@@ -450,3 +450,69 @@ fn with_embeddings_skills_are_found_by_what_messages_mean() {
     let removed = run(home.path(), &["setup", "embeddings", "--remove"]);
     assert!(text(&removed.stderr).contains("removed"));
 }
+
+#[test]
+fn what_ships_is_forked_and_its_artifacts_are_changed_in_the_workspace_alone() {
+    let home = tempfile::tempdir().unwrap();
+    let desk = home.path().join("desk");
+    fs::create_dir_all(&desk).unwrap();
+    let at_desk = |args: &[&str]| {
+        let desk = ["--workspace", desk.to_str().unwrap()];
+        run(home.path(), &[&desk, args].concat())
+    };
+    let ok = |args: &[&str]| {
+        let done = at_desk(args);
+        assert!(done.status.success(), "{args:?}: {}", text(&done.stderr));
+        text(&done.stdout)
+    };
+    ok(&["init", desk.to_str().unwrap()]);
+    assert!(ok(&["list"]).contains("consistency-checker"), "it ships");
+    let refused = at_desk(&["artifact", "put", "consistency-checker", "Overview", "x"]);
+    let said = text(&refused.stderr);
+    assert!(
+        said.contains("repertoire fork consistency-checker"),
+        "{said}"
+    );
+    ok(&["fork", "consistency-checker"]);
+    let again = at_desk(&["fork", "consistency-checker"]);
+    assert!(text(&again.stderr).contains("in the workspace already"));
+
+    let prompt = home.path().join("prompt.j2");
+    fs::write(&prompt, "Only say: {{ message }}").unwrap();
+    let prompt = prompt.to_str().unwrap();
+    let put = ["artifact", "put", "consistency-checker"];
+    ok(&[&put[..], &["Check Prompt", prompt]].concat());
+    let new = at_desk(&[&put[..], &["Manner", prompt]].concat());
+    assert!(
+        text(&new.stderr).contains("--kind"),
+        "{}",
+        text(&new.stderr)
+    );
+    ok(&[&put[..], &["Manner", prompt, "--kind", "approach"]].concat());
+    let show = ["artifact", "show", "consistency-checker", "check prompt"];
+    assert_eq!(ok(&show), "Only say: {{ message }}");
+    let listed = ok(&["artifact", "list", "consistency-checker"]);
+    assert!(
+        listed.contains("Manner") && listed.contains("dspy_module"),
+        "{listed}"
+    );
+    ok(&["artifact", "remove", "consistency-checker", "Manner"]);
+    let gone = at_desk(&["artifact", "show", "consistency-checker", "Manner"]);
+    assert_eq!(gone.status.code(), Some(3));
+    // The account has what shipped.
+    let shipped = [
+        "artifact",
+        "show",
+        "account:consistency-checker",
+        "Check Prompt",
+    ];
+    assert!(!ok(&shipped).contains("Only say"));
+    // What would leave a package that cannot run is refused whole.
+    let fallback = at_desk(&["artifact", "remove", "consistency-checker", "Check Prompt"]);
+    assert!(!fallback.status.success(), "{}", text(&fallback.stdout));
+    assert_eq!(ok(&show), "Only say: {{ message }}");
+
+    let bare = tempfile::tempdir().unwrap();
+    let listed = run(bare.path(), &["--no-system-skills", "list"]);
+    assert!(!text(&listed.stdout).contains("consistency-checker"));
+}

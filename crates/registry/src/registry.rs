@@ -171,6 +171,9 @@ impl Registry {
             }
             Err(error) => return Err(error),
         };
+        if settings.system && account.is_own() {
+            account.refresh_system()?;
+        }
         if let Some(workspace) = &settings.workspace {
             let file = trust::workspace_store(workspace);
             let own = match trust::open_trusted(&account, workspace) {

@@ -43,6 +43,8 @@ pub struct Settings {
     pub stores: StoreUse,
     /// Where registered content is kept.
     pub state: StateFrom,
+    /// Whether the skills of the product are kept in the account's store, and up to date.
+    pub system: bool,
     /// Where indexes of folders, and files of other servers, are kept between runs.
     pub cache: Option<PathBuf>,
 }

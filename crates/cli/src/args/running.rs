@@ -2,8 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use clap::{Args, Subcommand, ValueEnum, ValueHint, builder::TypedValueParser as _};
+use repertoire_core::ArtifactKind;
 use repertoire_registry::Reference;
+
+use super::ScopeArg;
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
@@ -204,4 +207,69 @@ pub(crate) enum SetupCommand {
         #[arg(long, conflicts_with = "from")]
         remove: bool,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ArtifactCommand {
+    /// The artifacts of a skill, in their order
+    List {
+        /// The skill
+        skill: Reference,
+    },
+    /// Print one artifact
+    Show {
+        /// The skill
+        skill: Reference,
+        /// The artifact
+        name: String,
+        /// The variant for this family of models
+        #[arg(long, value_name = "FAMILY")]
+        variant: Option<String>,
+    },
+    /// Add an artifact, or replace one
+    Put(NewArtifact),
+    /// Remove an artifact; the skill's history keeps it
+    Remove {
+        /// The skill
+        skill: Reference,
+        /// The artifact
+        name: String,
+        /// The variant for this family of models
+        #[arg(long, value_name = "FAMILY")]
+        variant: Option<String>,
+        /// The store [default: workspace in a trusted workspace, else account]
+        #[arg(long, env = "REPERTOIRE_SCOPE", hide_env_values = true)]
+        scope: Option<ScopeArg>,
+    },
+}
+
+fn kind_parser() -> impl clap::builder::TypedValueParser<Value = ArtifactKind> {
+    let words = ArtifactKind::ALL.map(ArtifactKind::as_str);
+    clap::builder::PossibleValuesParser::new(words).try_map(|word| word.parse::<ArtifactKind>())
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NewArtifact {
+    /// The skill
+    pub(crate) skill: Reference,
+    /// The artifact
+    pub(crate) name: String,
+    /// Its content; `-` reads stdin
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+    /// What it is
+    #[arg(long, value_parser = kind_parser())]
+    pub(crate) kind: Option<ArtifactKind>,
+    /// The family of models it is meant for
+    #[arg(long, value_name = "FAMILY")]
+    pub(crate) variant: Option<String>,
+    /// Its place among the others [default: the last]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
+    pub(crate) ordinal: Option<i64>,
+    /// A JSON file with its settings, such as its assertions
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) metadata: Option<PathBuf>,
+    /// The store [default: workspace in a trusted workspace, else account]
+    #[arg(long, env = "REPERTOIRE_SCOPE", hide_env_values = true)]
+    pub(crate) scope: Option<ScopeArg>,
 }

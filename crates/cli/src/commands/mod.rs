@@ -1,6 +1,7 @@
 //! One file a command. A command takes settings, does its work through the registry and prints.
 
 mod add;
+mod artifact;
 mod ask;
 mod bus;
 mod cat;
@@ -134,6 +135,8 @@ fn run_with(command: Command, settings: &Settings, output: &Output) -> Result<Ex
             bus::functions(internal, &bus::Place::of(bus, settings)?, output)
         }
         Command::Search(args) => search::run(&args, settings, output),
+        Command::Fork { skill } => artifact::fork(&skill, settings, output),
+        Command::Artifact { command } => artifact::run(&command, settings, output),
         Command::Ask(args) => ask::ask(&args, settings, output),
         Command::Setup { command } => setup::run(command, settings, output),
         Command::Eval(args) => eval::run(&args, settings, output),

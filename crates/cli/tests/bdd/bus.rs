@@ -54,6 +54,7 @@ pub(crate) async fn start() {
     };
     let mut server = command
         .env("REPERTOIRE_HOME", home.path())
+        .env("REPERTOIRE_NO_SYSTEM_SKILLS", "1")
         .env_remove("III_URL")
         .current_dir(home.path())
         .stdout(Stdio::piped())

@@ -36,6 +36,7 @@ impl Place {
             .args(args)
             .current_dir(self.work())
             .env("REPERTOIRE_HOME", self.home())
+            .env("REPERTOIRE_NO_SYSTEM_SKILLS", "1")
             .env_remove("REPERTOIRE_WORKSPACE")
             .env_remove("REPERTOIRE_SCOPE")
             .env_remove("RUST_LOG")

@@ -67,6 +67,7 @@ pub(crate) fn command(home: &Path) -> Command {
     let mut command = Command::new(BIN);
     command
         .env("REPERTOIRE_HOME", home)
+        .env("REPERTOIRE_NO_SYSTEM_SKILLS", "1")
         .env_remove("III_URL")
         .env_remove("III_ENGINE_URL")
         .current_dir(home);

@@ -1,15 +1,15 @@
 //! Writing: every change goes to a store first and reaches the catalogue through its events.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
-use repertoire_core::{Prompt, PromptName, RelPath, SkillId};
+use repertoire_core::{Package, Prompt, PromptName, RelPath, SkillId, package::Source};
 use serde_json::{Value, json};
 
 use super::Registry;
 use crate::{
     catalogue::Entry,
     error::{Error, Result},
-    origin::Scope,
+    origin::{Origin, Scope},
     registered::{self, PROMPTS, SKILLS},
     remote::{self, Label, Listed, Refused, Remotes},
     store::{NewSkill, Revision},
@@ -31,6 +31,32 @@ impl Registry {
         let revisions = attached.store.put_skills(skills)?;
         self.sync_store(attached)?;
         Ok(revisions)
+    }
+
+    /// Copies a skill into the workspace, where it wins and can be changed. The one it was copied
+    /// from stays as it is.
+    pub fn fork(&self, entry: &Entry) -> Result<Option<i64>> {
+        let workspace = Origin::of_scope(Scope::Workspace);
+        let attached = self.attached(Scope::Workspace)?;
+        if entry.origin == workspace || attached.store.head(&entry.id)?.is_some() {
+            return Err(Error::Conflict(format!(
+                "skill {} is in the workspace already",
+                entry.id
+            )));
+        }
+        let mut files = BTreeMap::new();
+        for file in &entry.head.files {
+            files.insert(file.path.clone(), self.file(entry, &file.path)?);
+        }
+        if entry.head.package.is_some() {
+            let mut package = Package::from_folder(files)?;
+            package.source = Source::User;
+            (package.marketplace_id, package.sync_etag) = (None, None);
+            files = package.to_folder()?;
+        }
+        let skill = NewSkill::from_files(entry.id.clone(), files)?;
+        let revisions = self.add(Scope::Workspace, vec![skill])?;
+        Ok(revisions.into_iter().next().flatten())
     }
 
     /// Checks what adding skills would come to, without adding them.

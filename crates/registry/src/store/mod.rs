@@ -8,10 +8,12 @@ mod approvals;
 mod connection;
 mod events;
 mod history;
+mod packages;
 mod remotes;
 mod schema;
 mod skills;
 mod state;
+mod system;
 mod tokens;
 mod traces;
 mod vectors;
@@ -28,6 +30,7 @@ pub use approvals::Approval;
 pub use connection::Trust;
 pub use events::StoreEvent;
 pub use history::Revision;
+pub use packages::{SkillRepository, SkillSummary};
 pub use remotes::StoredRemote;
 pub use skills::NewSkill;
 pub use state::{StateRow, StateValue};
@@ -87,6 +90,11 @@ impl Store {
     /// The store's file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether it can be written to.
+    pub(crate) fn is_own(&self) -> bool {
+        self.writer.is_some()
     }
 
     /// The id the store was given when it was created.

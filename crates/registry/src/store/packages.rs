@@ -1,0 +1,363 @@
+//! Packages and their artifacts, one at a time.
+//!
+//! The files of a skill are what it is; the rows of its artifacts follow from them. So every change
+//! of an artifact is a change of the package, checked whole, and leaves a revision like any other.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use repertoire_core::{Artifact, ArtifactKind, Package, RelPath, SkillId};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::{
+    Store, now,
+    skills::{NewSkill, Op, put},
+};
+use crate::error::{Error, Result};
+
+/// What is known of a skill without its artifacts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SkillSummary {
+    /// Its UUID.
+    pub id: Uuid,
+    /// Its id in the catalogue.
+    pub path: SkillId,
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub description: String,
+    /// Its version.
+    pub version: String,
+    /// Its tags.
+    pub tags: Vec<String>,
+    /// `system`, `community` or `user`.
+    pub source: String,
+}
+
+/// Where packages of one scope are kept.
+pub trait SkillRepository: Send + Sync + std::fmt::Debug {
+    /// Every skill, by name, without its artifacts.
+    fn list_skills(&self) -> Result<Vec<SkillSummary>>;
+
+    /// A skill with all its artifacts.
+    fn get_skill(&self, skill_id: Uuid) -> Result<Option<Package>>;
+
+    /// The same by its name.
+    fn get_skill_by_name(&self, name: &str) -> Result<Option<Package>>;
+
+    /// The artifacts of some kinds, by ordinal; of every kind if none is named.
+    fn get_artifacts(&self, skill_id: Uuid, kinds: &[ArtifactKind]) -> Result<Vec<Artifact>>;
+
+    /// One artifact.
+    fn get_artifact(&self, artifact_id: Uuid) -> Result<Option<Artifact>>;
+
+    /// Keeps a new skill; gives its UUID.
+    fn create_skill(&self, package: &Package) -> Result<Uuid>;
+
+    /// Changes what a skill says of itself; its artifacts and files stay as they are.
+    fn update_skill(&self, skill_id: Uuid, package: &Package) -> Result<()>;
+
+    /// Removes a skill with all its artifacts; says whether there was one. Its history stays.
+    fn delete_skill(&self, skill_id: Uuid) -> Result<bool>;
+
+    /// Adds an artifact; gives its UUID.
+    fn add_artifact(&self, skill_id: Uuid, artifact: &Artifact) -> Result<Uuid>;
+
+    /// Replaces an artifact.
+    fn update_artifact(&self, artifact_id: Uuid, artifact: &Artifact) -> Result<()>;
+
+    /// Removes an artifact; says whether there was one.
+    fn delete_artifact(&self, artifact_id: Uuid) -> Result<bool>;
+}
+
+/// What a skill is called, where it is.
+fn path_of(c: &Connection, column: &str, value: &str) -> Result<Option<(Uuid, SkillId)>> {
+    let sql = format!("SELECT id, path FROM skills WHERE {column} = ?1");
+    let row: Option<(String, String)> = c
+        .prepare_cached(&sql)?
+        .query_row([value], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    let Some((id, path)) = row else {
+        return Ok(None);
+    };
+    Ok(Some((uuid(&id)?, path.parse()?)))
+}
+
+fn uuid(text: &str) -> Result<Uuid> {
+    text.parse()
+        .map_err(|_| Error::Conflict(format!("{text:?} is no UUID")))
+}
+
+/// Reads a package from its files, with the UUIDs it is known by.
+fn package_at(c: &Connection, id: Uuid) -> Result<Package> {
+    let mut files: BTreeMap<RelPath, Bytes> = BTreeMap::new();
+    let mut statement = c.prepare_cached(
+        "SELECT f.path, b.content FROM skill_files f JOIN blobs b ON b.digest = f.digest
+         WHERE f.skill_id = ?1",
+    )?;
+    let rows = statement.query_map([id.to_string()], |row| {
+        Ok((row.get::<_, String>(0)?, row.get::<_, Vec<u8>>(1)?))
+    })?;
+    for row in rows {
+        let (path, content) = row?;
+        files.insert(path.parse()?, content.into());
+    }
+    let mut package = Package::from_folder(files)?;
+    for at in 0..package.artifacts.len() {
+        let known = package.artifact_uuid(&package.artifacts[at]);
+        package.artifacts[at].id = Some(known);
+    }
+    package.id = Some(id);
+    Ok(package)
+}
+
+/// Changes a package and stores what becomes of it.
+fn edit(c: &Connection, id: Uuid, change: impl FnOnce(&mut Package) -> Result<()>) -> Result<()> {
+    let Some((_, path)) = path_of(c, "id", &id.to_string())? else {
+        return Err(no_skill(id));
+    };
+    let mut package = package_at(c, id)?;
+    change(&mut package)?;
+    if package.updated_at.is_some() {
+        package.updated_at = Some(now());
+    }
+    if package.skill_id()?.name() != path.name() {
+        return Err(Error::Conflict(format!(
+            "skill {path} would become {}: add it under the new name, and remove this one",
+            package.skill_id()?
+        )));
+    }
+    // What it is made of now has to be a package as a whole.
+    let package = Package::from_json(&package.to_json())?;
+    put(
+        c,
+        &NewSkill::from_files(path, package.to_folder()?)?,
+        Op::Add,
+    )?;
+    Ok(())
+}
+
+fn no_skill(id: Uuid) -> Error {
+    Error::NotFound {
+        what: "skill",
+        name: id.to_string(),
+    }
+}
+
+const ARTIFACT: &str = "id, kind, name, ordinal, content, model_variant, metadata, state_blob,
+    created_at, updated_at";
+
+fn artifact(row: &Row<'_>) -> rusqlite::Result<Artifact> {
+    let id: String = row.get(0)?;
+    let kind: String = row.get(1)?;
+    let metadata: Option<String> = row.get(6)?;
+    let wrong = |at, reason: String| {
+        rusqlite::Error::FromSqlConversionFailure(at, rusqlite::types::Type::Text, reason.into())
+    };
+    Ok(Artifact {
+        id: Some(id.parse().map_err(|_| wrong(0, "no UUID".to_owned()))?),
+        kind: kind
+            .parse()
+            .map_err(|error: repertoire_core::Error| wrong(1, error.to_string()))?,
+        name: row.get(2)?,
+        ordinal: row.get(3)?,
+        content: row.get(4)?,
+        file: None,
+        model_variant: row.get(5)?,
+        metadata: metadata
+            .map(|text| serde_json::from_str(&text))
+            .transpose()
+            .map_err(|error| wrong(6, error.to_string()))?,
+        state_blob: row.get(7)?,
+        created_at: row.get(8)?,
+        updated_at: row.get(9)?,
+    })
+}
+
+impl SkillRepository for Store {
+    fn list_skills(&self) -> Result<Vec<SkillSummary>> {
+        self.read(|c| {
+            let mut statement = c.prepare_cached(
+                "SELECT id, path, name, description, version, tags, source FROM skills
+                 ORDER BY name",
+            )?;
+            let rows = statement.query_map([], |row| {
+                let text = |at: usize| row.get::<_, String>(at);
+                let tags: Option<String> = row.get(5)?;
+                Ok((
+                    text(0)?,
+                    text(1)?,
+                    text(2)?,
+                    text(3)?,
+                    text(4)?,
+                    tags,
+                    text(6)?,
+                ))
+            })?;
+            rows.map(|row| {
+                let (id, path, name, description, version, tags, source) = row?;
+                Ok(SkillSummary {
+                    id: uuid(&id)?,
+                    path: path.parse()?,
+                    name,
+                    description,
+                    version,
+                    tags: tags
+                        .and_then(|tags| serde_json::from_str(&tags).ok())
+                        .unwrap_or_default(),
+                    source,
+                })
+            })
+            .collect()
+        })
+    }
+
+    fn get_skill(&self, skill_id: Uuid) -> Result<Option<Package>> {
+        self.read(|c| {
+            let known = path_of(c, "id", &skill_id.to_string())?;
+            known.map(|(id, _)| package_at(c, id)).transpose()
+        })
+    }
+
+    fn get_skill_by_name(&self, name: &str) -> Result<Option<Package>> {
+        self.read(|c| {
+            let known = path_of(c, "name", name)?;
+            known.map(|(id, _)| package_at(c, id)).transpose()
+        })
+    }
+
+    fn get_artifacts(&self, skill_id: Uuid, kinds: &[ArtifactKind]) -> Result<Vec<Artifact>> {
+        let wanted: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
+        self.read(|c| {
+            // Only what is asked for is read.
+            let sql = format!(
+                "SELECT {ARTIFACT} FROM skill_artifacts WHERE skill_id = ?1
+                   AND (?2 = '[]' OR kind IN (SELECT value FROM json_each(?2)))
+                 ORDER BY ordinal, name, model_variant"
+            );
+            let mut statement = c.prepare_cached(&sql)?;
+            let kinds = serde_json::json!(wanted).to_string();
+            let rows = statement.query_map(params![skill_id.to_string(), kinds], artifact)?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        })
+    }
+
+    fn get_artifact(&self, artifact_id: Uuid) -> Result<Option<Artifact>> {
+        self.read(|c| {
+            let sql = format!("SELECT {ARTIFACT} FROM skill_artifacts WHERE id = ?1");
+            let mut statement = c.prepare_cached(&sql)?;
+            Ok(statement
+                .query_row([artifact_id.to_string()], artifact)
+                .optional()?)
+        })
+    }
+
+    fn create_skill(&self, package: &Package) -> Result<Uuid> {
+        let skill = NewSkill::from_package(package)?;
+        let (id, name) = (package.uuid(), package.name.clone());
+        self.write(move |c| {
+            if path_of(c, "path", skill.id().as_str())?.is_some() {
+                return Err(Error::Conflict(format!("skill {name:?} is there already")));
+            }
+            put(c, &skill, Op::Add)?;
+            Ok(id)
+        })
+    }
+
+    fn update_skill(&self, skill_id: Uuid, package: &Package) -> Result<()> {
+        let new = package.clone();
+        self.write(move |c| {
+            edit(c, skill_id, |package| {
+                *package = Package {
+                    id: package.id,
+                    created_at: package.created_at.take().or(new.created_at),
+                    artifacts: std::mem::take(&mut package.artifacts),
+                    document: package.document.take(),
+                    files: std::mem::take(&mut package.files),
+                    // It repeats the name and the description.
+                    frontmatter: None,
+                    ..new
+                };
+                Ok(())
+            })
+        })
+    }
+
+    fn delete_skill(&self, skill_id: Uuid) -> Result<bool> {
+        let known = self.read(|c| path_of(c, "id", &skill_id.to_string()))?;
+        match known {
+            Some((_, path)) => self.remove_skill(&path),
+            None => Ok(false),
+        }
+    }
+
+    fn add_artifact(&self, skill_id: Uuid, artifact: &Artifact) -> Result<Uuid> {
+        let artifact = artifact.clone();
+        self.write(move |c| {
+            let mut added = None;
+            edit(c, skill_id, |package| {
+                let same = |one: &&Artifact| {
+                    one.name == artifact.name && one.model_variant == artifact.model_variant
+                };
+                if package.artifacts.iter().find(same).is_some() {
+                    return Err(Error::Conflict(format!(
+                        "artifact {:?} is there already in that variant",
+                        artifact.name
+                    )));
+                }
+                added = Some(package.artifact_uuid(&artifact));
+                package.artifacts.push(artifact);
+                Ok(())
+            })?;
+            added.ok_or_else(|| no_skill(skill_id))
+        })
+    }
+
+    fn update_artifact(&self, artifact_id: Uuid, artifact: &Artifact) -> Result<()> {
+        let new = artifact.clone();
+        self.write(move |c| {
+            let skill = skill_of(c, artifact_id)?.ok_or_else(|| no_artifact(artifact_id))?;
+            edit(c, skill, |package| {
+                let mut all = package.artifacts.iter_mut();
+                let known = all.find(|one| one.id == Some(artifact_id));
+                let known = known.ok_or_else(|| no_artifact(artifact_id))?;
+                *known = Artifact {
+                    id: Some(artifact_id),
+                    file: known.file.take(),
+                    ..new
+                };
+                Ok(())
+            })
+        })
+    }
+
+    fn delete_artifact(&self, artifact_id: Uuid) -> Result<bool> {
+        self.write(move |c| {
+            let Some(skill) = skill_of(c, artifact_id)? else {
+                return Ok(false);
+            };
+            edit(c, skill, |package| {
+                package.artifacts.retain(|one| one.id != Some(artifact_id));
+                Ok(())
+            })?;
+            Ok(true)
+        })
+    }
+}
+
+fn no_artifact(id: Uuid) -> Error {
+    Error::NotFound {
+        what: "artifact",
+        name: id.to_string(),
+    }
+}
+
+fn skill_of(c: &Connection, artifact_id: Uuid) -> Result<Option<Uuid>> {
+    let skill: Option<String> = c
+        .prepare_cached("SELECT skill_id FROM skill_artifacts WHERE id = ?1")?
+        .query_row([artifact_id.to_string()], |row| row.get(0))
+        .optional()?;
+    skill.map(|id| uuid(&id)).transpose()
+}
