@@ -623,6 +623,18 @@ pub(crate) struct ExposeArgs {
     /// Do not follow changes on disk
     #[arg(long)]
     pub(crate) no_watch: bool,
+    /// A further tool for hosts; may be repeated [default: none]
+    #[arg(long, value_name = "WHAT", value_delimiter = ',')]
+    pub(crate) offer: Vec<Offer>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Offer {
+    /// `skills_search`: the skills that fit a message
+    Search,
+    /// `skill_run`: a skill, run with the model of the settings, else with the host's
+    Run,
 }
 
 #[derive(Debug, clap::Args)]

@@ -52,6 +52,15 @@ pub(crate) struct Config {
     /// A folder of pages that skills can search.
     #[serde(default)]
     pub(crate) vault: Option<PathBuf>,
+    /// Further tools for hosts.
+    #[serde(default)]
+    pub(crate) offer: Vec<crate::args::Offer>,
+    /// The most tokens of one run that a host asks for.
+    #[serde(default)]
+    pub(crate) run_max_tokens: Option<u64>,
+    /// The most US dollars of one run that a host asks for.
+    #[serde(default)]
+    pub(crate) run_max_cost: Option<f64>,
     /// Whether the skills that come with the product are there.
     #[serde(default)]
     pub(crate) system_skills: Option<bool>,
@@ -128,6 +137,10 @@ pub(crate) struct Settings {
     /// Where models are and what they cost, by the account's settings alone: a workspace from
     /// elsewhere must not say where prompts go.
     providers: Providers,
+    /// Further tools for hosts, by the account's settings.
+    pub(crate) offer: Vec<crate::args::Offer>,
+    /// The most tokens and dollars of one run that a host asks for.
+    pub(crate) run_limits: (Option<u64>, Option<f64>),
     /// What is wrong with the workspace's file; it counts only if the workspace is trusted.
     pub(crate) workspace_problem: Option<String>,
 }
@@ -202,6 +215,8 @@ pub(crate) fn resolve(global: &Global) -> Result<Settings> {
             model: None,
             vault: None,
             providers: Providers::default(),
+            offer: Vec::new(),
+            run_limits: (None, None),
             workspace_problem: None,
         };
         let sources = bare.sources_of(&global.from)?;
@@ -248,6 +263,8 @@ pub(crate) fn resolve(global: &Global) -> Result<Settings> {
             prices: config.prices,
             ..Providers::default()
         },
+        offer: config.offer,
+        run_limits: (config.run_max_tokens, config.run_max_cost),
         workspace_problem,
     })
 }

@@ -227,9 +227,15 @@ impl Finder {
             }
         }
         if self.moved.len() > CHANGES.max(self.len() / 4) {
-            let embedder = self.meaning.take().map(|meaning| meaning.embedder);
-            *self = Self::with(registry, snapshot, embedder)?;
+            self.rebuild(registry, snapshot)?;
         }
+        Ok(())
+    }
+
+    /// Indexes everything anew.
+    pub fn rebuild(&mut self, registry: &Registry, snapshot: &Snapshot) -> Result<()> {
+        let embedder = self.meaning.as_ref().map(|known| known.embedder.clone());
+        *self = Self::with(registry, snapshot, embedder)?;
         Ok(())
     }
 

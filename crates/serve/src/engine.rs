@@ -17,6 +17,7 @@ use tokio::sync::{SetOnce, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    activation::{Activation, Active},
     error::{Error, Result},
     iii::{Bus, functions::FunctionOptions},
     instructions,
@@ -169,6 +170,8 @@ pub struct Engine {
     watching: Mutex<Option<Watch>>,
     /// The bus this engine is on, if it is on one.
     bus: OnceLock<OnBus>,
+    /// Finding and running skills, if that is offered.
+    active: OnceLock<Arc<Active>>,
     /// How often each function is making content right now.
     pub(crate) making: Mutex<HashMap<String, usize>>,
     /// Functions of workers that are tools, by the tool's name.
@@ -188,6 +191,7 @@ impl Engine {
             stop: CancellationToken::new(),
             watching: Mutex::new(None),
             bus: OnceLock::new(),
+            active: OnceLock::new(),
             making: Mutex::default(),
             tools: ArcSwap::default(),
             tools_seq: watch::Sender::new(0),
@@ -302,6 +306,15 @@ impl Engine {
     /// An engine stays on the bus it was first put on.
     pub fn join(&self, bus: Arc<dyn Bus>, options: FunctionOptions) {
         let _ = self.bus.set(OnBus { bus, options });
+    }
+
+    /// Offers the tools that find and run skills, from the start on: the first word counts.
+    pub fn activate(&self, activation: Activation) {
+        let _ = self.active.set(Arc::new(Active::new(activation)));
+    }
+
+    pub(crate) fn active(&self) -> Option<&Arc<Active>> {
+        self.active.get()
     }
 
     pub(crate) fn bus(&self) -> Option<&OnBus> {

@@ -20,6 +20,7 @@
 //!
 //! Invariant: only this crate knows JSON-RPC; it knows no SQL and opens no skill file.
 
+mod activation;
 mod builder;
 pub mod client;
 mod engine;
@@ -53,6 +54,7 @@ macro_rules! embed_skill {
     };
 }
 
+pub use activation::{Activation, Runs};
 pub use builder::{Server, ServerBuilder};
 pub use engine::{Engine, Exposure, Identity, Options};
 pub use error::{Error, Result};

@@ -11,8 +11,9 @@ use repertoire_registry::{
     store::{Store, Trust},
     trust,
 };
+use repertoire_runtime::{ArtifactDispatcher, Redactor, Vault, Workspace};
 use repertoire_serve::{
-    Engine, Exposure, Options,
+    Activation, Engine, Exposure, Options, Runs,
     client::Pool,
     http::{AccessLog, Auth, HttpOptions, Listener, Names},
 };
@@ -20,12 +21,15 @@ use tokio::{runtime::Runtime, sync::Notify};
 
 use super::side::Side;
 use crate::{
-    args::{BusArgs, ExposeArgs},
+    args::{BusArgs, ExposeArgs, Offer},
     failure::Usage,
     interrupt,
     output::{Output, count},
     settings::Settings,
 };
+
+/// The most tokens of one run that a host asks for, unless the settings say otherwise.
+const RUN_TOKENS: u64 = 100_000;
 
 /// Where to listen, and who may ask.
 pub(crate) struct Listen {
@@ -221,7 +225,8 @@ fn engine(
         Exposure::All | Exposure::None => Vec::new(),
     };
     let quiet = output.quiet();
-    Ok(Engine::open(sources, options, move |registry| {
+    let activation = activation(expose, settings, output)?;
+    let engine = Engine::open(sources, options, move |registry| {
         // Writing to a string cannot fail.
         let mut words = String::new();
         if let Some(problem) = problem {
@@ -261,6 +266,46 @@ fn engine(
             Output::whisper(&words);
         }
         then(registry);
+    });
+    if let Some(activation) = activation {
+        engine.activate(activation);
+    }
+    Ok(engine)
+}
+
+/// The tools that are offered beyond reading, if any are.
+fn activation(
+    expose: &ExposeArgs,
+    settings: &Settings,
+    output: &Output,
+) -> Result<Option<Activation>> {
+    let offers = |what: Offer| expose.offer.contains(&what) || settings.offer.contains(&what);
+    let (search, run) = (offers(Offer::Search), offers(Offer::Run));
+    if !search && !run {
+        return Ok(None);
+    }
+    let providers = settings.providers();
+    let (max_tokens, max_cost) = settings.run_limits;
+    let runs = || -> Result<Runs> {
+        let model = settings.model.as_deref().filter(|id| *id != "host");
+        let vault = settings.vault.as_ref().map(|folder| Vault::open(folder));
+        Ok(Runs {
+            model: model.map(|id| providers.model(id)).transpose()?,
+            workspace: vault
+                .transpose()?
+                .map(|vault| Arc::new(vault) as Arc<dyn Workspace>),
+            dispatcher: ArtifactDispatcher::default(),
+            redactor: Redactor::with_environment(providers.secrets()),
+            max_tokens: max_tokens.or(Some(RUN_TOKENS)),
+            max_cost,
+        })
+    };
+    Ok(Some(Activation {
+        search,
+        run: run.then(runs).transpose()?,
+        embedder: search
+            .then(|| super::setup::embedder(None, settings, output))
+            .flatten(),
     }))
 }
 

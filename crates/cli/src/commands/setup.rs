@@ -209,7 +209,8 @@ pub(super) fn finder(
     patience: Duration,
     output: &Output,
 ) -> Result<Finder> {
-    let embedder = embedder(registry, settings, output);
+    let store = registry.store(Scope::Account).ok().cloned();
+    let embedder = embedder(store, settings, output);
     let mut finder = output.working("indexing skills", || {
         Finder::with(registry, snapshot, embedder)
     })?;
@@ -231,9 +232,10 @@ pub(super) fn finder(
     Ok(finder)
 }
 
-/// The model, if it is installed; one that cannot be used is warned about.
+/// The model, if it is installed; one that cannot be used is warned about. Vectors are kept in the
+/// store, else in the account's.
 pub(super) fn embedder(
-    registry: &Registry,
+    store: Option<Arc<Store>>,
     settings: &Settings,
     output: &Output,
 ) -> Option<Arc<Embedder>> {
@@ -242,9 +244,8 @@ pub(super) fn embedder(
         return None;
     }
     // Folders that are looked at without an account still have one to keep vectors in.
-    let store = registry.store(Scope::Account).cloned();
     let file = settings.account.join(repertoire_registry::trust::STORE);
-    let store = store.or_else(|_| Store::open(&file, Trust::Own)).ok();
+    let store = store.or_else(|| Store::open(&file, Trust::Own).ok());
     match Embedder::open(&folder, store) {
         Ok(embedder) => Some(Arc::new(embedder)),
         Err(error) => {

@@ -7,8 +7,10 @@ mod complete;
 pub(crate) mod cursor;
 pub(crate) mod fast;
 mod follow;
+mod host;
 mod prompts;
 mod resources;
+mod running;
 mod skills;
 mod tools;
 
@@ -42,7 +44,8 @@ use cursor::Page;
 use follow::Session;
 
 /// The tools of this server itself.
-pub(crate) const OWN_TOOLS: [&str; 2] = ["skills_list", "skill__fetch"];
+pub(crate) const OWN_TOOLS: [&str; 4] =
+    ["skills_list", "skill__fetch", running::SEARCH, running::RUN];
 /// The extension that says a server serves skills.
 pub const EXTENSION: &str = "io.modelcontextprotocol/skills";
 /// How long a handshake waits for an index that is nearly there.
@@ -404,11 +407,12 @@ impl ServerHandler for Handlers {
     async fn call_tool(
         &self,
         request: CallToolRequestParams,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         self.answer("tools/call", async |registry| {
             let arguments = request.arguments.unwrap_or_default();
-            let result = tools::call(&self.engine, registry, &request.name, &arguments).await?;
+            let name = &request.name;
+            let result = tools::call(&self.engine, registry, name, &arguments, &context).await?;
             Ok(result.into())
         })
         .await

@@ -13,14 +13,16 @@ use repertoire_core::{
 };
 use repertoire_registry::Registry;
 use rmcp::{
-    ErrorData,
+    ErrorData, RoleServer,
     model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations},
+    service::RequestContext,
 };
 use serde_json::{Value, json};
 
 use super::{
     cursor::{Cursor, page},
     resources::content,
+    running,
 };
 use crate::{
     engine::{Engine, FunctionTool, Options},
@@ -74,7 +76,7 @@ pub(super) fn all() -> &'static [Tool] {
 
 /// Every tool: ours, then the functions of workers.
 pub(super) fn list_tools(engine: &Engine) -> Vec<Tool> {
-    let ours = all().iter().cloned();
+    let ours = all().iter().cloned().chain(running::tools(engine));
     let tools = engine.tools();
     let theirs = tools
         .iter()
@@ -84,7 +86,8 @@ pub(super) fn list_tools(engine: &Engine) -> Vec<Tool> {
 
 /// One tool by its name.
 pub(super) fn find(engine: &Engine, name: &str) -> Option<Tool> {
-    let ours = all().iter().find(|tool| tool.name == name).cloned();
+    let ours = all().iter().cloned().chain(running::tools(engine));
+    let ours = ours.into_iter().find(|tool| tool.name == name);
     ours.or_else(|| {
         let tools = engine.tools();
         tools.get(name).map(|function| of_function(name, function))
@@ -158,7 +161,11 @@ pub(super) async fn call(
     registry: &Arc<Registry>,
     name: &str,
     arguments: &JsonObject,
+    context: &RequestContext<RoleServer>,
 ) -> Result<CallToolResult, ErrorData> {
+    if let Some(result) = running::call(engine, registry, name, arguments, context).await {
+        return Ok(result);
+    }
     let outcome = match name {
         "skills_list" => list(registry, &engine.options, arguments),
         "skill__fetch" => fetch(engine, registry, arguments).await,

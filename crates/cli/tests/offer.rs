@@ -1,0 +1,223 @@
+//! The tools that find and run skills: off unless offered, and what they do.
+
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test"
+)]
+
+#[path = "../../runtime/tests/common/fake.rs"]
+mod fake;
+mod wire;
+
+use std::{fs, path::Path, process::Command, time::Duration};
+
+use fake::{Fake, Says};
+use serde_json::{Value, json};
+use wire::{Era, Piped};
+
+fn home(config: &str) -> tempfile::TempDir {
+    let home = tempfile::tempdir().unwrap();
+    fs::write(home.path().join("config.toml"), config).unwrap();
+    let skill = json!({
+        "name": "Colour Picker", "description": "Names the colour that suits a mood.",
+        "trigger_phrases": ["which colour"],
+        "artifacts": [
+            {"kind": "description", "name": "Overview", "content": "Picks a colour."},
+            {"kind": "prompt_template", "name": "Pick", "ordinal": 1,
+             "content": "A colour for {{ mood }}? {{ message }}",
+             "metadata": {"assertions": [{"type": "pattern", "check": "regex_match",
+                                          "pattern": "red|green|blue"}]}},
+        ],
+    });
+    fs::write(home.path().join("skill.json"), skill.to_string()).unwrap();
+    let imported = repertoire(home.path(), &["import", "skill.json"]);
+    assert!(imported.status.success());
+    home
+}
+
+fn repertoire(home: &Path, args: &[&str]) -> std::process::Output {
+    Command::new(wire::BIN)
+        .args(args)
+        .env("REPERTOIRE_HOME", home)
+        .env("REPERTOIRE_NO_SYSTEM_SKILLS", "1")
+        .current_dir(home)
+        .output()
+        .unwrap()
+}
+
+fn tools(server: &mut Piped) -> Vec<String> {
+    let listed = server.ask("tools/list", json!({}));
+    let tools = listed["result"]["tools"].as_array().unwrap();
+    let name = |tool: &Value| tool["name"].as_str().unwrap().to_owned();
+    tools.iter().map(name).collect()
+}
+
+fn call(server: &mut Piped, name: &str, arguments: &Value) -> Value {
+    let params = json!({"name": name, "arguments": arguments});
+    server.ask("tools/call", params)["result"].clone()
+}
+
+#[test]
+fn nothing_is_offered_unless_somebody_says_so() {
+    let home = home("");
+    for era in [Era::Legacy, Era::Modern] {
+        let mut server = Piped::start(home.path(), &[], era);
+        assert_eq!(tools(&mut server), ["skills_list", "skill__fetch"]);
+        let params = json!({"name": "skill_run", "arguments": {"skill": "colour-picker"}});
+        let refused = server.ask("tools/call", params);
+        assert!(
+            refused["error"]["message"]
+                .as_str()
+                .unwrap()
+                .contains("not found")
+        );
+        let mut server = Piped::start(home.path(), &["--offer", "search"], era);
+        assert_eq!(tools(&mut server)[2..], ["skills_search"]);
+    }
+}
+
+#[test]
+fn skills_are_found_and_a_change_is_found_at_once() {
+    let home = home("offer = [\"search\"]\n");
+    let mut server = Piped::start(home.path(), &[], Era::Modern);
+    let ask = |server: &mut Piped, message: &str| {
+        let found = call(server, "skills_search", &json!({"message": message}));
+        found["structuredContent"]["skills"].clone()
+    };
+    let found = ask(&mut server, "which colour for tonight?");
+    assert_eq!(found[0]["id"], "colour-picker", "{found}");
+    assert_eq!(ask(&mut server, "a joke about penguins"), json!([]));
+    let none = call(
+        &mut server,
+        "skills_search",
+        &json!({"message": "penguins"}),
+    );
+    assert_eq!(none["content"][0]["text"], "No skill fits.");
+    for (wrong, words) in [
+        (json!({}), "`message` must be given"),
+        (json!({"message": 7}), "must be a string"),
+        (json!({"message": "x", "limit": 0}), "from 1 to 20"),
+    ] {
+        let refused = call(&mut server, "skills_search", &wrong);
+        assert_eq!(refused["isError"], true);
+        assert!(refused.to_string().contains(words), "{refused}");
+    }
+    // Another process adds one.
+    let folder = home.path().join("penguin-facts");
+    fs::create_dir(&folder).unwrap();
+    let text = "---\nname: penguin-facts\ndescription: Tells facts about penguins.\n---\n# Facts\n";
+    fs::write(folder.join("SKILL.md"), text).unwrap();
+    let added = repertoire(home.path(), &["add", folder.to_str().unwrap()]);
+    assert!(added.status.success());
+    let start = std::time::Instant::now();
+    loop {
+        let found = ask(&mut server, "some facts about penguins");
+        if found[0]["id"] == "penguin-facts" {
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "{found}");
+    }
+}
+
+#[test]
+fn a_skill_runs_with_the_servers_model_and_leaves_its_trace() {
+    let answer = json!({
+        "id": "x", "object": "chat.completion", "model": "m",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "blue"},
+                     "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 40, "completion_tokens": 2, "total_tokens": 42},
+    });
+    let fake = Fake::start(vec![Says::Json(200, answer.to_string())]);
+    let home = home(&format!(
+        "offer = [\"run\"]\nmodel = \"there/m\"\n[providers.there]\nkind = \"openai\"\n\
+         base_url = \"{}/v1\"\n",
+        fake.url
+    ));
+    let mut server = Piped::start(home.path(), &[], Era::Modern);
+    let arguments = json!({"skill": "colour-picker", "message": "Now", "params": {"mood": "dusk"}});
+    let done = call(&mut server, "skill_run", &arguments);
+    assert_eq!(done["content"][0]["text"], "blue", "{done}");
+    let about = &done["structuredContent"];
+    assert_eq!(about["usage"]["input_tokens"], 40);
+    assert_eq!(about["artifacts"][1]["assertions_passed"], 1);
+    let prompt = &fake.asked()[0].body["messages"][1]["content"];
+    assert_eq!(prompt, "A colour for dusk? Now");
+    let listed = repertoire(home.path(), &["trace", "list", "--json"]);
+    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(listed["traces"].as_array().unwrap().len(), 2, "{listed}");
+    for (wrong, words) in [
+        (json!({}), "`skill` must be given"),
+        (json!({"skill": "nobody"}), "not found"),
+        (json!({"skill": "colour-picker"}), "`mood` is not defined"),
+        (
+            json!({"skill": "colour-picker", "artifacts": ["No"]}),
+            "none of that name",
+        ),
+        (
+            json!({"skill": "colour-picker", "params": []}),
+            "must be an object",
+        ),
+    ] {
+        let refused = call(&mut server, "skill_run", &wrong);
+        assert_eq!(refused["isError"], true, "{refused}");
+        assert!(refused.to_string().contains(words), "{refused}");
+    }
+}
+
+#[test]
+fn without_a_model_of_its_own_the_server_asks_the_hosts() {
+    let home = home("offer = [\"run\"]\n");
+    let mut server = Piped::start(home.path(), &[], Era::Legacy);
+    let arguments = json!({"skill": "colour-picker", "message": "Now", "params": {"mood": "dusk"}});
+    let run = json!({"jsonrpc": "2.0", "id": 50, "method": "tools/call",
+                     "params": {"name": "skill_run", "arguments": arguments}});
+    let patience = Duration::from_secs(20);
+    let next = |server: &Piped, wanted: &dyn Fn(&Value) -> bool| loop {
+        let line = server
+            .line(patience)
+            .unwrap_or_else(|| panic!("{}", server.said()));
+        if wanted(&line) {
+            return line;
+        }
+    };
+    server.send(run.to_string().as_bytes());
+    let question = next(&server, &|line| line["method"] == "sampling/createMessage");
+    let asked = &question["params"];
+    assert_eq!(
+        asked["messages"][0]["content"]["text"],
+        "A colour for dusk? Now"
+    );
+    assert_eq!(asked["systemPrompt"], "Picks a colour.");
+    let answer = json!({"jsonrpc": "2.0", "id": question["id"], "result": {
+        "role": "assistant", "content": {"type": "text", "text": "green"}, "model": "theirs",
+        "stopReason": "endTurn"}});
+    server.send(answer.to_string().as_bytes());
+    let done = next(&server, &|line| {
+        line["id"] == 50 && line.get("method").is_none()
+    });
+    assert_eq!(done["result"]["content"][0]["text"], "green", "{done}");
+    let listed = repertoire(home.path(), &["trace", "list", "--json"]);
+    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert!(listed.to_string().contains("host/theirs"), "{listed}");
+    // A person may say no.
+    server.send(run.to_string().replace("50", "51").as_bytes());
+    let question = next(&server, &|line| line["method"] == "sampling/createMessage");
+    let refusal = json!({"jsonrpc": "2.0", "id": question["id"],
+                         "error": {"code": -1, "message": "the user said no"}});
+    server.send(refusal.to_string().as_bytes());
+    let refused = next(&server, &|line| {
+        line["id"] == 51 && line.get("method").is_none()
+    });
+    assert_eq!(refused["result"]["isError"], true, "{refused}");
+    assert!(
+        refused.to_string().contains("the user said no"),
+        "{refused}"
+    );
+    // Where there is no way back to the host, that is said.
+    let mut server = Piped::start(home.path(), &[], Era::Modern);
+    let none = call(&mut server, "skill_run", &json!({"skill": "colour-picker"}));
+    assert!(none.to_string().contains("no model to ask"), "{none}");
+}
