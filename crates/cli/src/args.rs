@@ -9,8 +9,8 @@ use repertoire_core::SkillId;
 use repertoire_registry::{Origin, Reference, remote::Label};
 
 pub(crate) use running::{
-    ArtifactCommand, AskArgs, EvalArgs, Format, ModelArgs, NewArtifact, Param, RunArgs, SearchArgs,
-    SetupCommand, TraceCommand, Which,
+    ArtifactCommand, AskArgs, CatalogueArgs, EvalArgs, Format, ModelArgs, NewArtifact, Param,
+    RunArgs, SearchArgs, SetupCommand, TraceCommand, Which,
 };
 
 const EXIT_CODES: &str = "\
@@ -243,6 +243,12 @@ pub(crate) enum Command {
                             repertoire search --all --json which commit broke the build"
     )]
     Search(SearchArgs),
+    /// Print what to tell a model of the skills there are, within a budget of tokens
+    #[command(
+        after_help = "Examples:\n  repertoire catalogue --tokens 800\n  repertoire catalogue \
+                            --for \"my tests are flaky\" --json"
+    )]
+    Catalogue(CatalogueArgs),
     /// Install what is too large to ship: embeddings, which find skills by what a message means
     #[command(
         after_help = "Examples:\n  repertoire setup\n  repertoire setup embeddings\n  \
@@ -257,7 +263,9 @@ pub(crate) enum Command {
         after_help = "The file is YAML: `skills` (a folder; else the catalogue), `goals`, \
                             `goals_with_meaning`,\nand `activations`, a list of `message`, \
                             `expect` (an id, or none) and `near`\n(the skill that is only \
-                            nearly meant). Exit code 1 if a goal is missed.\n\nExamples:\n  repertoire \
+                            nearly meant). `outputs` is a list of `skill`,\n`message`, `params` and \
+                            `expect` (assertions as in a package): each is run with the\nskill \
+                            and put to the model without. Exit code 1 if a goal is missed.\n\nExamples:\n  repertoire \
                             eval corpus/activation/eval.yaml --misses"
     )]
     Eval(EvalArgs),

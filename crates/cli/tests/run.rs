@@ -516,3 +516,172 @@ fn what_ships_is_forked_and_its_artifacts_are_changed_in_the_workspace_alone() {
     let listed = run(bare.path(), &["--no-system-skills", "list"]);
     assert!(!text(&listed.stdout).contains("consistency-checker"));
 }
+
+#[test]
+fn both_phases_find_decide_fill_run_and_say_why() {
+    let decision = json!({
+        "decision": "activate", "skill": "consistency-checker", "artifacts": ["DSPy Checker"],
+        "text": "", "reason": "it looks for contradictions",
+    });
+    let fake = Fake::start(vec![
+        answer(&decision.to_string()),
+        answer(r#"{"entity_name": "Mira"}"#),
+        answer(FOUND),
+        answer("yes"),
+    ]);
+    let home = home(&fake);
+    let message = "Are there any contradictions about Mira?";
+    let done = run(home.path(), &["ask", message]);
+    let (said, why) = (text(&done.stdout), text(&done.stderr));
+    assert!(done.status.success(), "{why}");
+    assert!(said.contains("one pair of eyes"), "{said}");
+    for words in [
+        "says \"are there any contradictions\"",
+        "activate consistency-checker with DSPy Checker",
+        "it looks for contradictions",
+        "Check Prompt stood in for it",
+        "repertoire trace list --session",
+    ] {
+        assert!(why.contains(words), "{words}: {why}");
+    }
+    let asked = fake.asked();
+    let decided = asked[0].body["messages"].to_string();
+    assert!(decided.contains("consistency-checker"), "{decided}");
+    let prompt = asked[2].body["messages"][1]["content"].as_str().unwrap();
+    assert!(
+        prompt.contains("\"Mira\"") && prompt.contains("green eyes"),
+        "{prompt}"
+    );
+    let rows = json_of(&run(home.path(), &["trace", "list", "--json"]));
+    assert!(!rows["traces"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn a_decision_can_be_to_answer_to_look_up_or_to_ask_back() {
+    let decide = |decision: &str, words: &str| {
+        let reason = "so";
+        answer(
+            &json!({"decision": decision, "skill": "", "artifacts": [], "text": words,
+                    "reason": reason})
+            .to_string(),
+        )
+    };
+    let fake = Fake::start(vec![
+        decide("respond", ""),
+        answer("Penguins cannot fly."),
+        decide("research", "Mira eyes"),
+        answer("Green, says [[Mira Oskarsdottir]]."),
+        decide("clarify", "Which page do you mean?"),
+        decide("respond", ""),
+    ]);
+    let home = home(&fake);
+    let ask = |args: &[&str]| {
+        let done = run(home.path(), &[&["ask"], args].concat());
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        done
+    };
+    let respond = ask(&["do penguins fly?"]);
+    assert_eq!(text(&respond.stdout), "Penguins cannot fly.\n");
+    assert!(text(&respond.stderr).contains("nothing fits"));
+    let research = ask(&["what colour are the eyes of Mira?"]);
+    assert!(text(&research.stdout).contains("Green"));
+    let asked = fake.asked();
+    let pages = asked[3].body["messages"].to_string();
+    assert!(pages.contains("green eyes"), "{pages}");
+    let clarify = ask(&["check it"]);
+    assert_eq!(text(&clarify.stdout), "Which page do you mean?\n");
+    let only = json_of(&ask(&["hello", "--decide-only", "--json"]));
+    assert_eq!(only["decided"]["decision"], "respond");
+    let rows = json_of(&run(home.path(), &["trace", "list", "--json"]));
+    assert_eq!(rows["traces"], json!([]), "nothing was executed");
+    let bare = tempfile::tempdir().unwrap();
+    let none = run(bare.path(), &["ask", "hello"]);
+    assert_eq!(none.status.code(), Some(2), "{}", text(&none.stderr));
+    assert!(text(&none.stderr).contains("--model PROVIDER/MODEL"));
+}
+
+#[test]
+fn outputs_are_measured_with_a_skill_and_without() {
+    let fake = Fake::start(vec![
+        answer(FOUND),
+        answer("yes"),
+        answer("I do not know your notes."),
+        answer("[]"),
+        answer("[]"),
+    ]);
+    let home = home(&fake);
+    let file = home.path().join("outputs.yaml");
+    let written = "outputs:\n  - skill: consistency-checker\n    message: Check Mira\n    \
+                   params: {entity_name: Mira}\n    expect:\n      - {type: structural, check: \
+                   json_schema, schema: {required: [contradictions]}}\n";
+    fs::write(&file, written).unwrap();
+    let done = run(home.path(), &["eval", "outputs.yaml", "--json"]);
+    assert!(
+        done.status.success(),
+        "{} {}",
+        text(&done.stdout),
+        text(&done.stderr)
+    );
+    let case = &json_of(&done)["outputs"][0];
+    assert_eq!(
+        (&case["with"]["passed"], &case["without"]["passed"]),
+        (&json!(1), &json!(0))
+    );
+    assert!(
+        case["with"]["usage"]["input_tokens"].as_u64()
+            > case["without"]["usage"]["input_tokens"].as_u64()
+    );
+    assert!(case["without"]["usage"]["cost"].as_f64().unwrap() > 0.0);
+    // What is not as expected is told with the exit code.
+    let missed = run(home.path(), &["eval", "outputs.yaml"]);
+    assert_eq!(missed.status.code(), Some(1));
+    assert!(
+        text(&missed.stdout).contains("MISSED"),
+        "{}",
+        text(&missed.stdout)
+    );
+    // What makes no sense is refused before anybody is asked.
+    let before = fake.asked().len();
+    fs::write(
+        &file,
+        written.replace("json_schema, schema", "psychic, schema"),
+    )
+    .unwrap();
+    let wrong = run(home.path(), &["eval", "outputs.yaml"]);
+    assert!(!wrong.status.success());
+    assert_eq!(fake.asked().len(), before);
+}
+
+#[test]
+fn the_catalogue_fits_its_budget_and_says_what_was_cut() {
+    let home = tempfile::tempdir().unwrap();
+    let skills = examples().join("../corpus/activation/skills");
+    let from = ["--from", skills.to_str().unwrap(), "catalogue"];
+    let at = |args: &[&str]| json_of(&run(home.path(), &[&from, args, &["--json"]].concat()));
+    let whole = at(&["--tokens", "20000"]);
+    assert_eq!(whole["whole"].as_array().unwrap().len(), 220);
+    assert_eq!(whole["cut"], json!([]));
+    let some = at(&["--tokens", "3000"]);
+    assert!(
+        some["tokens"].as_u64().unwrap() <= 3000,
+        "{}",
+        some["tokens"]
+    );
+    assert!(!some["shortened"].as_array().unwrap().is_empty());
+    let few = at(&["--tokens", "100"]);
+    let cut = few["cut"].as_array().unwrap().len();
+    let text_of = few["text"].as_str().unwrap();
+    assert!(
+        text_of.ends_with(&format!("… and {cut} more\n")),
+        "{text_of}"
+    );
+    assert!(few["tokens"].as_u64().unwrap() <= 100);
+    let fitting = at(&["--for", "which commit broke the build"]);
+    assert!(fitting["whole"].as_array().unwrap().len() < 100);
+    let people = run(home.path(), &[&from[..], &["--tokens", "100"]].concat());
+    assert!(
+        text(&people.stderr).contains("cut"),
+        "{}",
+        text(&people.stderr)
+    );
+}

@@ -56,7 +56,7 @@ impl Vector {
     pub fn cosine(&self, other: &Self) -> f32 {
         let mut sum = 0_i32;
         for (a, b) in self.steps.iter().zip(other.steps.iter()) {
-            sum += i32::from(i16::from(*a) * i16::from(*b));
+            sum += i32::from(*a) * i32::from(*b);
         }
         #[allow(clippy::cast_precision_loss, reason = "a few digits are enough")]
         let sum = sum as f32;

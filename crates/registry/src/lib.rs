@@ -20,6 +20,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod brief;
 mod catalogue;
 mod error;
 pub mod folder;
@@ -36,6 +37,7 @@ pub mod store;
 pub mod trust;
 mod watch;
 
+pub use brief::{Brief, brief};
 pub use catalogue::{Entry, Event, Kind, Lagged, Op, PromptEntry, Snapshot};
 pub use error::{Error, Result};
 pub use head::{Head, PackageHead, Registered, Text};

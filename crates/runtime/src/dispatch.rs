@@ -260,6 +260,40 @@ impl ArtifactDispatcher {
             .is_some_and(|handler| handler.is_available())
     }
 
+    /// What is executed for an artifact: itself, or what stands in for it; nothing, if nothing can.
+    pub fn executed<'a>(
+        &self,
+        skill: &'a dyn SkillSource,
+        info: &'a ArtifactInfo,
+        family: &str,
+    ) -> Option<&'a ArtifactInfo> {
+        match self.stand_in(skill, info, family) {
+            StandIn::NotNeeded => Some(info),
+            StandIn::By(other) => Some(other),
+            StandIn::Unnamed | StandIn::Missing(_) => None,
+        }
+    }
+
+    /// A module whose sidecar is not there is stood in for by the prompt template it names.
+    fn stand_in<'a>(
+        &self,
+        skill: &'a dyn SkillSource,
+        info: &'a ArtifactInfo,
+        family: &str,
+    ) -> StandIn<'a> {
+        if info.artifact.kind != ArtifactKind::DspyModule || self.runs(info.artifact.kind) {
+            return StandIn::NotNeeded;
+        }
+        let Some(name) = info.artifact.fallback() else {
+            return StandIn::Unnamed;
+        };
+        let variants = skill.outline().artifacts.iter().filter(|other| {
+            other.artifact.kind == ArtifactKind::PromptTemplate && other.artifact.name == name
+        });
+        let variants: Vec<&ArtifactInfo> = variants.collect();
+        choose(&variants, family).map_or(StandIn::Missing(name), StandIn::By)
+    }
+
     /// Loads an artifact and runs it; a DSPy module without its sidecar is stood in for.
     pub async fn dispatch(
         &self,
@@ -267,30 +301,34 @@ impl ArtifactDispatcher {
         info: &ArtifactInfo,
         context: &mut ExecutionContext,
     ) -> Executed {
-        let stands_in =
-            info.artifact.kind == ArtifactKind::DspyModule && !self.runs(info.artifact.kind);
-        if !stands_in {
-            return self.execute(skill, info, None, context).await;
-        }
-        let Some(name) = info.artifact.fallback() else {
-            let error = Error::NeedsSidecar(info.artifact.name.clone());
-            return refuse(skill, info, context, error);
+        let name = match self.stand_in(skill, info, &context.family()) {
+            StandIn::NotNeeded => return self.execute(skill, info, None, context).await,
+            StandIn::By(other) => {
+                let stood_in = Some(info.artifact.name.as_str());
+                return self.execute(skill, other, stood_in, context).await;
+            }
+            StandIn::Unnamed => {
+                let error = Error::NeedsSidecar(info.artifact.name.clone());
+                return refuse(skill, info, context, error);
+            }
+            StandIn::Missing(name) => name,
         };
-        let variants = skill.outline().artifacts.iter().filter(|other| {
-            other.artifact.kind == ArtifactKind::PromptTemplate && other.artifact.name == name
-        });
-        let variants: Vec<&ArtifactInfo> = variants.collect();
-        let family = context.family();
-        if let Some(other) = choose(&variants, &family) {
-            let stood_in = Some(info.artifact.name.as_str());
-            return self.execute(skill, other, stood_in, context).await;
-        }
         let error = Error::Artifact {
             artifact: info.artifact.name.clone(),
             reason: format!("its fallback {name:?} is not there"),
         };
         refuse(skill, info, context, error)
     }
+}
+
+/// Who is executed in place of an artifact.
+enum StandIn<'a> {
+    NotNeeded,
+    By(&'a ArtifactInfo),
+    /// It names nobody.
+    Unnamed,
+    /// It names somebody who is not there.
+    Missing(&'a str),
 }
 
 /// An execution that ends before it has begun.

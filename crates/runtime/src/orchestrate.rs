@@ -12,12 +12,12 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     assertion::json_of,
-    dispatch::{ArtifactInfo, SkillSource},
+    dispatch::{ArtifactDispatcher, ArtifactInfo, SkillSource},
     error::{Error, Result},
     model::{Ask, Model, Turn, Usage},
     run::Plan,
     template::PromptEngine,
-    variant::choose,
+    variant::{choose, family_of},
     workspace::Workspace,
 };
 
@@ -97,10 +97,7 @@ pub async fn decide(
     candidates: &[Candidate<'_>],
 ) -> Result<Decided> {
     let mut ask = Ask::new(String::new());
-    ask.system = Some(instructions(
-        candidates,
-        &crate::variant::family_of(model.id()),
-    )?);
+    ask.system = Some(instructions(candidates, &family_of(model.id()))?);
     ask.turns = history.to_vec();
     ask.turns.push(Turn::user(format!(
         "Decide what to do about this message, and answer with the JSON object only.\n\n{message}"
@@ -290,14 +287,19 @@ fn understand(
 pub async fn fill(
     model: &Arc<dyn Model>,
     skill: &dyn SkillSource,
+    dispatcher: &ArtifactDispatcher,
     plan: &Plan,
     message: &str,
     engine: &PromptEngine,
     values: &mut Map<String, Value>,
 ) -> Result<Usage> {
     // What comes after a first step may use what that gives, under any name.
-    let mut first = plan.steps.iter();
-    let first = first.find(|info| info.artifact.kind == ArtifactKind::PromptTemplate);
+    let family = family_of(model.id());
+    let mut executed = plan
+        .steps
+        .iter()
+        .filter_map(|info| dispatcher.executed(skill, info, &family));
+    let first = executed.find(|info| info.artifact.kind == ArtifactKind::PromptTemplate);
     let Some(first) = first else {
         return Ok(Usage::default());
     };

@@ -106,6 +106,7 @@ async fn only_descriptions_are_loaded_to_decide_and_then_only_what_was_chosen() 
     fill(
         &model,
         &checker,
+        &dispatcher,
         &steps,
         "Is Mira consistent?",
         &engine,
@@ -172,16 +173,32 @@ async fn only_what_is_missing_is_taken_from_the_message() {
     let (scripted, asked) = model(&[r#"{"entity": "", "other": "x"}"#]);
     let mut values: Map<String, Value> = Map::new();
     let engine = PromptEngine::new();
-    fill(&asked, &checker, &steps, "hm", &engine, &mut values)
-        .await
-        .unwrap();
+    fill(
+        &asked,
+        &checker,
+        &dispatcher,
+        &steps,
+        "hm",
+        &engine,
+        &mut values,
+    )
+    .await
+    .unwrap();
     assert!(values.is_empty(), "{values:?}");
     assert_eq!(scripted.asked.lock().unwrap().len(), 1);
     let (_, nobody) = model(&[]);
     values.insert("entity".to_owned(), json!("given"));
-    fill(&nobody, &checker, &steps, "hm", &engine, &mut values)
-        .await
-        .unwrap();
+    fill(
+        &nobody,
+        &checker,
+        &dispatcher,
+        &steps,
+        "hm",
+        &engine,
+        &mut values,
+    )
+    .await
+    .unwrap();
     assert_eq!(values["entity"], "given");
 }
 

@@ -194,6 +194,18 @@ pub(crate) struct EvalArgs {
     /// Show each message that found something else
     #[arg(long)]
     pub(crate) misses: bool,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CatalogueArgs {
+    /// About how many tokens the text may have
+    #[arg(long, value_name = "NUMBER", default_value_t = 2000)]
+    pub(crate) tokens: usize,
+    /// Only the skills that fit this message, best first
+    #[arg(long = "for", value_name = "MESSAGE")]
+    pub(crate) message: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -47,10 +47,7 @@ pub(crate) fn ask(args: &AskArgs, settings: &Settings, output: &Output) -> Resul
             Err(error) => output.warn(terminal_safe(&error.to_string())),
         }
     }
-    let Some(model) = context.model.clone() else {
-        let none = "a decision takes a model, and none was named".to_owned();
-        return Err(RunError::Model(none).into());
-    };
+    let model = run::model_of(&context)?;
     let live = run::listen(&mut context, output);
     let dispatcher = ArtifactDispatcher::default();
     let runtime = runtime()?;
@@ -87,7 +84,8 @@ pub(crate) fn ask(args: &AskArgs, settings: &Settings, output: &Output) -> Resul
                 let steps = plan(chosen, &dispatcher, &context.family(), artifacts)?;
                 let engine = context.engine.clone();
                 let values = &mut context.values;
-                let filled = fill(&model, chosen, &steps, &message, &engine, values).await?;
+                let by = &dispatcher;
+                let filled = fill(&model, chosen, by, &steps, &message, &engine, values).await?;
                 let done =
                     run::carried_out(&registry, chosen, &dispatcher, &steps, &mut context, output);
                 Ok((done.await, filled))
@@ -138,9 +136,7 @@ fn explain(decided: &Decided, output: &Output) {
 
 /// Asks the model without a skill; nothing is executed, so nothing is traced.
 async fn answer(context: &ExecutionContext, mut ask: Ask) -> Result<(Report, Usage)> {
-    let Some(model) = &context.model else {
-        return Err(RunError::Model("none was named".to_owned()).into());
-    };
+    let model = run::model_of(context)?;
     ask.max_tokens = context.max_tokens;
     let reply = tokio::select! {
         reply = model.ask(&ask, context.listener.as_ref()) => reply?,

@@ -1,6 +1,7 @@
 //! `eval`: how well messages find the skills they mean, and how well skills do their work.
 
 mod activation;
+mod outputs;
 
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
@@ -10,7 +11,10 @@ use repertoire_registry::{Registry, Settings as Sources};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use self::activation::{Activated, Activation, Goals};
+use self::{
+    activation::{Activated, Activation, Goals},
+    outputs::{Case, Outputs},
+};
 use super::{open, setup::finder};
 use crate::{
     args::EvalArgs,
@@ -32,6 +36,8 @@ struct File {
     goals_with_meaning: Goals,
     #[serde(default)]
     activations: Vec<Activation>,
+    #[serde(default)]
+    outputs: Vec<Case>,
 }
 
 pub(crate) fn run(args: &EvalArgs, settings: &Settings, output: &Output) -> Result<ExitCode> {
@@ -45,11 +51,16 @@ pub(crate) fn run(args: &EvalArgs, settings: &Settings, output: &Output) -> Resu
     let snapshot = registry.snapshot();
     let expected = file.activations.iter().map(|one| &one.expect);
     let near = file.activations.iter().filter_map(|one| one.near.as_ref());
-    for id in expected.filter(|id| *id != "none").chain(near) {
+    let run = file.outputs.iter().map(|case| &case.skill);
+    for id in expected.filter(|id| *id != "none").chain(near).chain(run) {
         let known = id.parse().ok().and_then(|id| snapshot.get(&id));
         if known.is_none() {
             return Err(wrong(format!("names the skill {id:?}, which is not there")).into());
         }
+    }
+    // What is expected has to make sense before anybody is asked.
+    for case in &file.outputs {
+        case.assertions()?;
     }
     // Figures of half an index would say nothing.
     let finder = finder(&registry, &snapshot, settings, Duration::MAX, output)?;
@@ -59,15 +70,20 @@ pub(crate) fn run(args: &EvalArgs, settings: &Settings, output: &Output) -> Resu
         &file.goals,
         &file.goals_with_meaning,
     )?;
+    let outputs = Outputs::measure(&registry, &file.outputs, &args.model, settings)?;
     if output.json {
-        output.print_json(&json!({"activations": activated.to_json()}))?;
+        let (activations, outputs) = (activated.to_json(), outputs.to_json());
+        output.print_json(&json!({"activations": activations, "outputs": outputs}))?;
     } else {
-        activated.print(args.misses, output)?;
-        if !finder.understands() {
+        if !file.activations.is_empty() {
+            activated.print(args.misses, output)?;
+        }
+        outputs.print(output)?;
+        if !finder.understands() && !file.activations.is_empty() {
             output.note("by words alone: `repertoire setup embeddings` adds what messages mean");
         }
     }
-    Ok(if activated.is_missed() {
+    Ok(if activated.is_missed() || outputs.is_missed() {
         ExitCode::from(PROBLEMS)
     } else {
         ExitCode::SUCCESS

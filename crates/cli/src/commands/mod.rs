@@ -5,6 +5,7 @@ mod artifact;
 mod ask;
 mod bus;
 mod cat;
+mod catalogue;
 mod doctor;
 mod eval;
 mod fix;
@@ -138,6 +139,7 @@ fn run_with(command: Command, settings: &Settings, output: &Output) -> Result<Ex
         Command::Fork { skill } => artifact::fork(&skill, settings, output),
         Command::Artifact { command } => artifact::run(&command, settings, output),
         Command::Ask(args) => ask::ask(&args, settings, output),
+        Command::Catalogue(args) => catalogue::run(&args, settings, output),
         Command::Setup { command } => setup::run(command, settings, output),
         Command::Eval(args) => eval::run(&args, settings, output),
         Command::Run(args) => run::run(&args, settings, output),

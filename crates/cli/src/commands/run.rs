@@ -11,7 +11,7 @@ use repertoire_core::{ArtifactKind, text::terminal_safe};
 use repertoire_registry::{Entry, Error, Reference, Registry};
 use repertoire_runtime::{
     ArtifactDispatcher, Budget, Error as RunError, ExecutionContext, ExecutionRecord, Metered,
-    PromptEngine, Redactor, SkillSource, Usage, Vault,
+    Model, PromptEngine, Redactor, SkillSource, Usage, Vault,
     run::{Plan, Report, plan, run as carry_out},
 };
 use repertoire_serve::runs::{Runnable, trace_of};
@@ -142,6 +142,12 @@ pub(super) fn context(
         context.engine = PromptEngine::over(Arc::new(Vault::open(folder)?));
     }
     Ok(context)
+}
+
+/// The model of a run that cannot do without.
+pub(super) fn model_of(context: &ExecutionContext) -> Result<Arc<dyn Model>> {
+    let none = || RunError::Model("a model is asked, and none was named".to_owned());
+    Ok(context.model.clone().ok_or_else(none)?)
 }
 
 fn values(params: &[(String, Param)]) -> Result<Map<String, Value>> {

@@ -20,6 +20,8 @@ const DESCRIPTION: f32 = 0.5;
 const BODY_TOKENS: usize = 128;
 /// A document with fewer bytes says no more than the description.
 const SHORT: usize = 200;
+/// How many vectors one thread compares at least.
+const PART: usize = 4096;
 /// How many of the nearest are looked at.
 const NEAREST: usize = 100;
 
@@ -212,7 +214,8 @@ impl Meaning {
         others: impl Iterator<Item = &'a SkillId>,
     ) -> HashMap<SkillId, f64> {
         let message = self.embedder.model.embed(message);
-        let cosines: Vec<f32> = self.vectors.iter().map(|v| v.cosine(&message)).collect();
+        let each = self.vectors.par_iter().with_min_len(PART);
+        let cosines: Vec<f32> = each.map(|vector| vector.cosine(&message)).collect();
         let mut order: Vec<usize> = (0..cosines.len()).collect();
         if order.len() > NEAREST {
             let by_cosine = |a: &usize, b: &usize| cosines[*b].total_cmp(&cosines[*a]);
