@@ -16,7 +16,7 @@ const SKILLS: usize = 100_000;
 /// So many are different in more than their names; the rest repeats them.
 const TEXTS: usize = 2_000;
 const QUERIES: usize = 500;
-const UPDATES: usize = 200;
+const UPDATES: usize = 2_000;
 const SEED: u64 = 2640;
 
 /// Sentences that people wrote about skills, to make others from.
@@ -101,16 +101,17 @@ pub(crate) fn run(model: &Path) -> Result<()> {
     changes(&registry, &mut lexical, "one change, by words")?;
     drop(lexical);
 
+    let before = memory("VmRSS");
     let embedder = Arc::new(Embedder::open(
         model,
         registry.store(Scope::Account).ok().cloned(),
     )?);
-    let before = memory("VmRSS");
+    let model = memory("VmRSS").saturating_sub(before) / 1024;
     let mut fused = Finder::with(&registry, &snapshot, Some(embedder))?;
     eprintln!("reading {TEXTS} texts, for {SKILLS} skills");
     let (read, done) = time(|| read_all(&mut fused, &registry, &snapshot));
     done?;
-    let vectors = memory("VmRSS").saturating_sub(before) / 1024;
+    let vectors = SKILLS * size_of::<repertoire_embed::Vector>() / (1024 * 1024);
     let by_meaning = measure(&messages, |message| fused.find(message, 5).map(drop))?;
     row(
         "by words and meaning",
@@ -119,8 +120,8 @@ pub(crate) fn run(model: &Path) -> Result<()> {
     );
     changes(&registry, &mut fused, "one change, by words and meaning")?;
     println!(
-        "\nIndex of {SKILLS} skills: built in {:.1} s, {index} MiB; with the model and vectors \
-         {vectors} MiB. One text read in {} on {} cores.",
+        "\nIndex of {SKILLS} skills: built in {:.1} s, {index} MiB; the model {model} MiB, the \
+         vectors {vectors} MiB (by their size). One text read in {} on {} cores.",
         built.as_secs_f64(),
         shown(read / u32::try_from(TEXTS)?),
         std::thread::available_parallelism()?
@@ -134,7 +135,7 @@ fn id(n: usize) -> Result<SkillId> {
 
 fn read_all(finder: &mut Finder, registry: &Registry, snapshot: &Snapshot) -> Result<()> {
     while let Some(lesson) = finder.lesson(registry, snapshot, 2_000) {
-        finder.learn(lesson.read()?);
+        finder.learn(&lesson.read()?);
     }
     Ok(())
 }
@@ -226,5 +227,7 @@ fn changes(registry: &Registry, finder: &mut Finder, what: &str) -> Result<()> {
     }
     times.sort_unstable();
     row(what, &times, Some(Duration::from_millis(5)));
+    let most = times.last().copied().unwrap_or_default();
+    println!("| … the longest of {UPDATES} | | {} | |", shown(most));
     Ok(())
 }

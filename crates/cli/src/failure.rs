@@ -35,7 +35,7 @@ pub(crate) fn exit_code(code: &str) -> u8 {
     match code {
         "assertion_failed" => PROBLEMS,
         "usage" | "invalid_pattern" | "listen" | "invalid_target" | "unknown_model"
-        | "undefined_variable" => USAGE,
+        | "undefined_variable" | "provider_key" | "unknown_price" => USAGE,
         "not_found" | "function_not_found" => NOT_FOUND,
         "store_corrupt" | "store_newer" | "store_busy" | "store_error" => STORE,
         "untrusted" => UNTRUSTED,

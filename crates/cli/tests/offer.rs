@@ -151,7 +151,10 @@ fn a_skill_runs_with_the_servers_model_and_leaves_its_trace() {
     for (wrong, words) in [
         (json!({}), "`skill` must be given"),
         (json!({"skill": "nobody"}), "not found"),
-        (json!({"skill": "colour-picker"}), "`mood` is not defined"),
+        (
+            json!({"skill": "colour-picker"}),
+            "`mood` must be given in `params`",
+        ),
         (
             json!({"skill": "colour-picker", "artifacts": ["No"]}),
             "none of that name",
@@ -216,8 +219,52 @@ fn without_a_model_of_its_own_the_server_asks_the_hosts() {
         refused.to_string().contains("the user said no"),
         "{refused}"
     );
-    // Where there is no way back to the host, that is said.
+}
+
+#[test]
+fn without_sessions_the_host_comes_back_with_the_answer_of_its_model() {
+    let home = home("offer = [\"run\"]\n");
     let mut server = Piped::start(home.path(), &[], Era::Modern);
+    let arguments = json!({"skill": "colour-picker", "message": "Now", "params": {"mood": "dusk"}});
+    let can = json!({"io.modelcontextprotocol/clientCapabilities": {"sampling": {}}});
+    let run = |server: &mut Piped, more: Value| {
+        let mut params = json!({"name": "skill_run", "arguments": arguments, "_meta": can});
+        let fields = params.as_object_mut().unwrap();
+        fields.extend(more.as_object().unwrap().clone());
+        server.ask("tools/call", params)["result"].clone()
+    };
+    let question = run(&mut server, json!({}));
+    assert_eq!(question["resultType"], "input_required", "{question}");
+    let asked = &question["inputRequests"]["model"];
+    assert_eq!(asked["method"], "sampling/createMessage");
+    let text = &asked["params"]["messages"][0]["content"]["text"];
+    assert_eq!(text, "A colour for dusk? Now");
+    let answer = |text: &str| {
+        json!({"model": {"role": "assistant", "content": {"type": "text", "text": text},
+                         "model": "theirs"}})
+    };
+    let back = |question: &Value, answers: Value| json!({"requestState": question["requestState"], "inputResponses": answers});
+    let done = run(&mut server, back(&question, answer("green")));
+    assert_eq!(done["content"][0]["text"], "green", "{done}");
+    // A word is good for one answer, and only for what was asked.
+    let again = run(&mut server, back(&question, answer("red")));
+    assert!(
+        again.to_string().contains("no run waits for that"),
+        "{again}"
+    );
+    let question = run(&mut server, json!({}));
+    let mut other = back(&question, answer("red"));
+    other["arguments"] = json!({"skill": "colour-picker"});
+    let other = run(&mut server, other);
+    assert!(
+        other.to_string().contains("no run waits for that"),
+        "{other}"
+    );
+    // A host that comes back without an answer has said no.
+    let question = run(&mut server, json!({}));
+    let none = run(&mut server, back(&question, json!({})));
+    assert_eq!(none["isError"], true, "{none}");
+    // Without the capability nobody is asked.
     let none = call(&mut server, "skill_run", &json!({"skill": "colour-picker"}));
     assert!(none.to_string().contains("no model to ask"), "{none}");
 }

@@ -685,3 +685,34 @@ fn the_catalogue_fits_its_budget_and_says_what_was_cut() {
         text(&people.stderr)
     );
 }
+
+#[test]
+fn an_interrupted_run_leaves_its_row_and_ends_with_130() {
+    let fake = Fake::start(vec![Says::Nothing]);
+    let home = home(&fake);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_repertoire"))
+        .args(["run", "consistency-checker", "-p", "entity_name=Mira"])
+        .env("REPERTOIRE_HOME", home.path())
+        .env("PLANTED_API_KEY", KEY)
+        .current_dir(home.path())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let start = std::time::Instant::now();
+    while fake.asked().is_empty() {
+        assert!(start.elapsed().as_secs() < 30, "nobody was asked");
+        std::thread::yield_now();
+    }
+    let killed = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(killed.unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let rows = json_of(&run(home.path(), &["trace", "list", "--json"]));
+    let rows = rows["traces"].as_array().unwrap();
+    let stopped = rows.iter().find(|row| row["error"] == "interrupted");
+    let stopped = stopped.unwrap_or_else(|| panic!("{rows:?}"));
+    assert_eq!(stopped["artifact_kind"], "prompt_template");
+    let input = stopped["rendered_input"].as_str().unwrap();
+    assert!(input.contains("Mira"), "{input}");
+}

@@ -1,6 +1,6 @@
 //! What sentences mean, as vectors.
 //!
-//! One model, all-MiniLM-L6-v2, computed on one thread: tokens by [`Vocabulary`], six layers of a
+//! One model, all-MiniLM-L6-v2, computed on the CPU: tokens by [`Vocabulary`], six layers of a
 //! BERT encoder, the mean over the tokens, length one. Nothing is downloaded here: whoever opens
 //! the model says where its two files are.
 

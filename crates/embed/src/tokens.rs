@@ -140,8 +140,9 @@ fn is_sign_for_a_word(c: char) -> bool {
 mod tests {
     use super::*;
 
-    fn vocabulary(words: &[&str]) -> Vocabulary {
-        let folder = std::env::temp_dir().join(format!("vocabulary-{}", std::process::id()));
+    fn vocabulary(name: &str, words: &[&str]) -> Vocabulary {
+        let name = format!("vocabulary-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
         let text = [&["[UNK]", "[CLS]", "[SEP]"], words].concat().join("\n");
         std::fs::write(&folder, text).unwrap();
         let vocabulary = Vocabulary::open(&folder).unwrap();
@@ -151,7 +152,10 @@ mod tests {
 
     #[test]
     fn words_are_cut_into_the_longest_known_parts() {
-        let words = vocabulary(&["un", "##want", "##wanted", "cafe", "!", "東", "a"]);
+        let words = vocabulary(
+            "parts",
+            &["un", "##want", "##wanted", "cafe", "!", "東", "a"],
+        );
         assert_eq!(words.tokens("Unwanted Café!", 9), [1, 3, 5, 6, 7, 2]);
         assert_eq!(words.tokens("東a", 9), [1, 8, 9, 2]);
         assert_eq!(words.tokens("unwantedest a", 9), [1, 0, 9, 2]);
@@ -162,7 +166,7 @@ mod tests {
 
     #[test]
     fn no_more_tokens_than_asked_for() {
-        let words = vocabulary(&["a"]);
+        let words = vocabulary("most", &["a"]);
         assert_eq!(words.tokens("a a a a a", 4), [1, 3, 3, 2]);
         let endless = "aé".repeat(1_000_000);
         assert_eq!(words.tokens(&endless, 4), [1, 0, 2]);

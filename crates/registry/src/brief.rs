@@ -92,13 +92,12 @@ where
     }
     // Then as much as fits is said of each, from the first on.
     let mut known = named;
+    let mut is_full = levels.contains(&None);
     for next in [Level::Short, Level::Whole] {
-        if levels.contains(&None) {
-            break;
-        }
         for (at, size) in sizes(next).into_iter().enumerate() {
             let more = size.saturating_sub(known[at]);
-            if used + more > room {
+            is_full |= used + more > room;
+            if is_full {
                 break;
             }
             used += more;

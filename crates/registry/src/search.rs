@@ -17,7 +17,7 @@ mod part;
 mod words;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -33,6 +33,7 @@ use self::{
 use crate::{
     catalogue::{Entry, Snapshot},
     error::{Error, Result},
+    origin::Trusted,
     registry::Registry,
 };
 
@@ -94,6 +95,7 @@ pub(crate) struct Document {
     hints: String,
     body: String,
     phrases: Vec<String>,
+    trusted: bool,
 }
 
 impl Document {
@@ -126,6 +128,7 @@ impl Document {
             hints: hints.join(" . "),
             body,
             phrases,
+            trusted: entry.trusted == Trusted::Yes,
         }
     }
 
@@ -245,7 +248,7 @@ impl Finder {
         if self.parts.len() > 1
             && let Some(newest) = self.parts.pop_if(|newest| newest.documents.len() < NEWEST)
         {
-            documents.splice(0..0, newest.documents);
+            documents.splice(0..0, self.still(&newest));
         }
         self.push(documents)?;
         loop {
@@ -259,16 +262,15 @@ impl Finder {
             }
             let first = self.parts.len() - SAME_SIZE;
             let together = self.parts.split_off(first);
-            let is_now = |part: &Indexed, document: &Document| {
-                self.moved.get(&document.id) == Some(&Some(part.number))
-            };
-            let mut documents = Vec::new();
-            for part in &together {
-                let now = part.documents.iter().filter(|one| is_now(part, one));
-                documents.extend(now.cloned());
-            }
-            self.push(documents)?;
+            let documents = together.iter().flat_map(|part| self.still(part));
+            self.push(documents.collect())?;
         }
+    }
+
+    /// What of a part is still so: a skill may have changed since, or be gone.
+    fn still(&self, part: &Indexed) -> Vec<Arc<Document>> {
+        let is_now = |one: &&Arc<Document>| self.moved.get(&one.id) == Some(&Some(part.number));
+        part.documents.iter().filter(is_now).cloned().collect()
     }
 
     fn push(&mut self, mut documents: Vec<Arc<Document>>) -> Result<()> {
@@ -290,14 +292,16 @@ impl Finder {
         Ok(())
     }
 
-    /// Notes by which words a skill is called.
+    /// Notes by which words a skill is called. A stranger's is found by what it speaks of: what it
+    /// calls itself must not come before everything else.
     fn call(&mut self, document: &Document) {
-        let names: Vec<String> = document.names().collect();
-        let phrases = document
-            .phrases
-            .iter()
-            .map(|phrase| plain(phrase).join(" "));
-        let phrases: Vec<String> = phrases.filter(|phrase| !phrase.is_empty()).collect();
+        let (mut names, mut phrases) = (Vec::new(), Vec::new());
+        if document.trusted {
+            names.extend(document.names());
+            let said = document.phrases.iter();
+            phrases.extend(said.map(|phrase| plain(phrase).join(" ")));
+            phrases.retain(|phrase: &String| !phrase.is_empty());
+        }
         for name in &names {
             self.names
                 .entry(name.clone())
@@ -400,8 +404,6 @@ impl Finder {
             None => limit,
             Some(_) => limit.max(CANDIDATES),
         };
-        // Some of what is found may be what skills once were.
-        let most = most + self.moved.len().min(most);
         let words = parts.find(message, most, |at, id| match self.moved.get(id) {
             None => at == 0,
             Some(number) => *number == Some(self.parts[at].number),
@@ -458,29 +460,54 @@ impl Finder {
     }
 
     /// What vectors are computed from; whoever computes them need not hold the finder meanwhile.
-    pub fn lesson(&self, registry: &Registry, snapshot: &Snapshot, most: usize) -> Option<Lesson> {
-        let meaning = self.meaning.as_ref()?;
-        let entries = self.missing(most).into_iter();
-        let documents: Vec<Document> = entries
-            .filter_map(|id| snapshot.get(&id))
-            .map(|entry| Document::of(registry, entry))
-            .collect();
+    pub fn lesson(
+        &mut self,
+        registry: &Registry,
+        snapshot: &Snapshot,
+        most: usize,
+    ) -> Option<Lesson> {
+        let meaning = self.meaning.as_mut()?;
+        let mut documents = Vec::new();
+        for id in meaning.missing(most) {
+            match snapshot.get(&id) {
+                Some(entry) => documents.push(Document::of(registry, entry)),
+                // Its removal is about to be told.
+                None => meaning.remove(&id),
+            }
+        }
+        for document in &documents {
+            // It may have changed since it was indexed; what is read now is what counts.
+            meaning.update(document).ok()?;
+        }
         (!documents.is_empty()).then(|| Lesson {
             embedder: meaning.embedder.clone(),
             documents,
         })
     }
 
-    /// Takes what was computed; says how many vectors that were.
-    pub fn learn(&mut self, learned: Learned) -> usize {
+    /// Takes what was computed; says how many skills it was still right for.
+    pub fn learn(&mut self, learned: &Learned) -> usize {
         let Some(meaning) = &mut self.meaning else {
             return 0;
         };
-        let count = learned.0.len();
-        for (document, vector) in learned.0 {
-            meaning.learn(&document, &vector);
+        let learned = learned.0.iter();
+        learned
+            .filter(|(document, vector)| meaning.learn(document, vector))
+            .count()
+    }
+
+    /// Brings many skills up to date, all at once if that is less work.
+    pub fn update_all(
+        &mut self,
+        registry: &Registry,
+        snapshot: &Snapshot,
+        ids: &BTreeSet<SkillId>,
+    ) -> Result<()> {
+        if self.moved.len() + ids.len() > CHANGES.max(self.len() / 4) {
+            return self.rebuild(registry, snapshot);
         }
-        count
+        ids.iter()
+            .try_for_each(|id| self.update(registry, snapshot, id))
     }
 }
 

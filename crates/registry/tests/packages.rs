@@ -94,6 +94,12 @@ fn skills_and_artifacts_are_kept_changed_and_removed() {
     changed.content = "Again: {{ message }}".to_owned();
     repository.update_artifact(first, &changed).unwrap();
     let path = &listed[0].path;
+    let made = |id: Uuid| repository.get_artifact(id).unwrap().unwrap().created_at;
+    assert_eq!(
+        made(first),
+        prompts[0].created_at,
+        "a change makes nothing anew"
+    );
     let files = store.files(path).unwrap();
     assert!(files.values().any(|bytes| bytes == "Again: {{ message }}"));
     assert!(files.values().any(|bytes| bytes == "Kindly."));
@@ -102,17 +108,15 @@ fn skills_and_artifacts_are_kept_changed_and_removed() {
     assert_eq!(store.history(path).unwrap().len(), 4);
 
     // What would be no package is refused, and nothing changes.
+    assert!(repository.delete_artifact(first).unwrap());
     let before = store.files(path).unwrap();
-    let removed = repository.delete_artifact(first).and_then(|_| {
-        let second = prompts[1].id.unwrap();
-        repository.delete_artifact(second)
-    });
+    let removed = repository.delete_artifact(prompts[1].id.unwrap());
     assert!(removed.is_err(), "a module's fallback has to be there");
+    assert_eq!(store.files(path).unwrap(), before);
     let missing = repository
         .update_artifact(Uuid::nil(), &changed)
         .unwrap_err();
     assert_eq!(missing.code(), "not_found");
-    drop(before);
 
     let mut told = repository.get_skill(id).unwrap().unwrap();
     told.description = "Says it better.".to_owned();

@@ -183,7 +183,7 @@ fn embedder(registry: &Registry) -> Option<Arc<Embedder>> {
 fn read_all(finder: &mut Finder, registry: &Registry) -> usize {
     let mut read = 0;
     while let Some(lesson) = finder.lesson(registry, &registry.snapshot(), 8) {
-        read += finder.learn(lesson.read().unwrap());
+        read += finder.learn(&lesson.read().unwrap());
     }
     read
 }
@@ -269,6 +269,84 @@ fn a_lesson_about_what_has_changed_meanwhile_is_not_learned() {
     finder
         .update(&registry, &registry.snapshot(), &id("tide-tables"))
         .unwrap();
-    finder.learn(lesson.read().unwrap());
+    finder.learn(&lesson.read().unwrap());
     assert_eq!(finder.wanting(), 1);
+}
+
+#[test]
+fn what_was_removed_stays_removed_and_hides_nobody() {
+    let (_folder, registry) = store();
+    let about = |n: usize| format!("Writes invoices of sort {n} for invoices and invoices.");
+    for n in 0..12 {
+        put(&registry, &format!("Invoice {n}"), &about(n), &[]);
+    }
+    let rest = "Keeps books of everything a small company does in a year, and an invoice.";
+    put(&registry, "Bookkeeping", rest, &[]);
+    let mut finder = Finder::new(&registry, &registry.snapshot()).unwrap();
+    let update = |finder: &mut Finder, name: &str| {
+        finder
+            .update(&registry, &registry.snapshot(), &id(name))
+            .unwrap();
+    };
+    for n in 0..12 {
+        let name = format!("invoice-{n}");
+        registry
+            .remove(Scope::Account, &id(&name), History::Keep)
+            .unwrap();
+        update(&mut finder, &name);
+    }
+    let found = finder.find("which invoice", 3).unwrap();
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].id, id("bookkeeping"));
+    // One that came and went is not brought back by the next change.
+    for (name, about) in [("Kite Making", "Builds kites."), ("Tea", "Brews tea.")] {
+        put(&registry, name, about, &[]);
+        update(&mut finder, &name.to_lowercase().replace(' ', "-"));
+        if name == "Kite Making" {
+            registry
+                .remove(Scope::Account, &id("kite-making"), History::Keep)
+                .unwrap();
+            update(&mut finder, "kite-making");
+        }
+    }
+    assert!(finder.find("builds kites", 3).unwrap().is_empty());
+    assert_eq!(finder.find("brews tea", 3).unwrap()[0].id, id("tea"));
+}
+
+#[test]
+fn many_changes_are_found_as_if_they_had_always_been() {
+    let (_folder, registry) = store();
+    let mut finder = Finder::new(&registry, &registry.snapshot()).unwrap();
+    for n in 0..300 {
+        let name = format!("Thing {n}");
+        put(
+            &registry,
+            &name,
+            &format!("Speaks of topic{} and topic{}.", n % 7, n),
+            &[],
+        );
+        let changed = id(&format!("thing-{n}"));
+        finder
+            .update(&registry, &registry.snapshot(), &changed)
+            .unwrap();
+        if n % 5 == 0 {
+            registry
+                .remove(Scope::Account, &changed, History::Keep)
+                .unwrap();
+            finder
+                .update(&registry, &registry.snapshot(), &changed)
+                .unwrap();
+        }
+    }
+    let anew = Finder::new(&registry, &registry.snapshot()).unwrap();
+    assert_eq!(finder.len(), anew.len());
+    for n in [1, 44, 128, 254, 299] {
+        let message = format!("topic{n}");
+        let (got, want) = (
+            finder.find(&message, 1).unwrap(),
+            anew.find(&message, 1).unwrap(),
+        );
+        assert_eq!(got[0].id, want[0].id, "{message}");
+    }
+    assert!(finder.find("topic250", 1).unwrap().is_empty(), "it is gone");
 }

@@ -198,7 +198,7 @@ impl Assertion {
                 let words = format!("the output matches /{}/", pattern.as_str());
                 (Check::Match(pattern), words)
             }
-            ("pattern", Some("no_match" | "regex_no_match")) => {
+            ("pattern", Some("no_match" | "not_match" | "regex_no_match")) => {
                 let pattern = pattern(written.pattern.clone())?;
                 let words = format!("the output does not match /{}/", pattern.as_str());
                 (Check::NoMatch(pattern), words)

@@ -182,6 +182,8 @@ pub struct ArtifactOutput {
     pub value: Option<Value>,
     /// The model that was asked.
     pub model_id: Option<String>,
+    /// Whether it ends because it had to.
+    pub cut: bool,
 }
 
 impl ArtifactOutput {
@@ -192,6 +194,7 @@ impl ArtifactOutput {
             value: assertion::json_of(&text),
             text,
             model_id: None,
+            cut: false,
         }
     }
 }

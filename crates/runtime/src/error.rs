@@ -22,7 +22,7 @@ pub enum Error {
         reason: String,
     },
     /// A template that names something nobody gave.
-    #[error("template{}: `{name}` is not defined: give it with --param {name}=…", at(*line))]
+    #[error("template{}: `{name}` is not defined: give it with {}", at(*line), way(name))]
     Undefined {
         /// The line, where it is known.
         line: Option<usize>,
@@ -62,6 +62,12 @@ pub enum Error {
     /// No model was named, or none of that name is known.
     #[error("{0}")]
     Model(String),
+    /// A provider whose key is not there.
+    #[error("{0}")]
+    Key(String),
+    /// A cost limit for a model whose price nobody knows.
+    #[error("no price is known for {0}, so that no cost limit can be kept")]
+    NoPrice(String),
     /// A provider that did not answer as it should.
     #[error("{provider}: {reason}")]
     Provider {
@@ -81,7 +87,7 @@ pub enum Error {
         after: Duration,
     },
     /// A run that would cost more than it may.
-    #[error("the budget of this run is used up: {0}")]
+    #[error("the budget of this run does not allow more: {0}")]
     Budget(String),
     /// A model that could not decide what to do.
     #[error("the model made no decision that can be carried out: {0}")]
@@ -99,6 +105,14 @@ fn at(line: Option<usize>) -> String {
         .unwrap_or_default()
 }
 
+/// How a value is given.
+fn way(name: &str) -> String {
+    match name {
+        "message" | "query" => "--message".to_owned(),
+        _ => format!("--param {name}=…"),
+    }
+}
+
 impl Error {
     /// The stable code.
     pub fn code(&self) -> &'static str {
@@ -111,6 +125,8 @@ impl Error {
             Self::NeedsSidecar(_) => "needs_sidecar",
             Self::Assertion { .. } => "assertion_failed",
             Self::Model(_) => "unknown_model",
+            Self::Key(_) => "provider_key",
+            Self::NoPrice(_) => "unknown_price",
             Self::Provider { status, .. } => match status {
                 Some(401 | 403) => "provider_auth",
                 Some(429) => "provider_rate_limited",
@@ -140,6 +156,10 @@ impl Error {
             } => Some(
                 "check the provider's key: its environment variable, or key_file in config.toml",
             ),
+            Self::NoPrice(_) => Some("add it under [prices] in config.toml: docs/run.md, Models"),
+            Self::Provider { status: None, .. } => {
+                Some("is its server running, and is base_url in config.toml right?")
+            }
             Self::Decision(_) => Some(
                 "a larger model decides better; `repertoire search` and `repertoire run SKILL` \
                  need no decision",

@@ -23,9 +23,9 @@ pub use dispatch::{
     SkillSource,
 };
 pub use error::{Error, Result};
-pub use model::{Ask, Budget, Metered, Model, Reply, Role, Turn, Usage};
+pub use model::{Ask, Budget, Metered, Model, Price, Reply, Role, Turn, Usage};
 #[cfg(feature = "providers")]
-pub use provider::{Price, ProviderConfig, Providers};
+pub use provider::{ProviderConfig, Providers};
 pub use record::{Details, ExecutionRecord, MAX_KEPT};
 pub use redact::Redactor;
 pub use template::PromptEngine;

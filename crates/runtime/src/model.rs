@@ -111,6 +111,16 @@ impl Usage {
     }
 }
 
+/// What a model costs, in US dollars for a million tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Price {
+    /// To read.
+    pub input: f64,
+    /// To write.
+    pub output: f64,
+}
+
 /// What a model answers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reply {
@@ -131,9 +141,9 @@ pub trait Model: Send + Sync + std::fmt::Debug {
     /// Its id: the provider, a slash, the model.
     fn id(&self) -> &str;
 
-    /// Whether it is known what an answer costs.
-    fn is_priced(&self) -> bool {
-        true
+    /// What it costs, where that is known.
+    fn price(&self) -> Option<Price> {
+        None
     }
 
     /// Asks it. A listener hears the answer as it comes.
@@ -166,7 +176,7 @@ impl Budget {
     }
 
     /// Refuses a call there is nothing left for, and cuts what it may answer to what is left.
-    fn admit(&self, ask: &Ask) -> Result<u64> {
+    fn admit(&self, ask: &Ask, price: Option<Price>) -> Result<u64> {
         let used = self.used();
         let mut most = ask.max_tokens;
         if let Some(limit) = self.max_tokens {
@@ -174,19 +184,32 @@ impl Budget {
             let input = ask.estimate();
             if left <= input {
                 return Err(Error::Budget(format!(
-                    "{} of {limit} tokens were used, and the next call needs about {input} more",
+                    "{} of {limit} tokens were used, and the next call needs more than {input}",
                     used.tokens()
                 )));
             }
             most = most.min(left - input);
         }
-        if let Some(limit) = self.max_cost
-            && used.cost.unwrap_or(0.0) >= limit
-        {
-            return Err(Error::Budget(format!(
-                "${:.4} of ${limit:.4} were spent",
-                used.cost.unwrap_or(0.0)
-            )));
+        if let (Some(limit), Some(price)) = (self.max_cost, price) {
+            #[allow(clippy::cast_precision_loss, reason = "numbers of tokens are small")]
+            let input = ask.estimate() as f64 * price.input / 1e6;
+            let spent = used.cost.unwrap_or(0.0);
+            let left = limit - spent - input;
+            if left <= 0.0 {
+                return Err(Error::Budget(format!(
+                    "${spent:.6} of ${limit:.6} were spent, and the next call needs more than \
+                     ${input:.6}"
+                )));
+            }
+            if price.output > 0.0 {
+                #[allow(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "a positive number that is only compared"
+                )]
+                let affordable = (left * 1e6 / price.output) as u64;
+                most = most.min(affordable.max(1));
+            }
         }
         Ok(most)
     }
@@ -220,15 +243,14 @@ impl Model for Metered {
     }
 
     async fn ask(&self, ask: &Ask, listener: Option<&Listener>) -> Result<Reply> {
-        if self.budget.max_cost.is_some() && !self.model.is_priced() {
+        let price = self.model.price();
+        if self.budget.max_cost.is_some() && price.is_none() {
             // A limit nobody can keep is none.
             let id = self.model.id();
-            return Err(Error::Budget(format!(
-                "no price is known for {id}: add one under [prices] in config.toml"
-            )));
+            return Err(Error::NoPrice(id.to_owned()));
         }
         let mut ask = ask.clone();
-        ask.max_tokens = self.budget.admit(&ask)?;
+        ask.max_tokens = self.budget.admit(&ask, price)?;
         let estimate = ask.estimate();
         let reply = self.model.ask(&ask, listener).await?;
         let mut usage = reply.usage;

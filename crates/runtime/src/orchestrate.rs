@@ -15,8 +15,8 @@ use crate::{
     dispatch::{ArtifactDispatcher, ArtifactInfo, SkillSource},
     error::{Error, Result},
     model::{Ask, Model, Turn, Usage},
-    run::Plan,
-    template::PromptEngine,
+    run::{Plan, is_context},
+    template::{Context, PromptEngine},
     variant::{choose, family_of},
     workspace::Workspace,
 };
@@ -27,6 +27,8 @@ const MAX_DESCRIPTION: usize = 1_500;
 const MAX_PAGE: usize = 4_000;
 /// The most pages it is shown.
 const PAGES: usize = 5;
+/// The most values that are taken from a message.
+const MAX_MISSING: usize = 8;
 /// How often it may decide on something that cannot be done.
 const TRIES: usize = 2;
 
@@ -92,25 +94,34 @@ struct Written {
 /// Lets a model decide what to do about the last message of a conversation.
 pub async fn decide(
     model: &Arc<dyn Model>,
+    dispatcher: &ArtifactDispatcher,
     history: &[Turn],
     message: &str,
     candidates: &[Candidate<'_>],
 ) -> Result<Decided> {
+    let family = family_of(model.id());
+    let choices: Vec<Choice<'_>> = candidates
+        .iter()
+        .map(|candidate| Choice {
+            candidate,
+            artifacts: steps(candidate.skill, dispatcher, &family),
+        })
+        .collect();
     let mut ask = Ask::new(String::new());
-    ask.system = Some(instructions(candidates, &family_of(model.id()))?);
+    ask.system = Some(instructions(&choices, &family)?);
     ask.turns = history.to_vec();
     ask.turns.push(Turn::user(format!(
         "Decide what to do about this message, and answer with the JSON object only.\n\n{message}"
     )));
     ask.max_tokens = 400;
     ask.temperature = Some(0.0);
-    ask.schema = Some(schema(candidates));
+    ask.schema = Some(schema(&choices));
     let mut usage = Usage::default();
     let mut why = String::new();
     for _ in 0..TRIES {
         let reply = model.ask(&ask, None).await?;
         usage.add(reply.usage);
-        match understand(&reply.text, candidates) {
+        match understand(&reply.text, &choices) {
             Ok((decision, reason)) => {
                 return Ok(Decided {
                     decision,
@@ -130,12 +141,23 @@ pub async fn decide(
     Err(Error::Decision(why))
 }
 
+/// A skill that was recommended, and what of it can be run here.
+struct Choice<'a> {
+    candidate: &'a Candidate<'a>,
+    artifacts: Vec<&'a ArtifactInfo>,
+}
+
 /// What a model is told before it decides.
-fn instructions(candidates: &[Candidate<'_>], family: &str) -> Result<String> {
+fn instructions(choices: &[Choice<'_>], family: &str) -> Result<String> {
     let mut shown = Vec::new();
-    for candidate in candidates {
+    for Choice {
+        candidate,
+        artifacts,
+    } in choices
+    {
         let outline = candidate.skill.outline();
-        let artifacts: Vec<Value> = steps(candidate.skill)
+        let artifacts: Vec<Value> = artifacts
+            .iter()
             .map(|info| json!({"name": info.artifact.name, "kind": info.artifact.kind.as_str()}))
             .collect();
         let description = description(candidate.skill, family)?;
@@ -172,18 +194,28 @@ fn instructions(candidates: &[Candidate<'_>], family: &str) -> Result<String> {
     Ok(text)
 }
 
-/// The artifacts that are executed, each once.
-fn steps(skill: &dyn SkillSource) -> impl Iterator<Item = &ArtifactInfo> {
+/// The artifacts that can be executed here, each once; not what only stands in for others.
+fn steps<'a>(
+    skill: &'a dyn SkillSource,
+    dispatcher: &ArtifactDispatcher,
+    family: &str,
+) -> Vec<&'a ArtifactInfo> {
+    let artifacts = &skill.outline().artifacts;
+    let stand_ins: BTreeSet<&str> = artifacts
+        .iter()
+        .filter_map(|info| info.artifact.fallback())
+        .collect();
     let mut seen = BTreeSet::new();
-    let artifacts = skill.outline().artifacts.iter();
-    artifacts.filter(move |info| {
-        let kind = info.artifact.kind;
-        let is_step = !matches!(
-            kind,
-            ArtifactKind::Description | ArtifactKind::Approach | ArtifactKind::Example
-        );
-        is_step && seen.insert(&info.artifact.name)
-    })
+    let can_run = |info: &&ArtifactInfo| {
+        let executed = dispatcher.executed(skill, info, family);
+        !is_context(info.artifact.kind)
+            && !stand_ins.contains(&*info.artifact.name)
+            && executed.is_some_and(|info| dispatcher.runs(info.artifact.kind))
+    };
+    let artifacts = artifacts.iter().filter(can_run);
+    artifacts
+        .filter(|info| seen.insert(&*info.artifact.name))
+        .collect()
 }
 
 /// The first description of a skill: the one thing of it that is loaded to decide.
@@ -206,15 +238,15 @@ fn description(skill: &dyn SkillSource, family: &str) -> Result<Option<String>> 
 }
 
 /// What an answer may look like: nothing that is not there can be chosen.
-fn schema(candidates: &[Candidate<'_>]) -> Value {
+fn schema(choices: &[Choice<'_>]) -> Value {
     let mut decisions = vec!["respond", "research", "clarify"];
     let mut skills = vec![String::new()];
     let mut artifacts = BTreeSet::new();
-    for candidate in candidates {
-        skills.push(candidate.skill.outline().skill.clone());
-        artifacts.extend(steps(candidate.skill).map(|info| info.artifact.name.clone()));
+    for choice in choices {
+        skills.push(choice.candidate.skill.outline().skill.clone());
+        artifacts.extend(choice.artifacts.iter().map(|info| &*info.artifact.name));
     }
-    if !candidates.is_empty() {
+    if !choices.is_empty() {
         decisions.insert(0, "activate");
     }
     let names = if artifacts.is_empty() {
@@ -238,7 +270,7 @@ fn schema(candidates: &[Candidate<'_>]) -> Value {
 /// What an answer means, if it can be done.
 fn understand(
     text: &str,
-    candidates: &[Candidate<'_>],
+    choices: &[Choice<'_>],
 ) -> std::result::Result<(Decision, String), String> {
     let value = json_of(text).ok_or("the answer is no JSON object")?;
     let written: Written = serde_json::from_value(value)
@@ -260,12 +292,12 @@ fn understand(
             question: words("the question")?,
         },
         "activate" => {
-            let chosen = candidates
+            let chosen = choices
                 .iter()
-                .find(|candidate| candidate.skill.outline().skill == written.skill);
+                .find(|choice| choice.candidate.skill.outline().skill == written.skill);
             let chosen =
                 chosen.ok_or_else(|| format!("no skill {:?} was recommended", written.skill))?;
-            let names: Vec<&str> = steps(chosen.skill).map(|i| &*i.artifact.name).collect();
+            let names: Vec<&str> = chosen.artifacts.iter().map(|i| &*i.artifact.name).collect();
             let unknown = written.artifacts.iter().find(|a| !names.contains(&&***a));
             if let Some(unknown) = unknown {
                 let skill = &written.skill;
@@ -303,8 +335,14 @@ pub async fn fill(
     let Some(first) = first else {
         return Ok(Usage::default());
     };
-    let mut missing = engine.variables(&skill.content(first)?)?;
-    missing.retain(|name| !values.contains_key(name) && !["message", "query"].contains(&&**name));
+    let template = skill.content(first)?;
+    let mut given: Context = values.clone().into_iter().collect();
+    for name in ["message", "query"] {
+        given
+            .entry(name.to_owned())
+            .or_insert_with(|| json!(message));
+    }
+    let missing = missing(engine.clone(), template, given).await?;
     if missing.is_empty() {
         return Ok(Usage::default());
     }
@@ -341,6 +379,30 @@ pub async fn fill(
         }
     }
     Ok(reply.usage)
+}
+
+/// The names a template stops at: not those it only asks whether they are defined.
+async fn missing(
+    engine: PromptEngine,
+    template: String,
+    mut given: Context,
+) -> Result<Vec<String>> {
+    // A template may ask the workspace, which waits for a disk.
+    let tried = tokio::task::spawn_blocking(move || {
+        let mut missing = Vec::new();
+        while missing.len() < MAX_MISSING {
+            match engine.render_str(&template, &given) {
+                Err(Error::Undefined { name, .. }) if !given.contains_key(&name) => {
+                    given.insert(name.clone(), json!(""));
+                    missing.push(name);
+                }
+                // Whatever else is wrong is told when it is run.
+                _ => break,
+            }
+        }
+        missing
+    });
+    tried.await.map_err(|_| Error::Interrupted)
 }
 
 /// What the model is asked to answer a message with what the workspace has on it.

@@ -36,7 +36,7 @@ use serde::Deserialize;
 use self::http::Http;
 use crate::{
     error::{Error, Result},
-    model::{Ask, Listener, Model, Reply, Role, Usage},
+    model::{Ask, Listener, Model, Price, Reply, Role, Usage},
     redact::Redactor,
 };
 
@@ -84,16 +84,6 @@ pub struct ProviderConfig {
     pub key_file: Option<PathBuf>,
 }
 
-/// What a model costs, in US dollars for a million tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Price {
-    /// To read.
-    pub input: f64,
-    /// To write.
-    pub output: f64,
-}
-
 /// Every provider there is.
 #[derive(Debug, Clone)]
 pub struct Providers {
@@ -122,16 +112,19 @@ fn variable(name: &str) -> Option<String> {
         .filter(|value| !value.is_empty())
 }
 
-/// Whether the price of a vendor's model is known without anybody saying it.
-fn is_listed(vendor: &str, model: &str) -> bool {
-    let vendor = ProviderId::resolve(vendor).ok();
-    let spec = vendor.and_then(|vendor| Catalog::builtin().find(vendor, model));
-    spec.is_some_and(|spec| spec.pricing.is_some())
+/// The price of a vendor's model that is known without anybody saying it.
+fn listed(vendor: &str, model: &str) -> Option<Price> {
+    let vendor = ProviderId::resolve(vendor).ok()?;
+    let price = Catalog::builtin().find(vendor, model)?.pricing.as_ref()?;
+    Some(Price {
+        input: price.input,
+        output: price.output,
+    })
 }
 
 /// The key a file holds; one that others may read is refused.
 fn key_in(path: &Path) -> Result<String> {
-    let refuse = |reason: String| Error::Model(format!("key file {}: {reason}", path.display()));
+    let refuse = |reason: String| Error::Key(format!("key file {}: {reason}", path.display()));
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
@@ -155,7 +148,7 @@ impl Providers {
             return key_in(path).map(Some);
         }
         if let Some(name) = &config.key_env {
-            let missing = || Error::Model(format!("the environment variable {name} is not set"));
+            let missing = || Error::Key(format!("the environment variable {name} is not set"));
             return variable(name).ok_or_else(missing).map(Some);
         }
         Ok(usual.filter(|name| !name.is_empty()).and_then(variable))
@@ -185,12 +178,16 @@ impl Providers {
         let model = self.connect(provider, config, name)?;
         let kind = config.kind.as_deref().unwrap_or(provider);
         let price = self.prices.get(id).copied();
+        let known = price.or_else(|| match config.base_url {
+            None => listed(kind, name),
+            Some(_) => None,
+        });
         Ok(Arc::new(Remote {
             id: id.to_owned(),
             provider: provider.to_owned(),
             model,
-            is_priced: price.is_some() || (config.base_url.is_none() && is_listed(kind, name)),
-            price,
+            price: known,
+            own_price: price,
             deadline: self.deadline,
             redactor: Redactor::with_environment(self.secrets()),
         }))
@@ -206,7 +203,7 @@ impl Providers {
         let http = Http::new(self.deadline)?;
         let needed = |key: Option<String>, variable: &str| {
             key.ok_or_else(|| {
-                Error::Model(format!(
+                Error::Key(format!(
                     "{provider} has no key: set {variable}, or key_file in config.toml"
                 ))
             })
@@ -250,6 +247,12 @@ impl Providers {
                 }
                 let vendor = VENDORS.iter().find(|vendor| vendor.name == kind);
                 let Some(vendor) = vendor else {
+                    if config.kind.is_some() {
+                        return Err(Error::Model(format!(
+                            "provider {provider:?}: nobody knows the kind {kind:?}; openai, \
+                             anthropic and ollama are the usual ones"
+                        )));
+                    }
                     let known: Vec<&str> = VENDORS.iter().map(|vendor| vendor.name).collect();
                     return Err(Error::Model(format!(
                         "no provider {provider:?}: there are anthropic, ollama, {}, and those \
@@ -281,8 +284,10 @@ struct Remote {
     id: String,
     provider: String,
     model: DynModel<Completion>,
+    /// What somebody says it costs, before what the vendor's own count says.
+    own_price: Option<Price>,
+    /// What it costs, whoever says so.
     price: Option<Price>,
-    is_priced: bool,
     deadline: Duration,
     redactor: Redactor,
 }
@@ -437,7 +442,7 @@ impl Remote {
         let usage = &response.usage;
         let mut cost = usage.cost.map(|cost| cost.total);
         if let (Some(price), Some(input), Some(output)) =
-            (self.price, usage.input_tokens, usage.output_tokens)
+            (self.own_price, usage.input_tokens, usage.output_tokens)
         {
             #[allow(clippy::cast_precision_loss, reason = "numbers of tokens are small")]
             let tokens = |n: u64| n as f64 / 1e6;
@@ -477,8 +482,8 @@ impl Model for Remote {
         &self.id
     }
 
-    fn is_priced(&self) -> bool {
-        self.is_priced
+    fn price(&self) -> Option<Price> {
+        self.price
     }
 
     async fn ask(&self, ask: &Ask, listener: Option<&Listener>) -> Result<Reply> {

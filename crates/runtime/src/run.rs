@@ -35,7 +35,7 @@ pub struct Report {
     pub warnings: Vec<String>,
 }
 
-fn is_context(kind: ArtifactKind) -> bool {
+pub(crate) fn is_context(kind: ArtifactKind) -> bool {
     matches!(
         kind,
         ArtifactKind::Description | ArtifactKind::Approach | ArtifactKind::Example
@@ -158,6 +158,12 @@ pub async fn run(
         report.records.push(executed.record);
         match executed.outcome {
             Ok(output) => {
+                if output.cut {
+                    report.warnings.push(format!(
+                        "{name}: the answer was cut after {} tokens",
+                        context.max_tokens
+                    ));
+                }
                 if !is_context(info.artifact.kind) {
                     keep(context, &mut outputs, &info.artifact.name, &output);
                 }

@@ -87,23 +87,6 @@ impl PromptEngine {
         read.map(drop).map_err(|error| explain(&error))
     }
 
-    /// The names a template needs values for, sorted.
-    pub fn variables(&self, template: &str) -> Result<Vec<String>> {
-        check::check(template)?;
-        let environment = self.environment();
-        let read = environment.template_from_named_str("template", template);
-        let names = read
-            .map_err(|error| explain(&error))?
-            .undeclared_variables(false);
-        let known: Vec<String> = environment
-            .globals()
-            .map(|(name, _)| name.to_owned())
-            .collect();
-        let mut names: Vec<String> = names.into_iter().filter(|n| !known.contains(n)).collect();
-        names.sort();
-        Ok(names)
-    }
-
     /// What templates can ask.
     pub fn workspace(&self) -> Option<&Arc<dyn Workspace>> {
         self.workspace.as_ref()

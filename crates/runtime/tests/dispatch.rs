@@ -340,7 +340,7 @@ async fn budgets_end_a_run() {
 async fn a_limit_nobody_can_keep_is_refused_before_anything_is_spent() {
     let skill = Spy::new(&checker(json!([])));
     let mut model = Scripted::new(&["never"]);
-    Arc::get_mut(&mut model).unwrap().is_priced = false;
+    Arc::get_mut(&mut model).unwrap().price = None;
     let mut cx = ExecutionContext::new();
     cx.values = json!({"thing": "t", "message": "m"})
         .as_object()

@@ -26,7 +26,7 @@ fn checker() -> Spy {
             {"kind": "description", "name": "Overview", "content": "Looks for contradictions."},
             {"kind": "description", "name": "More", "ordinal": 1, "content": "And more."},
             {"kind": "prompt_template", "name": "Short", "ordinal": 2,
-             "content": "Check {{ entity }} briefly: {{ message }}"},
+             "content": "Check {{ entity }} briefly: {{ message }}{% if more is defined %}{% endif %}"},
             {"kind": "prompt_template", "name": "Long", "ordinal": 3, "content": "Check {{ depth }}"},
             {"kind": "code_template", "name": "Script", "ordinal": 4, "content": "x = 1"},
         ],
@@ -68,7 +68,14 @@ async fn only_descriptions_are_loaded_to_decide_and_then_only_what_was_chosen() 
     let chosen = says("activate", "checker", &["Short"], "");
     let (scripted, model) = model(&[&chosen, r#"{"entity": "Mira"}"#, "No contradictions."]);
     let both = candidates(&[&checker, &painter]);
-    let decided = decide(&model, &[Turn::user("Hello")], "Is Mira consistent?", &both).await;
+    let decided = decide(
+        &model,
+        &ArtifactDispatcher::default(),
+        &[Turn::user("Hello")],
+        "Is Mira consistent?",
+        &both,
+    )
+    .await;
     let decided = decided.unwrap();
     let want = Decision::Activate {
         skill: "checker".to_owned(),
@@ -137,18 +144,23 @@ async fn what_cannot_be_done_is_decided_again_and_then_refused() {
     for wrong in [
         says("activate", "nobody", &[], ""),
         says("activate", "checker", &["Overview"], ""),
+        says("activate", "checker", &["Script"], ""),
         says("clarify", "", &[], " "),
         says("dance", "", &[], ""),
         "I would say respond".to_owned(),
     ] {
         let (scripted, again) = model(&[&wrong, &says("respond", "", &[], "")]);
-        let decided = decide(&again, &[], "x", &one).await.unwrap();
+        let decided = decide(&again, &ArtifactDispatcher::default(), &[], "x", &one)
+            .await
+            .unwrap();
         assert_eq!(decided.decision, Decision::Respond);
         assert_eq!(decided.usage.tokens(), 30);
         let turns = scripted.asked.lock().unwrap()[1].turns.len();
         assert_eq!(turns, 3, "it hears what was wrong");
         let (_, never) = model(&[&wrong, &wrong]);
-        let error = decide(&never, &[], "x", &one).await.unwrap_err();
+        let error = decide(&never, &ArtifactDispatcher::default(), &[], "x", &one)
+            .await
+            .unwrap_err();
         assert_eq!(error.code(), "no_decision", "{wrong}");
     }
 }
@@ -156,7 +168,9 @@ async fn what_cannot_be_done_is_decided_again_and_then_refused() {
 #[tokio::test]
 async fn without_a_recommendation_nothing_can_be_activated() {
     let (scripted, model) = model(&[&says("clarify", "", &[], "Which one?")]);
-    let decided = decide(&model, &[], "x", &[]).await.unwrap();
+    let decided = decide(&model, &ArtifactDispatcher::default(), &[], "x", &[])
+        .await
+        .unwrap();
     let question = "Which one?".to_owned();
     assert_eq!(decided.decision, Decision::Clarify { question });
     let asked = scripted.asked.lock().unwrap();

@@ -13,6 +13,8 @@ use repertoire_registry::{
 use repertoire_runtime::{ArtifactDispatcher, Model, Redactor, Workspace};
 use tokio::sync::Semaphore;
 
+use crate::mcp::Parked;
+
 /// How many skills run at a time.
 const RUNS: usize = 4;
 /// How many skills are read in one go while nobody waits.
@@ -50,7 +52,7 @@ pub struct Activation {
     pub search: bool,
     /// Offer `skill_run`.
     pub run: Option<Runs>,
-    /// Find skills by what a message means too; opened when there is a registry.
+    /// Find skills by what a message means too.
     pub embedder: Option<Arc<Embedder>>,
 }
 
@@ -58,7 +60,9 @@ pub struct Activation {
 #[derive(Debug)]
 pub(crate) struct Active {
     pub(crate) offered: Activation,
-    pub(crate) room: Semaphore,
+    pub(crate) room: Arc<Semaphore>,
+    /// Runs that wait for their host to come back with an answer.
+    pub(crate) parked: Parked,
     finding: Mutex<Option<Arc<Finding>>>,
 }
 
@@ -66,7 +70,8 @@ impl Active {
     pub(crate) fn new(offered: Activation) -> Self {
         Self {
             offered,
-            room: Semaphore::new(RUNS),
+            room: Arc::new(Semaphore::new(RUNS)),
+            parked: Parked::default(),
             finding: Mutex::default(),
         }
     }
@@ -132,12 +137,11 @@ impl Finding {
         }
         match self.registry.wait_events(current.seq, Duration::ZERO) {
             Ok(events) => {
-                for event in events.iter().filter(|event| event.kind == Kind::Skill) {
-                    // An id that cannot be parsed was never in the index.
-                    if let Ok(id) = event.id.parse() {
-                        current.finder.update(&self.registry, &snapshot, &id)?;
-                    }
-                }
+                let skills = events.iter().filter(|event| event.kind == Kind::Skill);
+                // An id that cannot be parsed was never in the index.
+                let ids = skills.filter_map(|event| event.id.parse().ok()).collect();
+                let finder = &mut current.finder;
+                finder.update_all(&self.registry, &snapshot, &ids)?;
             }
             // Too much has happened to know what: everything is looked at.
             Err(_) => current.finder.rebuild(&self.registry, &snapshot)?,
@@ -163,12 +167,12 @@ fn follow(finding: &Weak<Finding>) {
         let snapshot = now.registry.snapshot();
         let lesson = current.finder.lesson(&now.registry, &snapshot, AT_ONCE);
         drop(current);
-        // Nobody has to wait while it computes.
+        // Nobody has to wait for the index while it computes.
         match lesson.map(repertoire_registry::search::Lesson::read) {
-            Some(Ok(learned)) => drop(now.lock().finder.learn(learned)),
+            Some(Ok(learned)) => drop(now.lock().finder.learn(&learned)),
             Some(Err(error)) => {
                 tracing::warn!(%error, "skills cannot be read for what they mean");
-                return;
+                std::thread::park_timeout(Duration::from_secs(10));
             }
             None => {}
         }

@@ -21,7 +21,8 @@ pub struct Runnable {
 impl Runnable {
     /// Looks at what a skill is made of; no content of it is read.
     ///
-    /// A skill without artifacts is its document, as a description, and the message.
+    /// A skill without artifacts is its document, as a description, and the message. One that has
+    /// nothing to execute puts the message to the model, too.
     pub fn new(registry: &Arc<Registry>, entry: &Arc<Entry>) -> repertoire_registry::Result<Self> {
         let parts = registry.parts(entry)?;
         let mut artifacts: Vec<ArtifactInfo> = parts
@@ -29,7 +30,13 @@ impl Runnable {
             .into_iter()
             .map(|(id, artifact)| ArtifactInfo { id, artifact })
             .collect();
-        if artifacts.is_empty() {
+        let is_context = |info: &ArtifactInfo| {
+            matches!(
+                info.artifact.kind,
+                ArtifactKind::Description | ArtifactKind::Approach | ArtifactKind::Example
+            )
+        };
+        if artifacts.iter().all(is_context) {
             let implied = |kind: ArtifactKind, name: &str, ordinal: i64| ArtifactInfo {
                 id: format!("{}:{name}", parts.skill_id),
                 artifact: Artifact {
@@ -46,10 +53,12 @@ impl Runnable {
                     updated_at: None,
                 },
             };
-            artifacts = vec![
-                implied(ArtifactKind::Description, "SKILL.md", 0),
-                implied(ArtifactKind::PromptTemplate, MESSAGE, 1),
-            ];
+            if artifacts.is_empty() {
+                artifacts.push(implied(ArtifactKind::Description, "SKILL.md", 0));
+            }
+            let last = artifacts.iter().map(|info| info.artifact.ordinal).max();
+            let next = last.unwrap_or(0).saturating_add(1);
+            artifacts.push(implied(ArtifactKind::PromptTemplate, MESSAGE, next));
         }
         let outline = Outline {
             skill_id: parts.skill_id,

@@ -163,6 +163,13 @@ pub(crate) struct Which {
     pub(crate) since: Option<jiff::Span>,
 }
 
+impl Which {
+    /// Whether nothing is left out.
+    pub(crate) fn is_everything(&self) -> bool {
+        self.skill.is_none() && self.session.is_none() && self.since.is_none()
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// A DSPy evaluation set, one JSON object a line

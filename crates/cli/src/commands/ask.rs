@@ -1,10 +1,10 @@
 //! `ask`: both phases of an activation, and what comes of it.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, sync::Arc};
 
 use anyhow::Result;
 use repertoire_core::{markdown::one_line, text::terminal_safe};
-use repertoire_registry::search::Recommendation;
+use repertoire_registry::{Registry, search::Recommendation};
 use repertoire_runtime::{
     ArtifactDispatcher, ArtifactOutput, Ask, Error as RunError, ExecutionContext, Usage,
     orchestrate::{Candidate, Decided, Decision, decide, fill, research},
@@ -20,33 +20,16 @@ use crate::{
     settings::Settings,
 };
 
+/// How many skills may be passed over because they came from elsewhere.
+const STRANGERS: usize = 20;
+
 pub(crate) fn ask(args: &AskArgs, settings: &Settings, output: &Output) -> Result<ExitCode> {
     let registry = open(&[], settings, output)?;
     let message = args.message.join(" ");
     let said = Some(message.as_str());
     let mut context = run::context(&args.model, &args.params, said, true, settings)?;
     let message = context.message.clone().unwrap_or_default();
-    let snapshot = registry.snapshot();
-    let finder = finder(&registry, &snapshot, settings, search::PATIENCE, output)?;
-    let mut found = finder.find(&message, args.limit)?;
-    if !found.iter().any(|one| one.fits) {
-        output.note(search::nothing(&finder, &found));
-    }
-    found.retain(|one| one.fits);
-    let mut skills = Vec::new();
-    for one in &found {
-        let Some(entry) = snapshot.get(&one.id) else {
-            continue;
-        };
-        if !output.json && !output.quiet() {
-            output.note(search::line(one, &snapshot));
-        }
-        // One that cannot be run is told and not chosen.
-        match Runnable::new(&registry, entry) {
-            Ok(skill) => skills.push((skill, entry.head.description.clone())),
-            Err(error) => output.warn(terminal_safe(&error.to_string())),
-        }
-    }
+    let (found, skills) = recommended(&registry, &message, args.limit, settings, output)?;
     let model = run::model_of(&context)?;
     let live = run::listen(&mut context, output);
     let dispatcher = ArtifactDispatcher::default();
@@ -55,16 +38,24 @@ pub(crate) fn ask(args: &AskArgs, settings: &Settings, output: &Output) -> Resul
         .iter()
         .map(|(skill, about)| Candidate {
             skill,
-            about: about.as_deref().map(one_line).unwrap_or_default(),
+            about: about.clone(),
         })
         .collect();
+    run::stop_on_signal(&context);
+    let stop = context.stop.clone();
     let decided = runtime.block_on(async {
         tokio::select! {
-            decided = decide(&model, &[], &message, &candidates) => decided,
-            _ = tokio::signal::ctrl_c() => Err(RunError::Interrupted),
+            decided = decide(&model, &dispatcher, &[], &message, &candidates) => decided,
+            () = stop.cancelled() => Err(RunError::Interrupted),
         }
     })?;
-    explain(&decided, output);
+    if args.decide_only && !output.json {
+        output.print(&format!("{}\n", explained(&decided)))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !output.json {
+        output.note(explained(&decided));
+    }
     if args.decide_only {
         if output.json {
             let all = json!({"message": message, "recommendations": found, "decided": decided});
@@ -85,7 +76,11 @@ pub(crate) fn ask(args: &AskArgs, settings: &Settings, output: &Output) -> Resul
                 let engine = context.engine.clone();
                 let values = &mut context.values;
                 let by = &dispatcher;
-                let filled = fill(&model, chosen, by, &steps, &message, &engine, values).await?;
+                let filling = fill(&model, chosen, by, &steps, &message, &engine, values);
+                let filled = tokio::select! {
+                    filled = filling => filled?,
+                    () = stop.cancelled() => return Err(RunError::Interrupted.into()),
+                };
                 let done =
                     run::carried_out(&registry, chosen, &dispatcher, &steps, &mut context, output);
                 Ok((done.await, filled))
@@ -110,14 +105,50 @@ pub(crate) fn ask(args: &AskArgs, settings: &Settings, output: &Output) -> Resul
     finish(&message, &found, &decided, report, spent, live, output)
 }
 
-/// Says what was decided, and why.
-fn explain(decided: &Decided, output: &Output) {
-    if output.json || output.quiet() {
-        return;
+/// A skill that may be chosen, and what the catalogue says it is for.
+type Choice = (Runnable, String);
+
+/// The first phase: the skills that fit and may be run, said as they are found.
+fn recommended(
+    registry: &Arc<Registry>,
+    message: &str,
+    limit: usize,
+    settings: &Settings,
+    output: &Output,
+) -> Result<(Vec<Recommendation>, Vec<Choice>)> {
+    let snapshot = registry.snapshot();
+    let finder = finder(registry, &snapshot, settings, search::PATIENCE, output)?;
+    let all = finder.find(message, limit + STRANGERS)?;
+    if !all.iter().any(|one| one.fits) {
+        output.note(search::nothing(&finder, &all));
     }
+    let (mut found, mut skills) = (Vec::new(), Vec::new());
+    for one in all.into_iter().filter(|one| one.fits) {
+        let Some(entry) = snapshot.get(&one.id) else {
+            continue;
+        };
+        // One that may not be run is told, and takes no place from one that may.
+        match Runnable::new(registry, entry) {
+            Ok(_) if skills.len() >= limit => break,
+            Ok(skill) => {
+                if !output.json && !output.quiet() {
+                    output.note(search::line(&one, &snapshot));
+                }
+                let about = entry.head.description.as_deref();
+                skills.push((skill, about.map(one_line).unwrap_or_default()));
+                found.push(one);
+            }
+            Err(error) => output.warn(terminal_safe(&error.to_string())),
+        }
+    }
+    Ok((found, skills))
+}
+
+/// What was decided, and why.
+fn explained(decided: &Decided) -> String {
     let what = match &decided.decision {
         Decision::Respond => "respond".to_owned(),
-        Decision::Clarify { .. } => "clarify".to_owned(),
+        Decision::Clarify { question } => format!("clarify {question:?}"),
         Decision::Research { query } => format!("research {query:?}"),
         Decision::Activate { skill, artifacts } if artifacts.is_empty() => {
             format!("activate {skill}")
@@ -127,11 +158,11 @@ fn explain(decided: &Decided, output: &Output) {
         }
     };
     let why = one_line(&decided.reason);
-    output.note(format!(
+    format!(
         "{BOLD}{}{BOLD:#}  {DIM}{}{DIM:#}",
         terminal_safe(&what),
         terminal_safe(&why)
-    ));
+    )
 }
 
 /// Asks the model without a skill; nothing is executed, so nothing is traced.
@@ -140,7 +171,7 @@ async fn answer(context: &ExecutionContext, mut ask: Ask) -> Result<(Report, Usa
     ask.max_tokens = context.max_tokens;
     let reply = tokio::select! {
         reply = model.ask(&ask, context.listener.as_ref()) => reply?,
-        _ = tokio::signal::ctrl_c() => return Err(RunError::Interrupted.into()),
+        () = context.stop.cancelled() => return Err(RunError::Interrupted.into()),
     };
     Ok((said_back(context, &reply.text), reply.usage))
 }

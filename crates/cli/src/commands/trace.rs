@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _, process::ExitCode};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use jiff::Timestamp;
 use repertoire_core::{markdown::one_line, text::terminal_safe};
 use repertoire_registry::{
@@ -23,7 +23,7 @@ pub(crate) fn run(command: TraceCommand, settings: &Settings, output: &Output) -
     match command {
         TraceCommand::List { which, limit } => {
             let traces = registry.traces(&filter(&which, Some(limit))?)?;
-            list(&traces, output)
+            list(&traces, &which, output)
         }
         TraceCommand::Show { id } => {
             let trace = registry.trace(&id)?.ok_or(Error::NotFound {
@@ -45,7 +45,8 @@ pub(crate) fn run(command: TraceCommand, settings: &Settings, output: &Output) -
             match to {
                 None => output.print_bytes(text.as_bytes())?,
                 Some(path) => {
-                    std::fs::write(&path, text)?;
+                    let written = std::fs::write(&path, text);
+                    written.with_context(|| path.display().to_string())?;
                     output.note(format!(
                         "{} in {}",
                         count(traces.len(), "trace"),
@@ -84,13 +85,17 @@ fn named<'a>(trace: &'a Trace, key: &str) -> &'a str {
     trace.details[key].as_str().unwrap_or_default()
 }
 
-fn list(traces: &[Trace], output: &Output) -> Result<ExitCode> {
+fn list(traces: &[Trace], which: &Which, output: &Output) -> Result<ExitCode> {
     if output.json {
         output.print_json(&json!({"traces": traces}))?;
         return Ok(ExitCode::SUCCESS);
     }
     if traces.is_empty() {
-        output.note("nothing has been run yet: repertoire run SKILL --model PROVIDER/MODEL");
+        output.note(if which.is_everything() {
+            "nothing has been run yet: repertoire run SKILL --model PROVIDER/MODEL"
+        } else {
+            "no execution is like that"
+        });
     }
     for trace in traces {
         let name = format!("{} / {}", named(trace, "skill"), named(trace, "artifact"));

@@ -20,10 +20,12 @@ const WAIT: Duration = Duration::from_secs(30);
 
 /// The parameters that revision 2026-07-28 wants with every request.
 pub(crate) fn modern(mut params: Value) -> Value {
+    let can = params.pointer("/_meta/io.modelcontextprotocol~1clientCapabilities");
+    let can = can.cloned().unwrap_or_else(|| json!({}));
     params["_meta"] = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
-        "io.modelcontextprotocol/clientCapabilities": {},
+        "io.modelcontextprotocol/clientCapabilities": can,
     });
     params
 }

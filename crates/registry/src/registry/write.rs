@@ -37,7 +37,13 @@ impl Registry {
     /// from stays as it is.
     pub fn fork(&self, entry: &Entry) -> Result<Option<i64>> {
         let workspace = Origin::of_scope(Scope::Workspace);
-        let attached = self.attached(Scope::Workspace)?;
+        let attached = self.attached(Scope::Workspace).map_err(|_| {
+            Error::Conflict(
+                "there is no workspace to copy it into: make this folder one with `repertoire \
+                 init`, and trust it"
+                    .to_owned(),
+            )
+        })?;
         if entry.origin == workspace || attached.store.head(&entry.id)?.is_some() {
             return Err(Error::Conflict(format!(
                 "skill {} is in the workspace already",

@@ -1,6 +1,10 @@
 //! What skills and messages mean, as vectors.
 
-use std::{collections::HashMap, path::Path, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    path::Path,
+    sync::Arc,
+};
 
 use rayon::prelude::*;
 use repertoire_core::{Digest, Hasher, SkillId};
@@ -69,7 +73,10 @@ impl Embedder {
             && !read.is_empty()
         {
             let rows = read.iter().map(|(key, vector)| (*key, vector.to_bytes()));
-            store.put_vectors(rows.collect())?;
+            // What cannot be kept is computed again the next time.
+            if let Err(error) = store.put_vectors(rows.collect()) {
+                tracing::debug!(%error, "vectors are not kept");
+            }
         }
         known.extend(read);
         let vectors = keys.iter().map(|key| known.get(key).copied());
@@ -115,6 +122,8 @@ pub(super) struct Meaning {
     pub(super) embedder: Arc<Embedder>,
     /// Of every skill, whether there is a vector or not.
     keys: HashMap<SkillId, Digest>,
+    /// Those without one.
+    unread: BTreeSet<SkillId>,
     /// Where the vector of a skill is.
     places: HashMap<SkillId, usize>,
     ids: Vec<SkillId>,
@@ -133,14 +142,16 @@ impl Meaning {
         let mut meaning = Self {
             embedder,
             keys: HashMap::with_capacity(keys.len()),
+            unread: BTreeSet::new(),
             places: HashMap::new(),
             ids: Vec::new(),
             vectors: Vec::new(),
         };
         for ((id, key), vector) in keys.into_iter().zip(kept) {
             meaning.keys.insert(id.clone(), key);
-            if let Some(vector) = vector {
-                meaning.put(id, &vector);
+            match vector {
+                Some(vector) => meaning.put(id, &vector),
+                None => drop(meaning.unread.insert(id)),
             }
         }
         Ok(meaning)
@@ -153,44 +164,41 @@ impl Meaning {
             return Ok(());
         }
         self.drop_vector(&document.id);
-        if let Some(Some(vector)) = self.embedder.kept(&[new])?.pop() {
-            self.put(document.id.clone(), &vector);
+        match self.embedder.kept(&[new])?.pop().flatten() {
+            Some(vector) => self.put(document.id.clone(), &vector),
+            None => drop(self.unread.insert(document.id.clone())),
         }
         Ok(())
     }
 
     pub(super) fn remove(&mut self, id: &SkillId) {
         self.keys.remove(id);
+        self.unread.remove(id);
         self.drop_vector(id);
     }
 
     /// Skills whose vectors are still to be computed, at most so many.
     pub(super) fn missing(&self, most: usize) -> Vec<SkillId> {
-        let mut missing: Vec<SkillId> = self
-            .keys
-            .keys()
-            .filter(|id| !self.places.contains_key(*id))
-            .take(most)
-            .cloned()
-            .collect();
-        missing.sort();
-        missing
+        self.unread.iter().take(most).cloned().collect()
     }
 
     /// How many skills have no vector yet.
     pub(super) fn wanting(&self) -> usize {
-        self.keys.len() - self.places.len()
+        self.unread.len()
     }
 
     /// Takes a vector, unless the skill has become another one since.
-    pub(super) fn learn(&mut self, document: &Document, vector: &Vector) {
-        if self.keys.get(&document.id) == Some(&key(document)) {
+    pub(super) fn learn(&mut self, document: &Document, vector: &Vector) -> bool {
+        let is_right = self.keys.get(&document.id) == Some(&key(document));
+        if is_right {
             self.put(document.id.clone(), vector);
         }
+        is_right
     }
 
     fn put(&mut self, id: SkillId, vector: &Vector) {
         self.drop_vector(&id);
+        self.unread.remove(&id);
         self.places.insert(id.clone(), self.ids.len());
         self.ids.push(id);
         self.vectors.push(*vector);

@@ -151,19 +151,27 @@ impl Parts<'_> {
                 continue;
             };
             let query = query(part.field, &words);
-            let hits = searcher
-                .search_with_statistics_provider(
-                    &query,
-                    &TopDocs::with_limit(limit).order_by_score(),
-                    self,
-                )
-                .map_err(|error| failed(&error))?;
-            for (score, at) in hits {
-                let at = usize::try_from(at.doc_id).unwrap_or(usize::MAX);
-                let Some(id) = part.ids.get(at) else { continue };
-                if is_current(number, id) {
-                    found.insert(id.clone(), (f64::from(score) / ideal).min(0.9));
+            let mut wanted = limit;
+            let current = loop {
+                let best = TopDocs::with_limit(wanted).order_by_score();
+                let hits = searcher
+                    .search_with_statistics_provider(&query, &best, self)
+                    .map_err(|error| failed(&error))?;
+                let all = hits.len();
+                let mut current = Vec::new();
+                for (score, at) in hits {
+                    let at = usize::try_from(at.doc_id).unwrap_or(usize::MAX);
+                    let id = part.ids.get(at).filter(|id| is_current(number, id));
+                    current.extend(id.map(|id| (id, score)));
                 }
+                if current.len() >= limit || all < wanted {
+                    break current;
+                }
+                // What skills once were must not hide what others are.
+                wanted *= 2;
+            };
+            for (id, score) in current {
+                found.insert(id.clone(), (f64::from(score) / ideal).min(0.9));
             }
         }
         Ok(found.into_iter().collect())

@@ -270,14 +270,20 @@ impl SkillRepository for Store {
         let new = package.clone();
         self.write(move |c| {
             edit(c, skill_id, |package| {
+                let written = package.frontmatter.is_some() || package.document.is_some();
+                if written && package.description != new.description {
+                    return Err(Error::Conflict(format!(
+                        "skill {:?} has a SKILL.md of its own: its description is changed there",
+                        package.name
+                    )));
+                }
                 *package = Package {
                     id: package.id,
                     created_at: package.created_at.take().or(new.created_at),
                     artifacts: std::mem::take(&mut package.artifacts),
                     document: package.document.take(),
                     files: std::mem::take(&mut package.files),
-                    // It repeats the name and the description.
-                    frontmatter: None,
+                    frontmatter: package.frontmatter.take(),
                     ..new
                 };
                 Ok(())
@@ -326,6 +332,9 @@ impl SkillRepository for Store {
                 *known = Artifact {
                     id: Some(artifact_id),
                     file: known.file.take(),
+                    // When it was made is not for whoever changes it to say.
+                    created_at: known.created_at.take(),
+                    updated_at: known.updated_at.take().map(|_| now()),
                     ..new
                 };
                 Ok(())

@@ -1,6 +1,6 @@
 //! Skills and packages in the store: the tables of packages, and the files by digest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
 use repertoire_core::{Digest, FileEntry, Package, RelPath, SkillId};
@@ -322,24 +322,41 @@ fn put_files(c: &Connection, uuid: &str, files: &[FileEntry]) -> Result<()> {
 }
 
 fn put_artifacts(c: &Connection, uuid: &str, package: Option<&Package>) -> Result<()> {
+    let mut known: HashMap<String, (String, String, String)> = HashMap::new();
+    let mut statement = c.prepare_cached(
+        "SELECT id, content, created_at, updated_at FROM skill_artifacts WHERE skill_id = ?1",
+    )?;
+    let rows = statement.query_map([uuid], |row| {
+        Ok((row.get(0)?, (row.get(1)?, row.get(2)?, row.get(3)?)))
+    })?;
+    for row in rows {
+        let (id, about) = row?;
+        known.insert(id, about);
+    }
     c.prepare_cached("DELETE FROM skill_artifacts WHERE skill_id = ?1")?
         .execute([uuid])?;
     let Some(package) = package else {
         return Ok(());
     };
+    let now = now();
     for artifact in &package.artifacts {
         let metadata = artifact
             .metadata
             .as_ref()
             .map(|m| serde_json::json!(m).to_string());
+        let id = package.artifact_uuid(artifact).to_string();
+        let before = known.get(&id);
+        let created = before.map_or(&now, |(_, created, _)| created);
+        let same = before.filter(|(content, ..)| *content == artifact.content);
+        let updated = same.map_or(&now, |(_, _, updated)| updated);
         let inserted = c
             .prepare_cached(
                 "INSERT OR IGNORE INTO skill_artifacts (id, skill_id, kind, name, ordinal, content,
-                     model_variant, metadata, state_blob)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                     model_variant, metadata, state_blob, created_at, updated_at)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
             )?
             .execute(params![
-                package.artifact_uuid(artifact).to_string(),
+                id,
                 uuid,
                 artifact.kind.as_str(),
                 artifact.name,
@@ -348,6 +365,8 @@ fn put_artifacts(c: &Connection, uuid: &str, package: Option<&Package>) -> Resul
                 artifact.model_variant,
                 metadata,
                 artifact.state_blob,
+                artifact.created_at.as_ref().unwrap_or(created),
+                artifact.updated_at.as_ref().unwrap_or(updated),
             ])?;
         if inserted == 0 {
             return Err(Error::Conflict(format!(

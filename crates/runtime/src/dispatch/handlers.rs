@@ -72,6 +72,7 @@ impl ArtifactHandler for Prompted {
         context.note_usage(reply.usage);
         Ok(ArtifactOutput {
             model_id: Some(model.id().to_owned()),
+            cut: reply.cut,
             ..ArtifactOutput::text(reply.text)
         })
     }

@@ -61,7 +61,20 @@ pub(super) fn is_timeout(error: &wire::Error) -> bool {
 }
 
 fn failed(error: reqwest::Error) -> wire::Error {
-    wire::Error::instance(error.without_url())
+    if !error.is_connect() || error.is_timeout() {
+        return wire::Error::instance(error.without_url());
+    }
+    // Whom and why; nothing else of the address, which may hold a secret.
+    let url = error.url();
+    let host = url.and_then(reqwest::Url::host_str).unwrap_or("the server");
+    let port = url.and_then(reqwest::Url::port_or_known_default);
+    let port = port.map(|port| format!(":{port}")).unwrap_or_default();
+    let mut cause: &dyn std::error::Error = &error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    let why = format!("{host}{port} cannot be reached: {cause}");
+    wire::Error::instance(std::io::Error::other(why))
 }
 
 fn head(response: &reqwest::Response) -> ::http::response::Builder {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use repertoire_core::Package;
 use repertoire_runtime::{
-    ArtifactInfo, Ask, Model, Outline, Reply, Result, SkillSource, Usage, model::Listener,
+    ArtifactInfo, Ask, Model, Outline, Price, Reply, Result, SkillSource, Usage, model::Listener,
 };
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ pub(crate) struct Scripted {
     pub(crate) id: String,
     pub(crate) answers: Mutex<Vec<Result<String>>>,
     pub(crate) asked: Mutex<Vec<Ask>>,
-    pub(crate) is_priced: bool,
+    pub(crate) price: Option<Price>,
 }
 
 impl Scripted {
@@ -31,7 +31,10 @@ impl Scripted {
             id: id.to_owned(),
             answers: Mutex::new(answers.collect()),
             asked: Mutex::default(),
-            is_priced: true,
+            price: Some(Price {
+                input: 1.0,
+                output: 1.0,
+            }),
         })
     }
 }
@@ -42,8 +45,8 @@ impl Model for Scripted {
         &self.id
     }
 
-    fn is_priced(&self) -> bool {
-        self.is_priced
+    fn price(&self) -> Option<Price> {
+        self.price
     }
 
     async fn ask(&self, ask: &Ask, listener: Option<&Listener>) -> Result<Reply> {

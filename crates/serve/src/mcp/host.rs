@@ -1,7 +1,9 @@
 //! The host's own model, asked over MCP sampling.
 //!
-//! A run asks through a channel and knows neither the peer nor the protocol: the question is put
-//! by the task that handles the request, because that is where its answer comes back to.
+//! A run asks through a channel and knows neither the peer nor the protocol. Up to revision
+//! 2025-11-25 the question is put by the task that handles the request, because that is where its
+//! answer comes back to. From 2026-07-28 on the request is answered with the question, the run waits,
+//! and the host asks again with the answer.
 #![expect(
     deprecated,
     reason = "sampling is deprecated, and what hosts have today"
@@ -18,10 +20,11 @@ use rmcp::{
     RoleServer,
     model::{
         ClientResult, CreateMessageRequest, CreateMessageRequestParams, CreateMessageResult,
-        SamplingMessage, ServerRequest,
+        InputRequest, SamplingMessage, ServerRequest,
     },
     service::{PeerRequestOptions, RequestContext, ServiceError},
 };
+use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::shorten;
@@ -56,18 +59,27 @@ impl HostModel {
 /// Whether a host lets servers ask its model.
 pub(super) fn offers_a_model(context: &RequestContext<RoleServer>) -> bool {
     let capabilities = context.client_capabilities();
-    // The revision without sessions has no way back to the host while a request is handled.
-    !super::is_modern(context) && capabilities.is_some_and(|can| can.sampling.is_some())
+    capabilities.is_some_and(|can| can.sampling.is_some())
+}
+
+impl Question {
+    /// The question, as the answer to a request.
+    pub(super) fn request(&self) -> InputRequest {
+        InputRequest::CreateMessage(CreateMessageRequest::new(self.params.clone()))
+    }
+
+    /// Gives whoever asked what a host answered.
+    pub(super) fn answer(self, answer: &Value) {
+        let read = serde_json::from_value::<CreateMessageResult>(answer.clone());
+        let read = read.map_err(|_| refused("it did not answer as a model does".to_owned()));
+        let _ = self.answer.send(read);
+    }
 }
 
 #[async_trait]
 impl Model for HostModel {
     fn id(&self) -> &str {
         self.id.get().map_or("host/model", String::as_str)
-    }
-
-    fn is_priced(&self) -> bool {
-        false
     }
 
     async fn ask(&self, ask: &Ask, listener: Option<&Listener>) -> Result<Reply> {

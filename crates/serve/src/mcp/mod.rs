@@ -42,6 +42,7 @@ use crate::{
 };
 use cursor::Page;
 use follow::Session;
+pub(crate) use running::Parked;
 
 /// The tools of this server itself.
 pub(crate) const OWN_TOOLS: [&str; 4] =
@@ -410,10 +411,7 @@ impl ServerHandler for Handlers {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         self.answer("tools/call", async |registry| {
-            let arguments = request.arguments.unwrap_or_default();
-            let name = &request.name;
-            let result = tools::call(&self.engine, registry, name, &arguments, &context).await?;
-            Ok(result.into())
+            tools::call(&self.engine, registry, &request, &context).await
         })
         .await
     }

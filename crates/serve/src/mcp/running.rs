@@ -1,6 +1,12 @@
 //! The tools that find and run skills, where they are offered.
 
-use std::sync::Arc;
+use std::{
+    collections::HashMap,
+    fmt,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 use repertoire_core::markdown::{cut, one_line};
 use repertoire_registry::{
@@ -8,17 +14,22 @@ use repertoire_registry::{
     search::{MEANING_THRESHOLD, Recommendation, THRESHOLD},
 };
 use repertoire_runtime::{
-    Budget, ExecutionContext, ExecutionRecord, Metered, Model, PromptEngine, Usage,
+    Budget, Error, ExecutionContext, ExecutionRecord, Metered, Model, PromptEngine, Usage,
     run::{Report, plan, run},
 };
 use rmcp::{
     RoleServer,
-    model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations},
+    model::{
+        CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, InputRequiredResult,
+        JsonObject, Tool, ToolAnnotations,
+    },
     service::RequestContext,
 };
 use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
-use super::host::{self, HostModel};
+use super::host::{self, HostModel, Question};
 use crate::{
     activation::{Active, Runs},
     engine::Engine,
@@ -30,6 +41,12 @@ pub(super) const SEARCH: &str = "skills_search";
 pub(super) const RUN: &str = "skill_run";
 /// The most bytes of a message.
 const MAX_MESSAGE: usize = 64 * 1024;
+/// What a question to the host's model is called.
+const ASKED: &str = "model";
+/// How long a run waits for its host to come back.
+const PATIENCE: Duration = Duration::from_mins(10);
+/// How many runs wait at most.
+const MAX_PARKED: usize = 64;
 
 fn schema(value: Value) -> Arc<JsonObject> {
     match value {
@@ -83,17 +100,29 @@ pub(super) fn tools(engine: &Engine) -> Vec<Tool> {
 pub(super) async fn call(
     engine: &Engine,
     registry: &Arc<Registry>,
-    name: &str,
-    arguments: &JsonObject,
+    request: &CallToolRequestParams,
     context: &RequestContext<RoleServer>,
-) -> Option<CallToolResult> {
+) -> Option<CallToolResponse> {
     let active = engine.active()?;
-    let outcome = match (name, &active.offered.run) {
-        (SEARCH, _) if active.offered.search => search(active, registry, arguments).await,
-        (RUN, Some(runs)) => execute(active, runs, registry, arguments, context).await,
+    let none = JsonObject::new();
+    let arguments = request.arguments.as_ref().unwrap_or(&none);
+    let outcome = match (&*request.name, &active.offered.run) {
+        (SEARCH, _) if active.offered.search => {
+            let found = search(active, registry, arguments).await;
+            found.map(CallToolResponse::from)
+        }
+        (RUN, Some(runs)) => match resumed(active, request, arguments) {
+            Err(message) => Err(message),
+            Ok(Some(going)) => drive(active, going, context).await,
+            Ok(None) => match begin(runs, registry, arguments, context) {
+                Err(message) => Err(message),
+                Ok(going) => drive(active, going, context).await,
+            },
+        },
         _ => return None,
     };
-    Some(outcome.unwrap_or_else(|message| CallToolResult::error(vec![ContentBlock::text(message)])))
+    let refuse = |message: String| CallToolResult::error(vec![ContentBlock::text(message)]).into();
+    Some(outcome.unwrap_or_else(refuse))
 }
 
 fn text<'a>(arguments: &'a JsonObject, key: &str) -> Result<Option<&'a str>, String> {
@@ -150,13 +179,23 @@ async fn search(
     Ok(result)
 }
 
-async fn execute(
-    active: &Active,
+/// A run on its way.
+pub(crate) struct Going {
+    run: Pin<Box<dyn Future<Output = Report> + Send>>,
+    /// Where questions to the host's model come out, if that is the model.
+    questions: Option<mpsc::Receiver<Question>>,
+    stop: CancellationToken,
+    /// What it was asked for with.
+    arguments: JsonObject,
+}
+
+/// Prepares a run; nothing is executed yet.
+fn begin(
     runs: &Runs,
     registry: &Arc<Registry>,
     arguments: &JsonObject,
     context: &RequestContext<RoleServer>,
-) -> Result<CallToolResult, String> {
+) -> Result<Going, String> {
     let name = text(arguments, "skill")?.ok_or("`skill` must be given")?;
     let reference: Reference = name
         .parse()
@@ -174,7 +213,7 @@ async fn execute(
     let entry = registry.snapshot().skill(&reference).cloned();
     let entry = entry.ok_or_else(|| format!("skill {}: not found", shorten(name)))?;
     let skill = Runnable::new(registry, &entry).map_err(|error| error.to_string())?;
-    let (model, mut questions): (Arc<dyn Model>, _) = match &runs.model {
+    let (model, questions): (Arc<dyn Model>, _) = match &runs.model {
         Some(model) => (model.clone(), None),
         None if host::offers_a_model(context) => {
             let (model, questions) = HostModel::new();
@@ -197,34 +236,129 @@ async fn execute(
     }
     let budget = Arc::new(Budget::new(runs.max_tokens, runs.max_cost));
     going.model = Some(Arc::new(Metered::new(model, budget)));
-    let steps = plan(&skill, &runs.dispatcher, &going.family(), &names);
+    let dispatcher = runs.dispatcher.clone();
+    let steps = plan(&skill, &dispatcher, &going.family(), &names);
     let steps = steps.map_err(|error| error.to_string())?;
+    let stop = going.stop.clone();
+    let registry = registry.clone();
+    let running = async move {
+        let mut keep = |record: &ExecutionRecord| {
+            if let Err(error) = registry.put_trace(trace_of(record)) {
+                tracing::warn!(%error, "a trace could not be kept");
+            }
+        };
+        run(&skill, &dispatcher, &steps, &mut going, &mut keep).await
+    };
+    Ok(Going {
+        run: Box::pin(running),
+        questions,
+        stop,
+        arguments: arguments.clone(),
+    })
+}
+
+/// Goes on until the run has ended, or has a question that takes another request to answer.
+async fn drive(
+    active: &Active,
+    mut going: Going,
+    context: &RequestContext<RoleServer>,
+) -> Result<CallToolResponse, String> {
     let Ok(_place) = active.room.try_acquire() else {
         return Err("too many skills are running: try again".to_owned());
     };
-    let stop = going.stop.clone();
-    let mut keep = |record: &ExecutionRecord| {
-        if let Err(error) = registry.put_trace(trace_of(record)) {
-            tracing::warn!(%error, "a trace could not be kept");
-        }
-    };
-    let running = run(&skill, &runs.dispatcher, &steps, &mut going, &mut keep);
-    tokio::pin!(running);
-    let report = loop {
+    loop {
         let question = async {
-            match &mut questions {
+            match &mut going.questions {
                 Some(questions) => questions.recv().await,
                 None => None,
             }
         };
         tokio::select! {
-            report = &mut running => break report,
-            Some(question) = question => host::put(question, context).await,
+            report = &mut going.run => return Ok(told(&report).into()),
+            Some(question) = question => {
+                if super::is_modern(context) {
+                    return active.parked.park(going, question);
+                }
+                host::put(question, context).await;
+            }
             // A run that nobody waits for ends, and leaves its trace.
-            () = context.ct.cancelled(), if !stop.is_cancelled() => stop.cancel(),
+            () = context.ct.cancelled(), if !going.stop.is_cancelled() => going.stop.cancel(),
         }
+    }
+}
+
+/// The run that a host comes back to, with the answer it brings.
+fn resumed(
+    active: &Active,
+    request: &CallToolRequestParams,
+    arguments: &JsonObject,
+) -> Result<Option<Going>, String> {
+    let Some(state) = &request.request_state else {
+        return Ok(None);
     };
-    Ok(told(&report))
+    let Some((going, question)) = active.parked.take(state, arguments) else {
+        return Err("no run waits for that: it ended, or was for something else".to_owned());
+    };
+    let answers = request.input_responses.as_ref();
+    match answers.and_then(|answers| answers.get(ASKED)) {
+        Some(answer) => question.answer(answer),
+        // A host that comes back with nothing does not let its model be asked.
+        None => question.answer(&Value::Null),
+    }
+    Ok(Some(going))
+}
+
+/// Runs that wait for their host to come back with an answer.
+#[derive(Default)]
+pub(crate) struct Parked(Mutex<HashMap<String, (Instant, Going, Question)>>);
+
+impl fmt::Debug for Parked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parked").finish_non_exhaustive()
+    }
+}
+
+impl Parked {
+    /// Lets a run wait; gives the question, and the word by which to come back.
+    fn park(&self, going: Going, question: Question) -> Result<CallToolResponse, String> {
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let late: Vec<String> = waiting
+            .iter()
+            .filter(|(_, (since, ..))| since.elapsed() > PATIENCE)
+            .map(|(word, _)| word.clone())
+            .collect();
+        for word in late {
+            if let Some((_, late, _)) = waiting.remove(&word) {
+                // It ends by itself, so that it leaves its trace.
+                late.stop.cancel();
+                tokio::spawn(late.run);
+            }
+        }
+        if waiting.len() >= MAX_PARKED {
+            going.stop.cancel();
+            tokio::spawn(going.run);
+            return Err("too many runs wait for their hosts: try again".to_owned());
+        }
+        // Nobody can guess it, and it is good for one answer.
+        let word = uuid::Uuid::new_v4().to_string();
+        let asked = [(ASKED.to_owned(), question.request())].into();
+        waiting.insert(word.clone(), (Instant::now(), going, question));
+        Ok(CallToolResponse::InputRequired(InputRequiredResult::new(
+            Some(asked),
+            Some(word),
+        )))
+    }
+
+    /// The run behind a word, if it was asked for with these arguments.
+    fn take(&self, word: &str, arguments: &JsonObject) -> Option<(Going, Question)> {
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, going, _) = waiting.get(word)?;
+        if going.arguments != *arguments {
+            return None;
+        }
+        let (_, going, question) = waiting.remove(word)?;
+        Some((going, question))
+    }
 }
 
 /// What came of a run.
@@ -252,7 +386,11 @@ fn told(report: &Report) -> CallToolResult {
             CallToolResult::success(vec![ContentBlock::text(&done.text)])
         }
         Err(error) => {
-            let words = shorten(&error.to_string());
+            let words = match error {
+                // A host has no command line.
+                Error::Undefined { name, .. } => format!("`{name}` must be given in `params`"),
+                other => shorten(&other.to_string()),
+            };
             about["error"] = json!({"code": error.code(), "message": words});
             CallToolResult::error(vec![ContentBlock::text(words)])
         }

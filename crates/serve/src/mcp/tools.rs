@@ -14,7 +14,10 @@ use repertoire_core::{
 use repertoire_registry::Registry;
 use rmcp::{
     ErrorData, RoleServer,
-    model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations},
+    model::{
+        CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, JsonObject, Tool,
+        ToolAnnotations,
+    },
     service::RequestContext,
 };
 use serde_json::{Value, json};
@@ -159,28 +162,31 @@ async fn call_function(
 pub(super) async fn call(
     engine: &Engine,
     registry: &Arc<Registry>,
-    name: &str,
-    arguments: &JsonObject,
+    request: &CallToolRequestParams,
     context: &RequestContext<RoleServer>,
-) -> Result<CallToolResult, ErrorData> {
-    if let Some(result) = running::call(engine, registry, name, arguments, context).await {
+) -> Result<CallToolResponse, ErrorData> {
+    if let Some(result) = running::call(engine, registry, request, context).await {
         return Ok(result);
     }
+    let name = &*request.name;
+    let none = JsonObject::new();
+    let arguments = request.arguments.as_ref().unwrap_or(&none);
     let outcome = match name {
         "skills_list" => list(registry, &engine.options, arguments),
         "skill__fetch" => fetch(engine, registry, arguments).await,
         _ => {
             if let Some(function) = engine.tools().get(name) {
-                return Ok(call_function(engine, function, arguments).await);
+                return Ok(call_function(engine, function, arguments).await.into());
             }
             let message = format!("tool {:?}: not found", shorten(name));
             return Err(ErrorData::invalid_params(message, None));
         }
     };
-    Ok(match outcome {
+    let result = match outcome {
         Ok(text) => CallToolResult::success(vec![ContentBlock::text(text)]),
         Err(message) => CallToolResult::error(vec![ContentBlock::text(message)]),
-    })
+    };
+    Ok(result.into())
 }
 
 fn list(

@@ -24,7 +24,7 @@ pub(super) struct Goals {
     /// At most this share of what fits nothing may activate something.
     #[serde(default)]
     false_activation: Option<f64>,
-    /// At most this share of near misses may activate what they only nearly mean.
+    /// At most this share of near misses may activate something.
     #[serde(default)]
     near_miss: Option<f64>,
 }
@@ -77,12 +77,10 @@ impl Found {
         let activated = first.filter(|first| first.fits);
         let is = |one: &Recommendation| one.id.as_str() == activation.expect;
         let right = match (activation.expect.as_str(), activated) {
-            ("none", _) if activation.near.is_some() => {
-                let near = activation.near.as_deref();
-                let taken = activated.is_some_and(|one| Some(one.id.as_str()) == near);
+            ("none", activated) if activation.near.is_some() => {
                 self.near += 1;
-                self.near_taken += usize::from(taken);
-                !taken
+                self.near_taken += usize::from(activated.is_some());
+                activated.is_none()
             }
             ("none", Some(_)) => {
                 self.unfitting[0] += 1;
@@ -128,8 +126,10 @@ impl Found {
             value: share(part, whole),
             goal,
             more,
+            of: whole,
         };
-        let mut figures = vec![
+        let near = (self.near_taken, self.near);
+        let figures = vec![
             figure("hit@1", self.first, fitting, goals.hit_at_1, true),
             figure("hit@5", self.in_best, fitting, goals.hit_at_5, true),
             figure("named", self.named_first, self.named, goals.named, true),
@@ -140,18 +140,10 @@ impl Found {
                 goals.false_activation,
                 false,
             ),
+            figure("near miss", near.0, near.1, goals.near_miss, false),
         ];
-        if self.near > 0 {
-            let taken = self.near_taken;
-            figures.push(figure(
-                "near miss",
-                taken,
-                self.near,
-                goals.near_miss,
-                false,
-            ));
-        }
-        figures
+        // What was not tried has no figure.
+        figures.into_iter().filter(|figure| figure.of > 0).collect()
     }
 
     fn to_json(&self, goals: &Goals) -> Value {
@@ -181,6 +173,8 @@ struct Figure {
     value: f64,
     goal: Option<f64>,
     more: bool,
+    /// How many messages it is the share of.
+    of: usize,
 }
 
 impl Figure {
