@@ -488,6 +488,10 @@ fn what_ships_is_forked_and_its_artifacts_are_changed_in_the_workspace_alone() {
         "{}",
         text(&new.stderr)
     );
+    let broken = home.path().join("broken.j2");
+    fs::write(&broken, "Only {{ say").unwrap();
+    let broken = [&put[..], &["Check Prompt", broken.to_str().unwrap()]].concat();
+    assert_eq!(at_desk(&broken).status.code(), Some(4));
     ok(&[&put[..], &["Manner", prompt, "--kind", "approach"]].concat());
     let show = ["artifact", "show", "consistency-checker", "check prompt"];
     assert_eq!(ok(&show), "Only say: {{ message }}");

@@ -58,8 +58,8 @@ fn line(entry: &Entry, level: Level) -> String {
 /// let snapshot = registry.snapshot();
 /// let all = brief(snapshot.skills(), 2_000);
 /// assert_eq!((all.whole.len(), all.cut.len()), (snapshot.len(), 0));
-/// let few = brief(snapshot.skills(), 30);
-/// assert!(few.tokens <= 30 && !few.cut.is_empty());
+/// let few = brief(snapshot.skills(), 15);
+/// assert!(few.tokens <= 15 && !few.cut.is_empty());
 /// # Ok::<(), repertoire_registry::Error>(())
 /// ```
 pub fn brief<'a, E>(entries: impl Iterator<Item = &'a E>, tokens: usize) -> Brief

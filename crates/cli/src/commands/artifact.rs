@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use repertoire_core::{Artifact, package::MAX_JSON, text::terminal_safe};
+use repertoire_core::{Artifact, ArtifactKind, package::MAX_JSON, text::terminal_safe};
 use repertoire_registry::{
     Error, Origin, Reference, Registry, Scope,
     store::{SkillRepository, SkillSummary},
 };
+use repertoire_runtime::{PromptEngine, assertion, dispatch};
 use serde_json::json;
 
 use super::{open, read_input, run::find, scope};
@@ -229,11 +230,23 @@ fn put(
         created_at: None,
         updated_at: None,
     };
+    check(&artifact)?;
     match known.and_then(|known| known.id) {
         Some(id) => repository.update_artifact(id, &artifact)?,
         None => drop(repository.add_artifact(summary.id, &artifact)?),
     }
     done(word, &summary, &artifact.name, scope, output)
+}
+
+/// Refuses what would only fail when it is run.
+fn check(artifact: &Artifact) -> Result<()> {
+    match artifact.kind {
+        ArtifactKind::PromptTemplate => PromptEngine::new().check_str(&artifact.content)?,
+        ArtifactKind::Example => drop(dispatch::examples_of(artifact)?),
+        _ => {}
+    }
+    assertion::of(artifact)?;
+    Ok(())
 }
 
 fn done(
