@@ -350,3 +350,25 @@ fn many_changes_are_found_as_if_they_had_always_been() {
     }
     assert!(finder.find("topic250", 1).unwrap().is_empty(), "it is gone");
 }
+
+#[test]
+fn nothing_of_an_artifact_is_read_to_find_a_skill() {
+    let (_folder, registry) = store();
+    let json = json!({
+        "name": "Fish Keeper", "description": "Keeps fish.",
+        "artifacts": [
+            {"kind": "description", "name": "Overview", "content": "About aquariums.\n"},
+            {"kind": "prompt_template", "name": "Ask", "ordinal": 1, "content": "Zebrafish?"},
+            {"kind": "code_template", "name": "Code", "ordinal": 2, "content": "axolotl = 1"},
+            {"kind": "approach", "name": "Manner", "ordinal": 3, "content": "Like a pelican."},
+        ],
+    });
+    let package = Package::from_json(json.to_string().as_bytes()).unwrap();
+    let new = NewSkill::from_package(&package).unwrap();
+    registry.add(Scope::Account, vec![new]).unwrap();
+    let finder = Finder::new(&registry, &registry.snapshot()).unwrap();
+    assert_eq!(finder.find("aquariums", 3).unwrap().len(), 1);
+    for word in ["zebrafish", "axolotl", "pelican"] {
+        assert_eq!(finder.find(word, 3).unwrap(), [], "{word}");
+    }
+}
