@@ -123,8 +123,7 @@ fn workers() -> Result<Vec<Worker>> {
     let new = [
         "build",
         "--quiet",
-        "--package",
-        "repertoire-serve",
+        "--workspace",
         "--example",
         "iii_worker",
     ];
