@@ -10,6 +10,7 @@ mod catalogue;
 mod iii;
 mod mcp;
 mod measure;
+mod sandbox;
 mod search;
 
 use std::process::ExitCode;
@@ -21,6 +22,9 @@ fn main() -> ExitCode {
         ["catalogue"] => catalogue::run(),
         ["mcp", ours, pmcp] => mcp::run(ours.as_ref(), pmcp.as_ref()),
         ["iii", ours] => iii::run(ours.as_ref()),
+        ["sandbox", folder, with, without] => {
+            sandbox::measure(folder.as_ref(), with.as_ref(), without.as_ref())
+        }
         ["search", model] => search::run(model.as_ref()),
         ["bare", transport, size] => size
             .parse()
@@ -29,7 +33,7 @@ fn main() -> ExitCode {
         // The benchmark starts itself for what needs a process of its own.
         ["load", rest @ ..] => catalogue::load(rest),
         _ => {
-            eprintln!("usage: cargo xtask bench catalogue|mcp|iii|search");
+            eprintln!("usage: cargo xtask bench catalogue|mcp|iii|search|sandbox");
             return ExitCode::from(2);
         }
     };

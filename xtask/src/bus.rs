@@ -120,13 +120,7 @@ fn workers() -> Result<Vec<Worker>> {
         target,
     ];
     checked(&mut cargo(&old))?;
-    let new = [
-        "build",
-        "--quiet",
-        "--workspace",
-        "--example",
-        "iii_worker",
-    ];
+    let new = ["build", "--quiet", "--workspace", "--example", "iii_worker"];
     checked(&mut cargo(&new))?;
     let built = |path: &str| Command::new(project().join(path));
     let node = |from: &str, place: &str| -> Result<Command> {

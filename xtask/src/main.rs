@@ -15,6 +15,7 @@ mod interop;
 mod models;
 mod reference;
 mod run;
+mod runtime;
 mod test;
 
 use std::process::ExitCode;
@@ -31,6 +32,9 @@ usage: cargo xtask COMMAND
   bench mcp             measure the MCP server against pmcp and bare rmcp
   bench iii             measure the functions on the hub against its own state
   bench search          measure finding skills against SQLite's full-text search
+  bench sandbox         measure scripts in the sandbox, and what having it costs
+  sidecar               only the sidecar's own tests
+  sidecar-bundle        build the sidecar into one file that needs no Python
   fuzz TARGET SECONDS   fuzz one target (frontmatter, markdown, package, uri)";
 
 fn main() -> ExitCode {
@@ -40,6 +44,8 @@ fn main() -> ExitCode {
         ["test"] => test::run(),
         ["interop"] => test::interop(),
         ["bus"] => test::bus(),
+        ["sidecar"] => test::sidecar(),
+        ["sidecar-bundle"] => runtime::bundle(),
         ["conformance-client", program, url] => interop::conformance_client(program, url),
         ["bench", rest @ ..] if !rest.is_empty() => bench(rest),
         ["fuzz", target, seconds] => fuzz::run(target, seconds),
@@ -62,7 +68,7 @@ fn bench(args: &[&str]) -> anyhow::Result<()> {
     let pmcp = run::project().join("target/xtask/pmcp/release/pmcp-peer");
     let (ours, pmcp) = (ours.to_string_lossy(), pmcp.to_string_lossy());
     let servers = [&*ours, &*pmcp];
-    if args == ["mcp"] || args == ["iii"] {
+    if args == ["mcp"] || args == ["iii"] || args == ["sandbox"] {
         run::checked(&mut run::cargo(&[
             "build",
             "--release",
@@ -77,6 +83,14 @@ fn bench(args: &[&str]) -> anyhow::Result<()> {
         let mut peer = run::cargo(&["build", "--release", "--manifest-path", manifest]);
         run::checked(peer.args(["--target-dir", target]))?;
     }
+    let without = run::project().join("target/xtask/without-sandbox");
+    if args == ["sandbox"] {
+        println!("building without the sandbox, to compare; the first time takes some minutes");
+        let build = ["build", "--release", "--package", "repertoire"];
+        let mut plain = run::cargo(&build);
+        plain.arg("--no-default-features").arg("--target-dir");
+        run::checked(plain.arg(&without))?;
+    }
     let mut command = run::cargo(&[
         "run",
         "--release",
@@ -89,6 +103,11 @@ fn bench(args: &[&str]) -> anyhow::Result<()> {
     match args {
         ["mcp"] => drop(command.args(servers)),
         ["iii"] => drop(command.arg(servers[0])),
+        ["sandbox"] => {
+            let parts = runtime::Parts::with(servers[0].as_ref())?;
+            command.arg(parts.sandbox()).arg(servers[0]);
+            command.arg(without.join("release/repertoire"));
+        }
         ["search"] => drop(command.arg(models::Models::install()?.vectors)),
         _ => {}
     }

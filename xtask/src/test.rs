@@ -14,6 +14,7 @@ use crate::{
     models::Models,
     reference,
     run::{Count, cargo, checked, counted, project},
+    runtime::{self, Parts},
 };
 
 /// Only the steps that need what others wrote.
@@ -22,6 +23,13 @@ pub(crate) fn interop() -> Result<()> {
     total.add(step("MCP conformance suite", &mut interop::conformance));
     total.add(step("MCP inspector", &mut interop::inspector));
     total.add(step("MCP SDKs", &mut interop::sdks));
+    finish(total)
+}
+
+/// Only the sidecar's own tests.
+pub(crate) fn sidecar() -> Result<()> {
+    let mut total = Count::default();
+    total.add(step("the sidecar's own tests", &mut runtime::sidecar));
     finish(total)
 }
 
@@ -135,8 +143,10 @@ pub(crate) fn run() -> Result<()> {
     step("unit, integration and doc tests", &mut || {
         let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
         Models::install()?.tell(&mut command);
+        Parts::install()?.tell(&mut command);
         counted(&mut command)
     });
+    step("the sidecar's own tests", &mut runtime::sidecar);
     step("the README's first command", &mut || {
         Ok(Count::of("readme", readme()))
     });

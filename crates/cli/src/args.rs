@@ -9,8 +9,8 @@ use repertoire_core::SkillId;
 use repertoire_registry::{Origin, Reference, remote::Label};
 
 pub(crate) use running::{
-    ArtifactCommand, AskArgs, CatalogueArgs, EvalArgs, Format, ModelArgs, NewArtifact, Param,
-    RunArgs, SearchArgs, SetupCommand, TraceCommand, Which,
+    ArtifactCommand, AskArgs, CatalogueArgs, EvalArgs, Format, ModelArgs, NewArtifact,
+    OptimizeArgs, Param, RunArgs, SearchArgs, SetupCommand, TraceCommand, Which, With,
 };
 
 const EXIT_CODES: &str = "\
@@ -249,10 +249,10 @@ pub(crate) enum Command {
                             --for \"my tests are flaky\" --json"
     )]
     Catalogue(CatalogueArgs),
-    /// Install what is too large to ship: embeddings, which find skills by what a message means
+    /// Install what is too large to ship: the sandbox for scripts, DSPy, embeddings to find skills
     #[command(
-        after_help = "Examples:\n  repertoire setup\n  repertoire setup embeddings\n  \
-                            repertoire setup embeddings --from unpacked/model"
+        after_help = "Examples:\n  repertoire setup\n  repertoire setup embeddings\n  repertoire \
+                            setup sandbox\n  repertoire setup sidecar"
     )]
     Setup {
         #[command(subcommand)]
@@ -284,6 +284,16 @@ pub(crate) enum Command {
                             --model openai/gpt-4o-mini --max-cost 0.05"
     )]
     Run(Box<RunArgs>),
+    /// Make the DSPy module of a skill better from examples, and keep it if it is
+    #[command(
+        after_help = "Examples are traces whose assertions held, or a file: a JSON array, or one \
+                            object a line,\nwith a value for each input and output of the module's \
+                            signature. A quarter is held back\nto measure on. Exit code 1 if what \
+                            was learned is worse and was not kept.\n\nExamples:\n  repertoire \
+                            optimize consistency-checker --model ollama/llama3.2\n  repertoire \
+                            optimize checker --from examples.jsonl --with mipro --max-cost 0.50"
+    )]
+    Optimize(Box<OptimizeArgs>),
     /// What was run, what it cost, how well it went
     #[command(
         after_help = "Examples:\n  repertoire trace list\n  repertoire trace stats --since 30d\n  \

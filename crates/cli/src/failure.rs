@@ -33,7 +33,7 @@ pub(crate) const INTERRUPTED: u8 = 130;
 /// The one table from codes to exit codes; what is not in it was refused.
 pub(crate) fn exit_code(code: &str) -> u8 {
     match code {
-        "assertion_failed" => PROBLEMS,
+        "assertion_failed" | "script_error" | "script_limit" | "program_error" => PROBLEMS,
         "usage" | "invalid_pattern" | "listen" | "invalid_target" | "unknown_model"
         | "undefined_variable" | "provider_key" | "unknown_price" => USAGE,
         "not_found" | "function_not_found" => NOT_FOUND,
@@ -47,7 +47,9 @@ pub(crate) fn exit_code(code: &str) -> u8 {
         | "provider_error"
         | "provider_auth"
         | "provider_rate_limited"
-        | "provider_timeout" => IO,
+        | "provider_timeout"
+        | "sandbox_error"
+        | "sidecar_error" => IO,
         "interrupted" => INTERRUPTED,
         _ => REFUSED,
     }

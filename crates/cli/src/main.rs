@@ -14,10 +14,17 @@ use clap::Parser;
 use crate::{args::Args, output::Output};
 
 fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    let mut args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => return failure::usage(&error),
     };
+    // Theirs is about something else, and clap tells the global one too.
+    if matches!(
+        args.command,
+        args::Command::Optimize(_) | args::Command::Setup { .. }
+    ) {
+        args.global.from.clear();
+    }
     let output = Output::new(&args.global);
     interrupt::install();
     init_log(

@@ -58,6 +58,12 @@ pub(crate) struct Config {
     /// The most tokens of one run that a host asks for.
     #[serde(default)]
     pub(crate) run_max_tokens: Option<u64>,
+    /// Whether states that another version of DSPy made are learned anew.
+    #[serde(default)]
+    pub(crate) renew: Option<bool>,
+    /// What scripts may use.
+    #[serde(default)]
+    pub(crate) sandbox: repertoire_runtime::Limits,
     /// The most US dollars of one run that a host asks for.
     #[serde(default)]
     pub(crate) run_max_cost: Option<f64>,
@@ -141,6 +147,10 @@ pub(crate) struct Settings {
     pub(crate) offer: Vec<crate::args::Offer>,
     /// The most tokens and dollars of one run that a host asks for.
     pub(crate) run_limits: (Option<u64>, Option<f64>),
+    /// Whether states that another version of DSPy made are learned anew.
+    pub(crate) renew: bool,
+    /// What one script may use.
+    pub(crate) script_limits: repertoire_runtime::Limits,
     /// What is wrong with the workspace's file; it counts only if the workspace is trusted.
     pub(crate) workspace_problem: Option<String>,
 }
@@ -217,6 +227,8 @@ pub(crate) fn resolve(global: &Global) -> Result<Settings> {
             providers: Providers::default(),
             offer: Vec::new(),
             run_limits: (None, None),
+            renew: false,
+            script_limits: repertoire_runtime::Limits::default(),
             workspace_problem: None,
         };
         let sources = bare.sources_of(&global.from)?;
@@ -265,6 +277,8 @@ pub(crate) fn resolve(global: &Global) -> Result<Settings> {
         },
         offer: config.offer,
         run_limits: (config.run_max_tokens, config.run_max_cost),
+        renew: config.renew.unwrap_or(true),
+        script_limits: config.sandbox,
         workspace_problem,
     })
 }

@@ -165,3 +165,89 @@ fn a_real_model_answers_is_checked_and_leaves_its_tokens() {
     let refused = json_of(&repertoire(home.path(), &args));
     assert_eq!(refused["error"]["code"], "budget_exceeded");
 }
+
+#[cfg(unix)]
+#[test]
+fn a_real_model_teaches_a_module_and_the_next_run_uses_it() {
+    let Some(sidecar) = std::env::var_os("REPERTOIRE_TEST_SIDECAR") else {
+        eprintln!("REPERTOIRE_TEST_SIDECAR does not name a sidecar: skipped");
+        return;
+    };
+    let Some(server) = Server::start() else {
+        return;
+    };
+    let home = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(sidecar, home.path().join("sidecar")).unwrap();
+    let config = format!(
+        "model = \"local/smollm2\"\n[providers.local]\nkind = \"openai\"\nbase_url = \"{}/v1\"\n",
+        server.1
+    );
+    fs::write(home.path().join("config.toml"), config).unwrap();
+    let package = json!({
+        "name": "Moods", "description": "Says whether a remark is glad or sad.", "artifacts": [
+            {"kind": "prompt_template", "name": "Ask", "ordinal": 1,
+             "content": "Is this glad or sad: {{ remark }}"},
+            {"kind": "dspy_module", "name": "Judge", "ordinal": 2,
+             "content": "{\"template_id\": \"predict\", \"signature\": \"remark -> mood\"}",
+             "metadata": {"fallback_artifact": "Ask"}}],
+    });
+    fs::write(home.path().join("moods.json"), package.to_string()).unwrap();
+    assert!(
+        repertoire(home.path(), &["import", "moods.json"])
+            .status
+            .success()
+    );
+    let remarks = [
+        ("what a lovely day", "glad"),
+        ("I lost my keys", "sad"),
+        ("we won the game", "glad"),
+        ("it rained on my picnic", "sad"),
+        ("the cake was perfect", "glad"),
+        ("nobody came", "sad"),
+    ];
+    let rows = remarks.map(|(remark, mood)| json!({"remark": remark, "mood": mood}).to_string());
+    fs::write(home.path().join("moods.jsonl"), rows.join("\n")).unwrap();
+    // So small a model says what it says; what is looked at is what it is asked.
+    let asked = || {
+        let args = [
+            "run",
+            "moods",
+            "-p",
+            "remark=hello",
+            "--answer-tokens",
+            "40",
+            "--json",
+        ];
+        let report = json_of(&repertoire(home.path(), &args));
+        let row = &report["traces"][0];
+        assert_eq!(row["artifact_kind"], "dspy_module", "{report}");
+        let calls = row["details"]["used"]["model_calls"]["used"]
+            .as_u64()
+            .unwrap();
+        row["input_tokens"].as_u64().unwrap() / calls
+    };
+    let before = asked();
+    let args = [
+        "optimize",
+        "moods",
+        "--from",
+        "moods.jsonl",
+        "--with",
+        "bootstrap",
+        "--force",
+        "--answer-tokens",
+        "40",
+        "--json",
+    ];
+    let learned = json_of(&repertoire(home.path(), &args));
+    assert_eq!(learned["kept"], true, "{learned}");
+    assert!(
+        learned["improvement"]["learning"]["input_tokens"]
+            .as_u64()
+            .unwrap()
+            > 100
+    );
+    let after = asked();
+    // The examples it learned are in the prompt now.
+    assert!(after > before + 50, "{before} tokens before, {after} after");
+}

@@ -99,10 +99,7 @@ fn the_consistency_checker_runs_against_the_vault_and_leaves_its_rows() {
     );
     // The script needs the sandbox, the module the sidecar: both are said.
     let warnings = report["warnings"].to_string();
-    assert!(
-        warnings.contains("nothing here runs a code_template"),
-        "{warnings}"
-    );
+    assert!(warnings.contains("repertoire setup sandbox"), "{warnings}");
     assert!(
         warnings.contains("Check Prompt stood in for it"),
         "{warnings}"
@@ -336,7 +333,7 @@ fn what_cannot_be_run_is_answered() {
         (
             &["run", "consistency-checker", "-a", "Cross-Reference Script"],
             4,
-            "code_template",
+            "repertoire setup sandbox",
         ),
         (&["trace", "show", "zzzz"], 3, "trace \"zzzz\" not found"),
         (&["trace", "stats", "--since", "soon"], 2, "30d"),

@@ -7,7 +7,7 @@
 mod handlers;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, PoisonError},
     time::Instant,
 };
@@ -25,7 +25,7 @@ use crate::{
     assertion::{self, Severity},
     error::{Error, Result},
     model::{Listener, Model, Turn, Usage},
-    record::{Details, ExecutionRecord, now},
+    record::{Details, ExecutionRecord, Used, now},
     redact::Redactor,
     template::PromptEngine,
     variant::{choose, family_of},
@@ -60,6 +60,50 @@ pub trait SkillSource: Send + Sync {
     fn content(&self, info: &ArtifactInfo) -> Result<String>;
 }
 
+/// The skills a running skill can run.
+pub trait Skills: Send + Sync {
+    /// A skill by its id, or by its UUID.
+    fn open(&self, name: &str) -> Result<Arc<dyn SkillSource>>;
+}
+
+/// What a running skill runs others with.
+pub struct Others {
+    /// The skills there are.
+    pub skills: Arc<dyn Skills>,
+    /// Who runs which kind.
+    pub dispatcher: ArtifactDispatcher,
+    /// Keeps what is left of each execution.
+    pub keep: Arc<dyn Fn(&ExecutionRecord) + Send + Sync>,
+}
+
+/// Values that scripts keep, so that a run that is resumed has them.
+pub trait Checkpoints: Send + Sync {
+    /// What was kept of a session's artifact under a name.
+    fn load(&self, session: &str, artifact: &str, name: &str) -> Result<Option<Value>>;
+
+    /// Keeps a value, durably.
+    fn save(&self, session: &str, artifact: &str, name: &str, value: &Value) -> Result<()>;
+}
+
+/// Keeps values for as long as it is there itself.
+#[derive(Debug, Default)]
+pub struct Forgetful(Mutex<HashMap<[String; 3], Value>>);
+
+impl Checkpoints for Forgetful {
+    fn load(&self, session: &str, artifact: &str, name: &str) -> Result<Option<Value>> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(kept
+            .get(&[session, artifact, name].map(str::to_owned))
+            .cloned())
+    }
+
+    fn save(&self, session: &str, artifact: &str, name: &str, value: &Value) -> Result<()> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.insert([session, artifact, name].map(str::to_owned), value.clone());
+        Ok(())
+    }
+}
+
 /// What a run has at hand.
 pub struct ExecutionContext {
     /// The run.
@@ -84,14 +128,59 @@ pub struct ExecutionContext {
     pub redactor: Redactor,
     /// Ends the run; what is being executed then leaves its record too.
     pub stop: CancellationToken,
-    noted: Mutex<Noted>,
+    /// What scripts keep.
+    pub checkpoints: Arc<dyn Checkpoints>,
+    /// The other skills, where scripts may run them.
+    pub others: Option<Arc<Others>>,
+    /// How many skills are running this one.
+    pub depth: usize,
+    /// What handlers note.
+    pub notes: Notes,
 }
 
 /// What a handler notes while it works, so that a failure leaves it behind too.
+#[derive(Debug, Clone, Default)]
+pub struct Notes(Arc<Mutex<Noted>>);
+
 #[derive(Debug, Default)]
 struct Noted {
     input: Option<String>,
     usage: Usage,
+    model_id: Option<String>,
+    used: BTreeMap<String, Used>,
+}
+
+impl Notes {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Noted> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes what goes in.
+    pub fn input(&self, input: &str) {
+        self.lock().input = Some(input.to_owned());
+    }
+
+    /// Notes what a call costs.
+    pub fn usage(&self, usage: Usage) {
+        self.lock().usage.add(usage);
+    }
+
+    /// What was noted of what calls cost, so far.
+    pub fn spent(&self) -> Usage {
+        self.lock().usage
+    }
+
+    /// Notes which model is asked.
+    pub fn model(&self, id: &str) {
+        self.lock().model_id = Some(id.to_owned());
+    }
+
+    /// Notes how much of something was used.
+    pub fn used(&self, what: &str, used: u64, limit: Option<u64>) {
+        self.lock()
+            .used
+            .insert(what.to_owned(), Used { used, limit });
+    }
 }
 
 impl std::fmt::Debug for ExecutionContext {
@@ -118,25 +207,11 @@ impl ExecutionContext {
             listener: None,
             redactor: Redactor::default(),
             stop: CancellationToken::new(),
-            noted: Mutex::default(),
+            checkpoints: Arc::new(Forgetful::default()),
+            others: None,
+            depth: 0,
+            notes: Notes::default(),
         }
-    }
-
-    /// Notes what goes in.
-    pub fn note_input(&self, input: &str) {
-        self.noted
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .input = Some(input.to_owned());
-    }
-
-    /// Notes what a call costs.
-    pub fn note_usage(&self, usage: Usage) {
-        self.noted
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .usage
-            .add(usage);
     }
 
     /// The family of the model, for variants.
@@ -160,7 +235,7 @@ impl ExecutionContext {
         values
     }
 
-    fn needs_model(&self) -> Result<&Arc<dyn Model>> {
+    pub(crate) fn needs_model(&self) -> Result<&Arc<dyn Model>> {
         self.model
             .as_ref()
             .ok_or_else(|| Error::Model("this skill asks a model, and none was named".to_owned()))
@@ -205,9 +280,9 @@ pub trait ArtifactHandler: Send + Sync + std::fmt::Debug {
     /// The kind.
     fn kind(&self) -> ArtifactKind;
 
-    /// Whether it can run anything now.
-    fn is_available(&self) -> bool {
-        true
+    /// What it lacks to run anything now.
+    fn lacks(&self) -> Option<Error> {
+        None
     }
 
     /// Runs an artifact.
@@ -225,6 +300,8 @@ pub struct Executed {
     pub record: ExecutionRecord,
     /// What came of it.
     pub outcome: Result<ArtifactOutput>,
+    /// What is kept of the execution this one stood in for, if that had begun.
+    pub failed: Option<Box<ExecutionRecord>>,
 }
 
 /// Knows who runs which kind.
@@ -260,7 +337,15 @@ impl ArtifactDispatcher {
     pub fn runs(&self, kind: ArtifactKind) -> bool {
         self.handlers
             .get(&kind)
-            .is_some_and(|handler| handler.is_available())
+            .is_some_and(|handler| handler.lacks().is_none())
+    }
+
+    /// Why artifacts of a kind cannot be run now.
+    pub fn lacks(&self, kind: ArtifactKind) -> Option<Error> {
+        match self.handlers.get(&kind) {
+            None => Some(Error::NoHandler(kind)),
+            Some(handler) => handler.lacks(),
+        }
     }
 
     /// What is executed for an artifact: itself, or what stands in for it; nothing, if nothing can.
@@ -290,11 +375,7 @@ impl ArtifactDispatcher {
         let Some(name) = info.artifact.fallback() else {
             return StandIn::Unnamed;
         };
-        let variants = skill.outline().artifacts.iter().filter(|other| {
-            other.artifact.kind == ArtifactKind::PromptTemplate && other.artifact.name == name
-        });
-        let variants: Vec<&ArtifactInfo> = variants.collect();
-        choose(&variants, family).map_or(StandIn::Missing(name), StandIn::By)
+        fallback(skill, info, family).map_or(StandIn::Missing(name), StandIn::By)
     }
 
     /// Loads an artifact and runs it; a DSPy module without its sidecar is stood in for.
@@ -305,7 +386,10 @@ impl ArtifactDispatcher {
         context: &mut ExecutionContext,
     ) -> Executed {
         let name = match self.stand_in(skill, info, &context.family()) {
-            StandIn::NotNeeded => return self.execute(skill, info, None, context).await,
+            StandIn::NotNeeded => {
+                let executed = self.execute(skill, info, None, context).await;
+                return self.retried(skill, info, executed, context).await;
+            }
             StandIn::By(other) => {
                 let stood_in = Some(info.artifact.name.as_str());
                 return self.execute(skill, other, stood_in, context).await;
@@ -322,6 +406,42 @@ impl ArtifactDispatcher {
         };
         refuse(skill, info, context, error)
     }
+}
+
+impl ArtifactDispatcher {
+    /// A module whose sidecar failed on the way is stood in for, too; both leave their record.
+    async fn retried(
+        &self,
+        skill: &dyn SkillSource,
+        info: &ArtifactInfo,
+        executed: Executed,
+        context: &mut ExecutionContext,
+    ) -> Executed {
+        let family = context.family();
+        let by = match &executed.outcome {
+            Err(Error::Sidecar(_)) => fallback(skill, info, &family),
+            _ => None,
+        };
+        let Some(other) = by else { return executed };
+        let stood_in = Some(info.artifact.name.as_str());
+        let mut second = self.execute(skill, other, stood_in, context).await;
+        second.failed = Some(Box::new(executed.record));
+        second
+    }
+}
+
+/// The prompt template a module names, for a family of models.
+fn fallback<'a>(
+    skill: &'a dyn SkillSource,
+    info: &ArtifactInfo,
+    family: &str,
+) -> Option<&'a ArtifactInfo> {
+    let name = info.artifact.fallback()?;
+    let variants = skill.outline().artifacts.iter().filter(|other| {
+        other.artifact.kind == ArtifactKind::PromptTemplate && other.artifact.name == name
+    });
+    let variants: Vec<&ArtifactInfo> = variants.collect();
+    choose(&variants, family)
 }
 
 /// Who is executed in place of an artifact.
@@ -346,6 +466,7 @@ fn refuse(
     Executed {
         record,
         outcome: Err(error),
+        failed: None,
     }
 }
 
@@ -355,7 +476,7 @@ fn begin(
     context: &ExecutionContext,
 ) -> ExecutionRecord {
     let outline = skill.outline();
-    *context.noted.lock().unwrap_or_else(PoisonError::into_inner) = Noted::default();
+    *context.notes.lock() = Noted::default();
     ExecutionRecord {
         id: Uuid::new_v4(),
         session_id: context.session_id.clone(),
@@ -419,7 +540,11 @@ impl ArtifactDispatcher {
             start,
             context,
         );
-        Executed { record, outcome }
+        Executed {
+            record,
+            outcome,
+            failed: None,
+        }
     }
 
     async fn attempt(
@@ -430,11 +555,10 @@ impl ArtifactDispatcher {
         record: &mut ExecutionRecord,
     ) -> Result<(ArtifactOutput, Artifact)> {
         let kind = info.artifact.kind;
-        let handler = self
-            .handlers
-            .get(&kind)
-            .filter(|handler| handler.is_available());
-        let handler = handler.ok_or(Error::NoHandler(kind))?;
+        let handler = self.handlers.get(&kind).ok_or(Error::NoHandler(kind))?;
+        if let Some(error) = handler.lacks() {
+            return Err(error);
+        }
         let artifact = Artifact {
             content: skill.content(info)?,
             ..info.artifact.clone()
@@ -449,7 +573,7 @@ impl ArtifactDispatcher {
             let (verdict, usage) = assertion
                 .evaluate(&output.text, context.model.as_ref())
                 .await;
-            context.note_usage(usage);
+            context.notes.usage(usage);
             record.assertions_run += 1;
             record.assertions_passed += u64::from(verdict.passed);
             if !verdict.passed && verdict.severity == Severity::Hard && broken.is_none() {
@@ -474,9 +598,13 @@ fn finish(
     start: Instant,
     context: &ExecutionContext,
 ) {
-    let noted = std::mem::take(&mut *context.noted.lock().unwrap_or_else(PoisonError::into_inner));
+    let noted = std::mem::take(&mut *context.notes.lock());
     record.rendered_input = noted.input;
     record.charge(noted.usage);
+    record.details.used = noted.used;
+    if record.model_id.is_none() {
+        record.model_id = noted.model_id;
+    }
     record.completed_at = Some(now());
     record.duration_ms = Some(u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX));
     if let Err(error) = outcome {

@@ -49,6 +49,44 @@ pub enum Error {
          fallback_artifact"
     )]
     NeedsSidecar(String),
+    /// An artifact that needs the sandbox, which is not there.
+    #[error("the Python sandbox is {0}")]
+    NeedsSandbox(String),
+    /// A script that failed by itself.
+    #[error("script{}: {kind}{}", at(*line), told(message))]
+    Script {
+        /// The line, where it is known.
+        line: Option<usize>,
+        /// What Python calls it.
+        kind: String,
+        /// What was said about it.
+        message: String,
+    },
+    /// A script that wanted more than it may have.
+    #[error("the script was stopped: {0}")]
+    ScriptLimit(String),
+    /// A call of a script or a sidecar that makes no sense.
+    #[error("{call}: {reason}")]
+    Call {
+        /// What was called.
+        call: String,
+        /// What is wrong about it.
+        reason: String,
+    },
+    /// The sandbox itself did not work.
+    #[error("sandbox: {0}")]
+    Sandbox(String),
+    /// The sidecar did not do what it should.
+    #[error("sidecar: {0}")]
+    Sidecar(String),
+    /// A program of the sidecar that could not go on.
+    #[error("program: {message}")]
+    Program {
+        /// What the sidecar calls it.
+        code: String,
+        /// What it says.
+        message: String,
+    },
     /// An assertion that has to hold and does not.
     #[error("artifact {artifact:?}: {explanation} (assertion: {description})")]
     Assertion {
@@ -105,6 +143,14 @@ fn at(line: Option<usize>) -> String {
         .unwrap_or_default()
 }
 
+fn told(message: &str) -> String {
+    if message.is_empty() {
+        String::new()
+    } else {
+        format!(": {message}")
+    }
+}
+
 /// How a value is given.
 fn way(name: &str) -> String {
     match name {
@@ -123,6 +169,13 @@ impl Error {
             Self::Artifact { .. } => "invalid_artifact",
             Self::NoHandler(_) => "no_handler",
             Self::NeedsSidecar(_) => "needs_sidecar",
+            Self::NeedsSandbox(_) => "needs_sandbox",
+            Self::Script { .. } => "script_error",
+            Self::ScriptLimit(_) => "script_limit",
+            Self::Call { .. } => "invalid_call",
+            Self::Sandbox(_) => "sandbox_error",
+            Self::Sidecar(_) => "sidecar_error",
+            Self::Program { .. } => "program_error",
             Self::Assertion { .. } => "assertion_failed",
             Self::Model(_) => "unknown_model",
             Self::Key(_) => "provider_key",
@@ -144,8 +197,14 @@ impl Error {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::NoHandler(ArtifactKind::CodeTemplate) => {
-                Some("code runs in the sandbox, which this build does not have yet")
+                Some("this build is without the feature `sandbox`")
             }
+            Self::NeedsSandbox(_) => Some("`repertoire setup sandbox` builds it, in a minute"),
+            Self::NeedsSidecar(_) => Some("`repertoire setup sidecar` installs it"),
+            Self::ScriptLimit(_) => Some(
+                "limits are those of [sandbox] in config.toml, or lower where the artifact's \
+                 metadata say so: docs/run.md, Code",
+            ),
             Self::Model(_) => Some(
                 "name one with --model PROVIDER/MODEL, such as ollama/llama3.2, or set `model` in \
                  config.toml",

@@ -1,10 +1,11 @@
 //! Models: what is asked, what comes back, and what it may cost.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio::sync::Notify;
 
 use crate::error::{Error, Result};
 
@@ -121,6 +122,14 @@ pub struct Price {
     pub output: f64,
 }
 
+impl Price {
+    /// What so many tokens cost.
+    #[allow(clippy::cast_precision_loss, reason = "numbers of tokens are small")]
+    pub fn of(self, read: u64, written: u64) -> f64 {
+        (read as f64 * self.input + written as f64 * self.output) / 1e6
+    }
+}
+
 /// What a model answers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reply {
@@ -157,7 +166,42 @@ pub struct Budget {
     pub max_tokens: Option<u64>,
     /// The most US dollars.
     pub max_cost: Option<f64>,
-    used: Mutex<Usage>,
+    account: Mutex<Account>,
+    settled: Notify,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Account {
+    used: Usage,
+    /// What calls that are under way may still use.
+    held: Held,
+}
+
+/// What is set aside for a call.
+#[derive(Debug, Default, Clone, Copy)]
+struct Held {
+    calls: usize,
+    tokens: u64,
+    cost: f64,
+}
+
+/// A call that was let through, with the tokens it may answer; what was set aside for it is given
+/// back when it ends, however it ends.
+struct Admitted<'a> {
+    budget: &'a Budget,
+    held: Held,
+    most: u64,
+}
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        let mut account = self.budget.account();
+        account.held.calls -= self.held.calls;
+        account.held.tokens -= self.held.tokens;
+        account.held.cost -= self.held.cost;
+        drop(account);
+        self.budget.settled.notify_waiters();
+    }
 }
 
 impl Budget {
@@ -166,21 +210,57 @@ impl Budget {
         Self {
             max_tokens,
             max_cost,
-            used: Mutex::default(),
+            ..Self::default()
         }
     }
 
     /// What was used.
     pub fn used(&self) -> Usage {
-        *self.used.lock().unwrap_or_else(PoisonError::into_inner)
+        self.account().used
     }
 
-    /// Refuses a call there is nothing left for, and cuts what it may answer to what is left.
-    fn admit(&self, ask: &Ask, price: Option<Price>) -> Result<u64> {
-        let used = self.used();
+    fn account(&self) -> MutexGuard<'_, Account> {
+        self.account.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses a call there is nothing left for, and cuts what it may answer to what is left. While
+    /// other calls are under way that may leave something, it waits for them.
+    async fn admit(&self, ask: &Ask, price: Option<Price>) -> Result<Admitted<'_>> {
+        loop {
+            // Before the look at the account, so that nothing is missed.
+            let settled = self.settled.notified();
+            {
+                let mut account = self.account();
+                let room = self.room(&account, ask, price);
+                let tight = !matches!(room, Ok(most) if most == ask.max_tokens);
+                if account.held.calls == 0 || !tight {
+                    let most = room?;
+                    let cost = price.map_or(0.0, |price| price.of(ask.estimate(), most));
+                    let held = Held {
+                        calls: 1,
+                        tokens: ask.estimate().saturating_add(most),
+                        cost,
+                    };
+                    account.held.calls += 1;
+                    account.held.tokens += held.tokens;
+                    account.held.cost += held.cost;
+                    return Ok(Admitted {
+                        budget: self,
+                        held,
+                        most,
+                    });
+                }
+            }
+            settled.await;
+        }
+    }
+
+    /// How many tokens a call may answer.
+    fn room(&self, account: &Account, ask: &Ask, price: Option<Price>) -> Result<u64> {
+        let Account { used, held } = account;
         let mut most = ask.max_tokens;
         if let Some(limit) = self.max_tokens {
-            let left = limit.saturating_sub(used.tokens());
+            let left = limit.saturating_sub(used.tokens() + held.tokens);
             let input = ask.estimate();
             if left <= input {
                 return Err(Error::Budget(format!(
@@ -191,10 +271,9 @@ impl Budget {
             most = most.min(left - input);
         }
         if let (Some(limit), Some(price)) = (self.max_cost, price) {
-            #[allow(clippy::cast_precision_loss, reason = "numbers of tokens are small")]
-            let input = ask.estimate() as f64 * price.input / 1e6;
+            let input = price.of(ask.estimate(), 0);
             let spent = used.cost.unwrap_or(0.0);
-            let left = limit - spent - input;
+            let left = limit - spent - held.cost - input;
             if left <= 0.0 {
                 return Err(Error::Budget(format!(
                     "${spent:.6} of ${limit:.6} were spent, and the next call needs more than \
@@ -215,10 +294,7 @@ impl Budget {
     }
 
     fn spend(&self, usage: Usage) {
-        self.used
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .add(usage);
+        self.account().used.add(usage);
     }
 }
 
@@ -242,6 +318,10 @@ impl Model for Metered {
         self.model.id()
     }
 
+    fn price(&self) -> Option<Price> {
+        self.model.price()
+    }
+
     async fn ask(&self, ask: &Ask, listener: Option<&Listener>) -> Result<Reply> {
         let price = self.model.price();
         if self.budget.max_cost.is_some() && price.is_none() {
@@ -249,8 +329,9 @@ impl Model for Metered {
             let id = self.model.id();
             return Err(Error::NoPrice(id.to_owned()));
         }
+        let admitted = self.budget.admit(ask, price).await?;
         let mut ask = ask.clone();
-        ask.max_tokens = self.budget.admit(&ask, price)?;
+        ask.max_tokens = admitted.most;
         let estimate = ask.estimate();
         let reply = self.model.ask(&ask, listener).await?;
         let mut usage = reply.usage;

@@ -1,5 +1,7 @@
 //! What is kept of one execution: the row of a trace.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use repertoire_core::{ArtifactKind, markdown::cut};
 use serde::{Deserialize, Serialize};
@@ -69,9 +71,22 @@ pub struct Details {
     /// The code of the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
+    /// What was used of what there was, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub used: BTreeMap<String, Used>,
     /// What was found of each assertion.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assertions: Vec<Verdict>,
+}
+
+/// How much of something was used, and how much there was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Used {
+    /// How much was used.
+    pub used: u64,
+    /// How much there was, where that is limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
 }
 
 /// Now, RFC 3339 in UTC.

@@ -100,8 +100,10 @@ pub fn plan(
             }
             let stands = kind == ArtifactKind::DspyModule;
             if !dispatcher.runs(kind) && !stands {
+                let why = dispatcher.lacks(kind).unwrap_or(Error::NoHandler(kind));
+                let hint = why.hint().map(|hint| format!(" ({hint})"));
                 plan.skipped
-                    .push(format!("{name}: nothing here runs a {}", kind.as_str()));
+                    .push(format!("{name}: {why}{}", hint.unwrap_or_default()));
                 continue;
             }
         }
@@ -135,6 +137,13 @@ pub async fn run(
     let mut outputs = serde_json::Map::new();
     for info in &plan.steps {
         let executed = dispatcher.dispatch(skill, info, context).await;
+        if let Some(failed) = executed.failed {
+            let (name, why) = (&failed.details.artifact, failed.error.as_deref());
+            let why = why.unwrap_or_default();
+            report.warnings.push(format!("{name}: {why}"));
+            tell(&failed);
+            report.records.push(*failed);
+        }
         tell(&executed.record);
         let name = executed.record.details.artifact.clone();
         for verdict in executed
@@ -152,7 +161,7 @@ pub async fn run(
         }
         if let Some(other) = &executed.record.details.fallback_for {
             report.warnings.push(format!(
-                "{other}: the sidecar is not available, so {name} stood in for it"
+                "{other}: the sidecar could not run it, so {name} stood in for it"
             ));
         }
         report.records.push(executed.record);

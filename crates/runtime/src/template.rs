@@ -6,6 +6,7 @@
 //! by what `template/check.rs` lets through and by filters of our own.
 
 mod check;
+mod code;
 mod filters;
 
 use std::{collections::HashMap, sync::Arc};
@@ -17,6 +18,8 @@ use crate::{
     error::{Error, Result},
     workspace::Workspace,
 };
+
+pub use code::{Code, Hole};
 
 /// The most bytes of a template.
 pub const MAX_TEMPLATE: usize = 256 * 1024;
@@ -67,16 +70,7 @@ impl PromptEngine {
     /// Renders a template with the values given.
     pub fn render_str(&self, template: &str, context: &Context) -> Result<String> {
         check::check(template)?;
-        std::thread::scope(|scope| {
-            let work = std::thread::Builder::new()
-                .name("repertoire-template".to_owned())
-                .stack_size(STACK)
-                .spawn_scoped(scope, || self.render(template, context));
-            match work.map(std::thread::ScopedJoinHandle::join) {
-                Ok(Ok(rendered)) => rendered,
-                _ => Err(Error::TemplateLimit("cannot be rendered".to_owned())),
-            }
-        })
+        on_a_stack(|| rendered(&self.environment(), template, &values_of(context)))
     }
 
     /// Reads a template without rendering it.
@@ -103,21 +97,45 @@ impl PromptEngine {
         filters::add_queries(&mut environment, self.workspace.as_ref());
         environment
     }
+}
 
-    fn render(&self, template: &str, context: &Context) -> Result<String> {
-        let environment = self.environment();
-        let template = environment
-            .template_from_named_str("template", template)
-            .map_err(|error| explain(&error))?;
-        let mut out = Capped(Vec::new());
-        let values = Value::from(Serde(context));
-        template
-            .render_captured_to(values, &mut out)
-            .map(drop)
-            .map_err(|error| explain(&error))?;
-        String::from_utf8(out.0)
-            .map_err(|_| Error::TemplateLimit("what it renders is no text".to_owned()))
-    }
+/// The values of a template, as the engine has them.
+fn values_of(context: &Context) -> HashMap<String, Value> {
+    let values = context.iter();
+    values
+        .map(|(name, value)| (name.clone(), Value::from(Serde(value))))
+        .collect()
+}
+
+/// Does something that recurses.
+fn on_a_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    std::thread::scope(|scope| {
+        let work = std::thread::Builder::new()
+            .name("repertoire-template".to_owned())
+            .stack_size(STACK)
+            .spawn_scoped(scope, work);
+        match work.map(std::thread::ScopedJoinHandle::join) {
+            Ok(Ok(done)) => done,
+            _ => Err(Error::TemplateLimit("cannot be rendered".to_owned())),
+        }
+    })
+}
+
+fn rendered(
+    environment: &Environment<'_>,
+    template: &str,
+    values: &HashMap<String, Value>,
+) -> Result<String> {
+    let template = environment
+        .template_from_named_str("template", template)
+        .map_err(|error| explain(&error))?;
+    let mut out = Capped(Vec::new());
+    template
+        .render_captured_to(Value::from_object(values.clone()), &mut out)
+        .map(drop)
+        .map_err(|error| explain(&error))?;
+    String::from_utf8(out.0)
+        .map_err(|_| Error::TemplateLimit("what it renders is no text".to_owned()))
 }
 
 /// Takes so many bytes and no more.

@@ -176,8 +176,8 @@ impl ArtifactHandler for Sidecar {
         ArtifactKind::DspyModule
     }
 
-    fn is_available(&self) -> bool {
-        self.0
+    fn lacks(&self) -> Option<Error> {
+        (!self.0).then(|| Error::Sidecar("not there".into()))
     }
 
     async fn execute(
@@ -373,7 +373,7 @@ impl ArtifactHandler for Silent {
         _: &Artifact,
         context: &ExecutionContext,
     ) -> repertoire_runtime::Result<ArtifactOutput> {
-        context.note_input("what it was working on");
+        context.notes.input("what it was working on");
         context.stop.cancel();
         std::future::pending().await
     }

@@ -3,9 +3,16 @@
 use std::sync::Arc;
 
 use repertoire_core::{Artifact, ArtifactKind};
-use repertoire_registry::{Entry, Registry, store::Trace};
-use repertoire_runtime::{ArtifactInfo, Error, ExecutionRecord, Outline, Result, SkillSource};
-use serde_json::json;
+use repertoire_registry::{
+    Entry, Reference, Registry, Scope,
+    store::{SkillRepository, Trace},
+};
+use repertoire_runtime::{
+    ArtifactDispatcher, ArtifactInfo, Checkpoints, Error, ExecutionContext, ExecutionRecord,
+    Others, Outline, Result, SkillSource, Skills,
+};
+use serde_json::{Value, json};
+use uuid::Uuid;
 
 /// The name of the step that puts a message to a skill that is a document and nothing else.
 const MESSAGE: &str = "Message";
@@ -88,6 +95,81 @@ impl SkillSource for Runnable {
             artifact: info.artifact.name.clone(),
             reason: error.to_string(),
         })
+    }
+}
+
+/// Gives a run what it has of the registry: other skills to run, and a place to keep values.
+pub fn equip(
+    context: &mut ExecutionContext,
+    registry: &Arc<Registry>,
+    dispatcher: &ArtifactDispatcher,
+) {
+    let whole = Arc::new(Whole(registry.clone()));
+    let keeper = registry.clone();
+    context.checkpoints = whole.clone();
+    context.others = Some(Arc::new(Others {
+        skills: whole,
+        dispatcher: dispatcher.clone(),
+        keep: Arc::new(move |record| {
+            if let Err(error) = keeper.put_trace(trace_of(record)) {
+                tracing::warn!(%error, "a trace could not be kept");
+            }
+        }),
+    }));
+}
+
+/// The registry, as a running skill sees it.
+struct Whole(Arc<Registry>);
+
+impl Skills for Whole {
+    fn open(&self, wanted: &str) -> Result<Arc<dyn SkillSource>> {
+        let refuse = |reason: String| Error::Call {
+            call: "run_skill".to_owned(),
+            reason,
+        };
+        let snapshot = self.0.snapshot();
+        let reference: Option<Reference> = wanted.parse().ok();
+        let by_id = reference.and_then(|reference| snapshot.skill(&reference).cloned());
+        // The name of a package, or its UUID, for those who know it by that.
+        let scopes = [Scope::Workspace, Scope::Account];
+        let stores = scopes
+            .into_iter()
+            .filter_map(|scope| self.0.store(scope).ok());
+        let uuid: Option<Uuid> = wanted.parse().ok();
+        let by_uuid = stores.filter_map(|store| store.get_skill(uuid?).ok().flatten());
+        let name = by_uuid.map(|package| package.name).next();
+        let name = name.as_deref().unwrap_or(wanted);
+        let known = |entry: &&Arc<Entry>| {
+            let package = entry.head.package.as_ref();
+            package.is_some_and(|package| *package.name == *name)
+        };
+        let entry = by_id.or_else(|| snapshot.skills().find(known).cloned());
+        let entry = entry.ok_or_else(|| refuse(format!("there is no skill {wanted:?}")))?;
+        let skill = Runnable::new(&self.0, &entry).map_err(|error| refuse(error.to_string()))?;
+        Ok(Arc::new(skill))
+    }
+}
+
+impl Checkpoints for Whole {
+    fn load(&self, session: &str, artifact: &str, name: &str) -> Result<Option<Value>> {
+        let kept = self.0.checkpoint(session, artifact, name);
+        let kept = kept.map_err(|error| not_kept(&error))?;
+        kept.map(|text| serde_json::from_str(&text).map_err(|error| not_kept(&error)))
+            .transpose()
+    }
+
+    fn save(&self, session: &str, artifact: &str, name: &str, value: &Value) -> Result<()> {
+        let kept = self
+            .0
+            .put_checkpoint(session, artifact, name, &value.to_string());
+        kept.map_err(|error| not_kept(&error))
+    }
+}
+
+fn not_kept(error: &dyn std::error::Error) -> Error {
+    Error::Call {
+        call: "checkpoint".to_owned(),
+        reason: error.to_string(),
     }
 }
 

@@ -26,6 +26,9 @@ pub(crate) struct RunArgs {
     /// Show what would be sent, and ask nobody
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Go on where this session ended: scripts have what they kept with `checkpoint`
+    #[arg(long, value_name = "SESSION", conflicts_with = "dry_run")]
+    pub(crate) resume: Option<String>,
 }
 
 /// Which model is asked, about what, and what that may cost.
@@ -206,6 +209,66 @@ pub(crate) struct EvalArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct OptimizeArgs {
+    /// The skill
+    pub(crate) skill: Reference,
+    /// Which of its modules, if it has several
+    #[arg(long, short = 'a', value_name = "NAME")]
+    pub(crate) artifact: Option<String>,
+    /// What to learn from: `traces`, or a file of examples
+    #[arg(long, value_name = "traces|FILE", default_value = "traces")]
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) from: PathBuf,
+    /// How to learn
+    #[arg(long, value_enum, default_value_t = With::Bootstrap)]
+    pub(crate) with: With,
+    /// Keep what was learned even if it is worse
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// The most examples in a prompt [default: 4]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(0..=50))]
+    pub(crate) demos: Option<u32>,
+    /// How many candidates random-search and mipro make [default: 4]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) candidates: Option<u32>,
+    /// How many combinations mipro tries [default: 6]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) trials: Option<u32>,
+    /// How many answers gepa has judged [default: 60]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=10000))]
+    pub(crate) judgements: Option<u32>,
+    /// The store the skill is changed in
+    #[arg(long, value_enum)]
+    pub(crate) scope: Option<ScopeArg>,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+}
+
+/// How a module learns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum With {
+    /// Good answers become examples
+    Bootstrap,
+    /// The same several times; the best is kept
+    RandomSearch,
+    /// Instructions and examples, searched together
+    Mipro,
+    /// Instructions, rewritten by what went wrong
+    Gepa,
+}
+
+impl With {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Bootstrap => "bootstrap",
+            Self::RandomSearch => "random-search",
+            Self::Mipro => "mipro",
+            Self::Gepa => "gepa",
+        }
+    }
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct CatalogueArgs {
     /// About how many tokens the text may have
     #[arg(long, value_name = "NUMBER", default_value_t = 2000)]
@@ -224,6 +287,30 @@ pub(crate) enum SetupCommand {
         from: Option<PathBuf>,
         /// Remove the model again
         #[arg(long, conflicts_with = "from")]
+        remove: bool,
+    },
+    /// Run the scripts of skills: builds a Python that can do nothing but what it is let
+    Sandbox {
+        /// Take this component instead of building one
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        from: Option<PathBuf>,
+        /// Build it once more
+        #[arg(long)]
+        again: bool,
+        /// Remove it again
+        #[arg(long, conflicts_with_all = ["from", "again"])]
+        remove: bool,
+    },
+    /// Run the DSPy modules of skills, and optimise them: installs DSPy in an environment of its own
+    Sidecar {
+        /// Take this executable instead, as `cargo xtask sidecar-bundle` builds it
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        from: Option<PathBuf>,
+        /// Install it once more
+        #[arg(long)]
+        again: bool,
+        /// Remove it again
+        #[arg(long, conflicts_with_all = ["from", "again"])]
         remove: bool,
     },
 }

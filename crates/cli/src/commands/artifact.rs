@@ -8,7 +8,7 @@ use repertoire_registry::{
     Error, Origin, Reference, Registry, Scope,
     store::{SkillRepository, SkillSummary},
 };
-use repertoire_runtime::{PromptEngine, assertion, dispatch};
+use repertoire_runtime::{PromptEngine, assertion, dispatch, sidecar::Module};
 use serde_json::json;
 
 use super::{open, read_input, run::find, scope};
@@ -139,7 +139,7 @@ fn is(artifact: &Artifact, name: &str, variant: Option<&str>) -> bool {
 }
 
 /// A skill that is kept in a store, and so can be changed.
-fn stored<'a>(
+pub(super) fn stored<'a>(
     registry: &'a Registry,
     scope: Scope,
     skill: &Reference,
@@ -242,7 +242,13 @@ fn put(
 fn check(artifact: &Artifact) -> Result<()> {
     match artifact.kind {
         ArtifactKind::PromptTemplate => PromptEngine::new().check_str(&artifact.content)?,
+        // A script is a template too.
+        ArtifactKind::CodeTemplate => PromptEngine::new().check_str(&artifact.content)?,
         ArtifactKind::Example => drop(dispatch::examples_of(artifact)?),
+        ArtifactKind::DspyModule => {
+            let module = Module::read(artifact)?;
+            module.state(artifact)?;
+        }
         _ => {}
     }
     assertion::of(artifact)?;

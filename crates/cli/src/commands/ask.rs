@@ -6,11 +6,11 @@ use anyhow::Result;
 use repertoire_core::{markdown::one_line, text::terminal_safe};
 use repertoire_registry::{Registry, search::Recommendation};
 use repertoire_runtime::{
-    ArtifactDispatcher, ArtifactOutput, Ask, Error as RunError, ExecutionContext, Usage,
+    ArtifactOutput, Ask, Error as RunError, ExecutionContext, Usage,
     orchestrate::{Candidate, Decided, Decision, decide, fill, research},
     run::{Report, plan},
 };
-use repertoire_serve::runs::Runnable;
+use repertoire_serve::runs::{Runnable, equip};
 use serde_json::json;
 
 use super::{open, run, search, serve::runtime, setup::finder};
@@ -32,7 +32,8 @@ pub(crate) fn ask(args: &AskArgs, settings: &Settings, output: &Output) -> Resul
     let (found, skills) = recommended(&registry, &message, args.limit, settings, output)?;
     let model = run::model_of(&context)?;
     let live = run::listen(&mut context, output);
-    let dispatcher = ArtifactDispatcher::default();
+    let dispatcher = run::dispatcher(settings);
+    equip(&mut context, &registry, &dispatcher);
     let runtime = runtime()?;
     let candidates: Vec<Candidate<'_>> = skills
         .iter()

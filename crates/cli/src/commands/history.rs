@@ -84,7 +84,7 @@ pub(crate) fn rollback(
 
 /// The store whose history is meant: the one that was named, or the first that knows the skill,
 /// a stranger's last.
-fn scope_of(
+pub(super) fn scope_of(
     registry: &Registry,
     reference: &Reference,
     asked: Option<ScopeArg>,

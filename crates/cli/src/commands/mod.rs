@@ -13,9 +13,11 @@ mod history;
 mod init;
 mod lint;
 mod list;
+mod optimize;
 mod package;
 mod remote;
 mod remove;
+mod renew;
 mod run;
 mod search;
 mod serve;
@@ -139,6 +141,7 @@ fn run_with(command: Command, settings: &Settings, output: &Output) -> Result<Ex
         Command::Fork { skill } => artifact::fork(&skill, settings, output),
         Command::Artifact { command } => artifact::run(&command, settings, output),
         Command::Ask(args) => ask::ask(&args, settings, output),
+        Command::Optimize(args) => optimize::optimize(&args, settings, output),
         Command::Catalogue(args) => catalogue::run(&args, settings, output),
         Command::Setup { command } => setup::run(command, settings, output),
         Command::Eval(args) => eval::run(&args, settings, output),

@@ -13,8 +13,9 @@ use repertoire_runtime::{
     ArtifactDispatcher, Budget, Error as RunError, ExecutionContext, ExecutionRecord, Metered,
     Model, PromptEngine, Redactor, SkillSource, Usage, Vault,
     run::{Plan, Report, plan, run as carry_out},
+    sidecar::{Modules, Sidecar},
 };
-use repertoire_serve::runs::{Runnable, trace_of};
+use repertoire_serve::runs::{Runnable, equip, trace_of};
 use serde_json::{Map, Value, json};
 
 use super::{open, serve::runtime};
@@ -32,7 +33,11 @@ pub(crate) fn run(args: &RunArgs, settings: &Settings, output: &Output) -> Resul
     let message = args.message.as_deref();
     let asks = !args.dry_run;
     let mut context = context(&args.model, &args.params, message, asks, settings)?;
-    let dispatcher = ArtifactDispatcher::default();
+    let dispatcher = dispatcher(settings);
+    equip(&mut context, &registry, &dispatcher);
+    if let Some(session) = &args.resume {
+        context.session_id.clone_from(session);
+    }
     let steps = plan(&skill, &dispatcher, &context.family(), &args.artifacts)?;
     if args.dry_run {
         return show_plan(&skill, &dispatcher, &steps, &context, output);
@@ -58,6 +63,19 @@ pub(crate) fn run(args: &RunArgs, settings: &Settings, output: &Output) -> Resul
         output,
     ));
     print(report, live, output)
+}
+
+/// Who runs which kind of artifact here.
+pub(super) fn dispatcher(settings: &Settings) -> ArtifactDispatcher {
+    let mut dispatcher = ArtifactDispatcher::default();
+    #[cfg(feature = "sandbox")]
+    dispatcher.add(Arc::new(repertoire_runtime::sandbox::Scripts::new(
+        super::setup::sandbox::folder(settings),
+        settings.script_limits,
+    )));
+    let program = super::setup::sidecar::program(settings);
+    dispatcher.add(Arc::new(Modules::new(Arc::new(Sidecar::new(program)))));
+    dispatcher
 }
 
 /// Lets a terminal hear answers as they come; says whether it does.

@@ -11,7 +11,7 @@ use repertoire_registry::{
     store::{Store, Trust},
     trust,
 };
-use repertoire_runtime::{ArtifactDispatcher, Redactor, Vault, Workspace};
+use repertoire_runtime::{Redactor, Vault, Workspace, sidecar::Sidecar};
 use repertoire_serve::{
     Activation, Engine, Exposure, Options, Runs,
     client::Pool,
@@ -19,7 +19,7 @@ use repertoire_serve::{
 };
 use tokio::{runtime::Runtime, sync::Notify};
 
-use super::side::Side;
+use super::{renew::Renewal, side::Side};
 use crate::{
     args::{BusArgs, ExposeArgs, Offer},
     failure::Usage,
@@ -96,7 +96,12 @@ pub(crate) fn http(
         let quiet = output.quiet();
         let mut sources = settings.sources_of(paths)?;
         side.adapt(&mut sources, settings);
+        let renewal = renewal(settings)?;
+        let background = tokio::runtime::Handle::current();
         let engine = engine(sources, expose, settings, output, move |registry| {
+            if let Some(renewal) = renewal {
+                background.spawn(renewal.go(registry.clone()));
+            }
             if !quiet {
                 let skills = count(registry.snapshot().len(), "skill");
                 Output::whisper(&format!("serving {skills}\n"));
@@ -273,6 +278,24 @@ fn engine(
     Ok(engine)
 }
 
+/// What learning states anew takes, if it can and may be done.
+fn renewal(settings: &Settings) -> Result<Option<Renewal>> {
+    let sidecar = Sidecar::new(super::setup::sidecar::program(settings));
+    let model = settings.model.as_deref().filter(|id| *id != "host");
+    let (true, None, Some(model)) = (settings.renew, sidecar.lacks(), model) else {
+        return Ok(None);
+    };
+    let vault = settings.vault.as_ref().map(|folder| Vault::open(folder));
+    let vault = vault.transpose()?;
+    let (max_tokens, max_cost) = settings.run_limits;
+    Ok(Some(Renewal {
+        sidecar,
+        model: settings.providers().model(model)?,
+        workspace: vault.map(|vault| Arc::new(vault) as Arc<dyn Workspace>),
+        limits: (max_tokens.or(Some(RUN_TOKENS)), max_cost),
+    }))
+}
+
 /// The tools that are offered beyond reading, if any are.
 fn activation(
     expose: &ExposeArgs,
@@ -294,7 +317,7 @@ fn activation(
             workspace: vault
                 .transpose()?
                 .map(|vault| Arc::new(vault) as Arc<dyn Workspace>),
-            dispatcher: ArtifactDispatcher::default(),
+            dispatcher: super::run::dispatcher(settings),
             redactor: Redactor::with_environment(providers.secrets()),
             max_tokens: max_tokens.or(Some(RUN_TOKENS)),
             max_cost,

@@ -159,6 +159,14 @@ fn show(trace: &Trace, output: &Output) -> Result<ExitCode> {
             .map(|cost| format!("${cost:.6}"))
             .unwrap_or_default(),
     );
+    for (name, used) in trace.details["used"].as_object().into_iter().flatten() {
+        let limit = used["limit"].as_u64().map(|limit| format!(" of {limit}"));
+        let used = used["used"].as_u64().unwrap_or(0);
+        line(
+            "used",
+            &format!("{name}: {used}{}", limit.unwrap_or_default()),
+        );
+    }
     line("error", trace.error.as_deref().unwrap_or_default());
     for verdict in trace.details["assertions"].as_array().into_iter().flatten() {
         let mark = if verdict["passed"] == true {

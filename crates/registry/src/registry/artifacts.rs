@@ -90,6 +90,23 @@ impl Registry {
         self.traced()?.store.put_trace(trace)
     }
 
+    /// What a session's artifact kept under a name, as JSON.
+    pub fn checkpoint(&self, session: &str, artifact: &str, name: &str) -> Result<Option<String>> {
+        self.traced()?.store.checkpoint(session, artifact, name)
+    }
+
+    /// Keeps a value for a session's artifact, durably.
+    pub fn put_checkpoint(
+        &self,
+        session: &str,
+        artifact: &str,
+        name: &str,
+        value: &str,
+    ) -> Result<()> {
+        let store = &self.traced()?.store;
+        store.put_checkpoint(session, artifact, name, value)
+    }
+
     fn traced(&self) -> Result<&super::Attached> {
         let first = self.trusted().next();
         first.ok_or_else(|| self.no_store(crate::origin::Scope::Account))

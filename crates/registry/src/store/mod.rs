@@ -5,6 +5,7 @@
 //! return. Every change leaves an event, so that other processes on the same file can follow.
 
 mod approvals;
+mod checkpoints;
 mod connection;
 mod events;
 mod history;
@@ -30,7 +31,7 @@ pub use approvals::Approval;
 pub use connection::Trust;
 pub use events::StoreEvent;
 pub use history::Revision;
-pub use packages::{SkillRepository, SkillSummary};
+pub use packages::{Learned, SkillRepository, SkillSummary};
 pub use remotes::StoredRemote;
 pub use skills::NewSkill;
 pub use state::{StateRow, StateValue};

@@ -176,6 +176,51 @@ fn artifact(row: &Row<'_>) -> rusqlite::Result<Artifact> {
     })
 }
 
+/// A DSPy module with a state that was learned.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Learned {
+    /// The UUID of its skill.
+    pub skill: Uuid,
+    /// The id of its skill in the catalogue.
+    pub path: String,
+    /// The module.
+    pub artifact: Artifact,
+}
+
+impl Store {
+    /// The modules that have a state.
+    pub fn learned(&self) -> Result<Vec<Learned>> {
+        let columns = ARTIFACT
+            .split(',')
+            .map(|name| format!("a.{}", name.trim()))
+            .collect::<Vec<_>>()
+            .join(", ");
+        self.read(|c| {
+            let sql = format!(
+                "SELECT {columns}, s.id, s.path FROM skill_artifacts a
+                 JOIN skills s ON s.id = a.skill_id
+                 WHERE a.kind = 'dspy_module' AND a.state_blob IS NOT NULL ORDER BY s.path"
+            );
+            let mut statement = c.prepare_cached(&sql)?;
+            let rows = statement.query_map([], |row| {
+                Ok((artifact(row)?, row.get::<_, String>(10)?, row.get(11)?))
+            })?;
+            let mut learned = Vec::new();
+            for row in rows {
+                let (artifact, skill, path) = row?;
+                let skill = skill.parse();
+                let skill = skill.map_err(|_| Error::Conflict("a skill has no UUID".to_owned()))?;
+                learned.push(Learned {
+                    skill,
+                    path,
+                    artifact,
+                });
+            }
+            Ok(learned)
+        })
+    }
+}
+
 impl SkillRepository for Store {
     fn list_skills(&self) -> Result<Vec<SkillSummary>> {
         self.read(|c| {

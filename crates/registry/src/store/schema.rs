@@ -8,12 +8,12 @@ use rusqlite::Connection;
 use crate::error::Result;
 
 /// The newest schema this version knows.
-pub(super) const VERSION: i64 = 5;
+pub(super) const VERSION: i64 = 6;
 /// `RPTR`: marks a file as ours.
 pub(super) const APPLICATION_ID: i64 = 0x5250_5452;
 
 /// What turns version `n` into `n + 1`.
-const MIGRATIONS: [&str; 5] = [V1, V2, V3, V4, V5];
+const MIGRATIONS: [&str; 6] = [V1, V2, V3, V4, V5, V6];
 
 const V1: &str = r"
 CREATE TABLE meta (
@@ -194,6 +194,19 @@ CREATE TABLE vectors (
     digest BLOB PRIMARY KEY,
     vector BLOB NOT NULL
 ) WITHOUT ROWID;
+";
+
+/// What running scripts keep.
+const V6: &str = r"
+CREATE TABLE checkpoints (
+    session_id TEXT NOT NULL,
+    artifact   TEXT NOT NULL,
+    name       TEXT NOT NULL,
+    value      TEXT NOT NULL,
+    at         TEXT NOT NULL,
+    PRIMARY KEY (session_id, artifact, name)
+);
+CREATE INDEX idx_checkpoints_at ON checkpoints(at);
 ";
 
 /// Brings a file from its version to the newest, one transaction a step.

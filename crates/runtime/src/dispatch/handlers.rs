@@ -26,7 +26,7 @@ impl ArtifactHandler for Injected {
         artifact: &Artifact,
         context: &ExecutionContext,
     ) -> Result<ArtifactOutput> {
-        context.note_input(&artifact.content);
+        context.notes.input(&artifact.content);
         if self.0 == ArtifactKind::Example {
             examples_of(artifact)?;
         }
@@ -58,7 +58,7 @@ impl ArtifactHandler for Prompted {
         // A template may ask the workspace, which waits for a disk.
         let rendered = tokio::task::spawn_blocking(move || engine.render_str(&template, &values));
         let rendered = rendered.await.map_err(|_| Error::Interrupted)??;
-        context.note_input(&rendered);
+        context.notes.input(&rendered);
         let system = context.system.join("\n\n");
         let mut ask = Ask::new(rendered);
         ask.system = Some(system).filter(|system| !system.is_empty());
@@ -69,7 +69,7 @@ impl ArtifactHandler for Prompted {
         let assertions = assertion::of(artifact)?;
         ask.schema = assertions.iter().find_map(|a| a.schema()).cloned();
         let reply = model.ask(&ask, context.listener.as_ref()).await?;
-        context.note_usage(reply.usage);
+        context.notes.usage(reply.usage);
         Ok(ArtifactOutput {
             model_id: Some(model.id().to_owned()),
             cut: reply.cut,

@@ -34,7 +34,7 @@ use crate::{
     activation::{Active, Runs},
     engine::Engine,
     error::shorten,
-    runs::{Runnable, trace_of},
+    runs::{Runnable, equip, trace_of},
 };
 
 pub(super) const SEARCH: &str = "skills_search";
@@ -237,6 +237,7 @@ fn begin(
     let budget = Arc::new(Budget::new(runs.max_tokens, runs.max_cost));
     going.model = Some(Arc::new(Metered::new(model, budget)));
     let dispatcher = runs.dispatcher.clone();
+    equip(&mut going, registry, &dispatcher);
     let steps = plan(&skill, &dispatcher, &going.family(), &names);
     let steps = steps.map_err(|error| error.to_string())?;
     let stop = going.stop.clone();

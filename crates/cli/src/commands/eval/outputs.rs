@@ -6,11 +6,11 @@ use anyhow::Result;
 use repertoire_core::{Artifact, ArtifactKind, text::terminal_safe};
 use repertoire_registry::{Reference, Registry};
 use repertoire_runtime::{
-    ArtifactDispatcher, Ask, Model, Usage,
+    Ask, Model, Usage,
     assertion::{self, Assertion},
     run::{plan, run},
 };
-use repertoire_serve::runs::{Runnable, trace_of};
+use repertoire_serve::runs::{Runnable, equip, trace_of};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -116,7 +116,8 @@ impl Outputs {
             let mut context = running::context(model, &[], message, true, settings)?;
             context.values.clone_from(&case.params);
             let asked = running::model_of(&context)?;
-            let dispatcher = ArtifactDispatcher::default();
+            let dispatcher = running::dispatcher(settings);
+            equip(&mut context, registry, &dispatcher);
             let steps = plan(&skill, &dispatcher, &context.family(), &[])?;
             let pair = runtime.block_on(async {
                 // A folder that is only looked at keeps no traces.

@@ -1,5 +1,10 @@
 //! `setup`: installs what is too large to ship and not needed to start.
 
+mod python;
+#[cfg(feature = "sandbox")]
+pub(crate) mod sandbox;
+pub(crate) mod sidecar;
+
 use std::{
     fs,
     io::Read,
@@ -52,10 +57,35 @@ pub(crate) fn run(
 ) -> Result<ExitCode> {
     match command {
         None => show(settings, output),
+        #[cfg(feature = "sandbox")]
+        Some(SetupCommand::Sandbox {
+            from,
+            again,
+            remove,
+        }) => {
+            if remove {
+                return forget("the sandbox", &sandbox::folder(settings), output);
+            }
+            sandbox::run(from.as_deref(), again, settings, output)
+        }
+        Some(SetupCommand::Sidecar {
+            from,
+            again,
+            remove,
+        }) => {
+            if remove {
+                return forget("the sidecar", &sidecar::folder(settings), output);
+            }
+            sidecar::run(from.as_deref(), again, settings, output)
+        }
+        #[cfg(not(feature = "sandbox"))]
+        Some(SetupCommand::Sandbox { .. }) => {
+            bail!(Usage("this build is without the sandbox".to_owned()))
+        }
         Some(SetupCommand::Embeddings { from, remove }) => {
             let target = folder(settings);
             if remove {
-                return forget(&target, output);
+                return forget(MODEL, &target, output);
             }
             if is_installed(&target) {
                 output.note(format!("{MODEL} is installed in {}", target.display()));
@@ -89,28 +119,71 @@ fn is_installed(folder: &Path) -> bool {
     FILES.iter().all(|(name, _)| folder.join(name).is_file())
 }
 
+/// What can be installed, and whether it is.
+struct Part {
+    name: &'static str,
+    installed: bool,
+    folder: PathBuf,
+    /// What it takes, and what it is good for.
+    offer: &'static str,
+}
+
+fn parts(settings: &Settings) -> Vec<Part> {
+    let model = folder(settings);
+    vec![
+        Part {
+            name: "embeddings",
+            installed: is_installed(&model),
+            folder: model,
+            offer: "downloads 84 MB, so that skills are found by what a message means, not by its \
+                    words alone",
+        },
+        #[cfg(feature = "sandbox")]
+        Part {
+            name: "sandbox",
+            installed: repertoire_runtime::sandbox::is_installed(&sandbox::folder(settings)),
+            folder: sandbox::folder(settings),
+            offer: "downloads 39 MB and builds a Python that skills' scripts run in",
+        },
+        Part {
+            name: "sidecar",
+            installed: sidecar::is_installed(&sidecar::folder(settings)),
+            folder: sidecar::folder(settings),
+            offer: "installs DSPy (240 MB) for skills that are programs, and to optimise them",
+        },
+    ]
+}
+
 fn show(settings: &Settings, output: &Output) -> Result<ExitCode> {
-    let folder = folder(settings);
-    let installed = is_installed(&folder);
+    let parts = parts(settings);
     if output.json {
-        output.print_json(&json!({"embeddings": {"installed": installed, "folder": folder}}))?;
-    } else if installed {
-        let at = folder.display();
-        output.print(&format!("embeddings  installed in {at}\n"))?;
-    } else {
-        output.print(
-            "embeddings  not installed: `repertoire setup embeddings` downloads 84 MB, so that \
-             skills are found by what a message means, not by its words alone\n",
-        )?;
+        let all: serde_json::Map<_, _> = parts
+            .into_iter()
+            .map(|part| {
+                let told = json!({"installed": part.installed, "folder": part.folder});
+                (part.name.to_owned(), told)
+            })
+            .collect();
+        output.print_json(&json!(all))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for part in parts {
+        let (name, at) = (part.name, part.folder.display());
+        output.print(&if part.installed {
+            format!("{name:10}  installed in {at}\n")
+        } else {
+            let offer = part.offer;
+            format!("{name:10}  not installed: `repertoire setup {name}` {offer}\n")
+        })?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn forget(target: &Path, output: &Output) -> Result<ExitCode> {
+fn forget(what: &str, target: &Path, output: &Output) -> Result<ExitCode> {
     match fs::remove_dir_all(target) {
         Ok(()) => output.note(format!("removed {}", target.display())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            output.note(format!("{MODEL} is not installed"));
+            output.note(format!("{what} is not installed"));
         }
         Err(error) => return Err(error).with_context(|| target.display().to_string()),
     }

@@ -1,0 +1,258 @@
+//! Scripts in the sandbox: how soon one starts, what a call costs, how many wait at once.
+
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use anyhow::{Context, Result, ensure};
+use async_trait::async_trait;
+use repertoire_core::{Artifact, Package};
+use repertoire_runtime::{
+    ArtifactHandler, Ask, ExecutionContext, Limits, Model, Reply, Usage, model::Listener,
+    sandbox::Scripts,
+};
+use serde_json::{Value, json};
+
+use crate::measure::{memory, shown, time};
+
+const RUNS: usize = 500;
+const CALLS: usize = 20_000;
+const AT_ONCE: usize = 100;
+const STARTS: usize = 40;
+
+/// Answers after a while.
+#[derive(Debug)]
+struct Slow(Duration);
+
+#[async_trait]
+impl Model for Slow {
+    fn id(&self) -> &'static str {
+        "bench/slow"
+    }
+
+    async fn ask(&self, _: &Ask, _: Option<&Listener>) -> repertoire_runtime::Result<Reply> {
+        tokio::time::sleep(self.0).await;
+        Ok(Reply {
+            text: "yes".to_owned(),
+            usage: Usage::default(),
+            cut: false,
+        })
+    }
+}
+
+fn script(code: &str) -> Result<Artifact> {
+    let package = json!({
+        "name": "S", "description": "d",
+        "artifacts": [{"kind": "code_template", "name": "Script", "content": code}],
+    });
+    let package = Package::from_json(package.to_string().as_bytes())?;
+    package.artifacts.into_iter().next().context("no script")
+}
+
+async fn run(scripts: &Scripts, script: &Artifact, wait: Duration) -> Result<Value> {
+    let mut context = ExecutionContext::new();
+    context.model = Some(Arc::new(Slow(wait)));
+    let output = scripts.execute(script, &context).await?;
+    output.value.context("nothing was submitted")
+}
+
+fn row(what: &str, value: &str, goal: &str, met: bool) {
+    let met = if met { "met" } else { "MISSED" };
+    println!("| {what} | {value} | {goal} | {met} |");
+}
+
+fn nth(times: &[Duration], share: f64) -> Duration {
+    #[allow(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a place in a short list"
+    )]
+    let at = (times.len() as f64 * share) as usize;
+    times
+        .get(at.min(times.len() - 1))
+        .copied()
+        .unwrap_or_default()
+}
+
+pub(crate) fn measure(folder: &Path, with: &Path, without: &Path) -> Result<()> {
+    let runtime = tokio::runtime::Runtime::new()?;
+    let scripts = Arc::new(Scripts::new(folder, Limits::default()));
+    println!("| what | measured | goal | |\n|---|---|---|---|");
+    let first = script("import repertoire\nrepertoire.submit(1)")?;
+    let (opened, done) = time(|| runtime.block_on(run(&scripts, &first, Duration::ZERO)));
+    done?;
+    println!(
+        "| first script of a process, with loading the guest | {} | | |",
+        shown(opened)
+    );
+
+    // The guest's clock is the host's.
+    let now = script("import time\nat = time.time_ns()\nimport repertoire\nrepertoire.submit(at)")?;
+    let mut starts = Vec::with_capacity(RUNS);
+    let mut whole = Vec::with_capacity(RUNS);
+    for _ in 0..RUNS {
+        let before = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+        let (took, at) = time(|| runtime.block_on(run(&scripts, &now, Duration::ZERO)));
+        let at = Duration::from_nanos(at?.as_u64().context("no time")?);
+        starts.push(at.saturating_sub(before));
+        whole.push(took);
+    }
+    starts.sort_unstable();
+    whole.sort_unstable();
+    let (p50, p99) = (nth(&starts, 0.5), nth(&starts, 0.99));
+    let goal = Duration::from_millis(3);
+    row(
+        "new instance to first line of Python, p50",
+        &shown(p50),
+        "≤ 3 ms",
+        p50 <= goal,
+    );
+    println!("| the same, p99 | {} | | |", shown(p99));
+    println!(
+        "| whole script of one line, p50 | {} | | |",
+        shown(nth(&whole, 0.5))
+    );
+
+    let calls = format!(
+        "import time, repertoire\nask = repertoire.checkpoint\nfor _ in range(100): ask('x')\n\
+         begun = time.perf_counter_ns()\nfor _ in range({CALLS}): ask('x')\n\
+         repertoire.submit(time.perf_counter_ns() - begun)"
+    );
+    let limits = Limits {
+        host_calls: u64::MAX,
+        ..Limits::default()
+    };
+    let patient = Scripts::new(folder, limits);
+    let took = runtime.block_on(run(&patient, &script(&calls)?, Duration::ZERO))?;
+    let took = Duration::from_nanos(took.as_u64().context("no time")?);
+    let each = took / u32::try_from(CALLS)?;
+    let goal = Duration::from_micros(25);
+    row(
+        "call to the host, mean of 20 000",
+        &shown(each),
+        "≤ 25 µs",
+        each <= goal,
+    );
+
+    let waits = script(
+        "import repertoire\nfor _ in range(2): repertoire.llm_query('x')\nrepertoire.submit(1)",
+    )?;
+    let waits = Arc::new(waits);
+    let all = |wait: Duration| {
+        let (scripts, waits) = (scripts.clone(), waits.clone());
+        runtime.block_on(async move {
+            let runs: Vec<_> = (0..AT_ONCE)
+                .map(|_| {
+                    let (scripts, waits) = (scripts.clone(), waits.clone());
+                    tokio::spawn(async move { run(&scripts, &waits, wait).await })
+                })
+                .collect();
+            for run in runs {
+                run.await??;
+            }
+            anyhow::Ok(())
+        })
+    };
+    let wait = Duration::from_millis(100);
+    all(wait)?;
+    let mut rounds = Vec::new();
+    for _ in 0..9 {
+        let (took, done) = time(|| all(wait));
+        done?;
+        rounds.push(took);
+    }
+    rounds.sort_unstable();
+    let (middle, worst) = (nth(&rounds, 0.5), nth(&rounds, 1.0));
+    let what = "100 scripts at once, each waiting 2 × 100 ms, p50 of 9";
+    row(
+        what,
+        &shown(middle),
+        "≤ 500 ms",
+        middle <= Duration::from_millis(500),
+    );
+    println!("| the same, slowest | {} | | |", shown(worst));
+
+    let each = runtime.block_on(live(&scripts, &waits))?;
+    let value = format!("{:.1} MB", each / 1e6);
+    row(
+        "memory of a live instance, mean of 100",
+        &value,
+        "≤ 10 MB",
+        each <= 10e6,
+    );
+
+    for command in [&["--version"][..], &["list", "--json"]] {
+        let (ours, plain) = cold(with, without, command)?;
+        let name = command[0];
+        println!(
+            "| `{name}` with the sandbox built in, against without, p50 of {STARTS} | {} / {} | | \
+             {:.2}× |",
+            shown(ours),
+            shown(plain),
+            ours.as_secs_f64() / plain.as_secs_f64()
+        );
+    }
+    let size = |path: &Path| {
+        std::fs::metadata(path)
+            .map(|found| found.len())
+            .unwrap_or(0)
+    };
+    println!(
+        "| size of the binary, with / without | {} / {} MiB | | |",
+        size(with) >> 20,
+        size(without) >> 20
+    );
+    Ok(())
+}
+
+/// The bytes one instance has while it waits for a model.
+async fn live(scripts: &Arc<Scripts>, waits: &Arc<Artifact>) -> Result<f64> {
+    let before = memory("VmRSS:");
+    let runs: Vec<_> = (0..AT_ONCE)
+        .map(|_| {
+            let (scripts, waits) = (scripts.clone(), waits.clone());
+            tokio::spawn(async move { run(&scripts, &waits, Duration::from_secs(2)).await })
+        })
+        .collect();
+    // All of them wait for their first answer by then: they were told to wait that long.
+    let begun = Instant::now();
+    let mut most = 0;
+    while begun.elapsed() < Duration::from_millis(1800) {
+        most = most.max(memory("VmRSS:"));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    for run in runs {
+        run.await??;
+    }
+    #[allow(clippy::cast_precision_loss, reason = "a size")]
+    let each = (most.saturating_sub(before) * 1024) as f64 / AT_ONCE as f64;
+    Ok(each)
+}
+
+/// How long two builds of the command take to start, in turns.
+fn cold(with: &Path, without: &Path, args: &[&str]) -> Result<(Duration, Duration)> {
+    let home = tempfile::tempdir()?;
+    let start = |program: &Path| -> Result<Duration> {
+        let begun = Instant::now();
+        let status = Command::new(program)
+            .args(args)
+            .env("REPERTOIRE_HOME", home.path())
+            .current_dir(home.path())
+            .stdout(Stdio::null())
+            .status()?;
+        ensure!(status.success(), "{} failed", program.display());
+        Ok(begun.elapsed())
+    };
+    start(with)?;
+    start(without)?;
+    let (mut ours, mut plain) = (Vec::new(), Vec::new());
+    for _ in 0..STARTS {
+        ours.push(start(with)?);
+        plain.push(start(without)?);
+    }
+    Ok((crate::measure::median(ours), crate::measure::median(plain)))
+}

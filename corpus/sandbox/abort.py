@@ -1,0 +1,4 @@
+# expect: script_limit,sandbox_error
+import os
+
+os.abort()

@@ -1,0 +1,6 @@
+# expect: script_error RecursionError
+def deeper():
+    deeper()
+
+
+deeper()

@@ -1,0 +1,8 @@
+# expect: script_limit it took more than 1 s
+# limits: {"seconds": 1}
+while True:
+    try:
+        while True:
+            pass
+    except BaseException:
+        pass

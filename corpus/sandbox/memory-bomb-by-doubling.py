@@ -1,0 +1,4 @@
+# expect: script_error MemoryError
+text = "x"
+while True:
+    text += text

@@ -1,0 +1,132 @@
+//! States that another version of DSPy made are learned anew, in the background.
+//!
+//! A state that was looked at says so, whether it was replaced or not, so that no version is paid
+//! for twice.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use repertoire_core::Artifact;
+use repertoire_registry::{
+    Registry, Scope,
+    store::{Learned, SkillRepository, Store},
+};
+use repertoire_runtime::{
+    Budget, ExecutionContext, Metered, Model, PromptEngine, Workspace,
+    optimise::{Effort, Optimizer, Split, optimise},
+    sidecar::{Module, Sidecar},
+};
+use serde_json::{Value, json};
+
+use super::optimize::from_traces;
+
+/// What renewing takes.
+pub(super) struct Renewal {
+    pub(super) sidecar: Sidecar,
+    pub(super) model: Arc<dyn Model>,
+    pub(super) workspace: Option<Arc<dyn Workspace>>,
+    /// The most tokens and dollars for one module.
+    pub(super) limits: (Option<u64>, Option<f64>),
+}
+
+impl Renewal {
+    /// Goes through every state that is kept; a failure is only logged.
+    pub(super) async fn go(self, registry: Arc<Registry>) {
+        for scope in [Scope::Workspace, Scope::Account] {
+            let Ok(store) = registry.store(scope) else {
+                continue;
+            };
+            let learned = match store.learned() {
+                Ok(learned) if !learned.is_empty() => learned,
+                Ok(_) => continue,
+                Err(error) => {
+                    tracing::warn!(%error, "learned states cannot be read");
+                    continue;
+                }
+            };
+            for one in learned {
+                let (skill, name) = (one.path.clone(), one.artifact.name.clone());
+                if let Err(error) = self.renew(&registry, store, one).await {
+                    tracing::info!("{skill}: the state of {name:?} stays as it was: {error:#}");
+                }
+            }
+        }
+    }
+
+    async fn renew(&self, registry: &Registry, store: &Store, learned: Learned) -> Result<()> {
+        let Learned {
+            skill,
+            path,
+            mut artifact,
+        } = learned;
+        let blob = artifact.state_blob.as_deref().context("no state")?;
+        let mut state: Value = serde_json::from_slice(blob)?;
+        let made_by = |state: &Value, key: &str| -> Option<String> {
+            let told = state["metadata"].pointer(key)?.as_str()?;
+            Some(told.to_owned())
+        };
+        let by = made_by(&state, "/dependency_versions/dspy");
+        let looked = made_by(&state, "/looked_at_by");
+        let now = self.sidecar.dspy().await?;
+        if by.as_deref() == Some(&now) || looked.as_deref() == Some(&now) {
+            return Ok(());
+        }
+        let id = artifact.id.context("no id")?;
+        tracing::info!("{path}: learning {:?} anew for DSPy {now}", artifact.name);
+        let improved = self
+            .learn(registry, &skill.to_string(), &artifact, &state)
+            .await;
+        match &improved {
+            Ok(Some(blob)) => artifact.state_blob = Some(blob.clone()),
+            // What there is stays, and is not looked at again for this version.
+            _ => {
+                if !state["metadata"].is_object() {
+                    state["metadata"] = json!({});
+                }
+                state["metadata"]["looked_at_by"] = json!(now);
+                artifact.state_blob = Some(state.to_string().into_bytes());
+            }
+        }
+        artifact.id = None;
+        store.update_artifact(id, &artifact)?;
+        improved.map(drop)
+    }
+
+    /// A new state, if it is not worse.
+    async fn learn(
+        &self,
+        registry: &Registry,
+        skill: &str,
+        artifact: &Artifact,
+        state: &Value,
+    ) -> Result<Option<Vec<u8>>> {
+        let program = Module::read(artifact)?;
+        let examples = from_traces(registry, skill, artifact, &program)?;
+        let split = Split::of(examples)?;
+        let how = match state["metadata"]["optimizer"].as_str() {
+            Some("random-search") => Optimizer::RandomSearch,
+            Some("mipro") => Optimizer::Mipro,
+            Some("gepa") => Optimizer::Gepa,
+            _ => Optimizer::Bootstrap,
+        };
+        let mut context = ExecutionContext::new();
+        let (tokens, cost) = self.limits;
+        let budget = Arc::new(Budget::new(tokens, cost));
+        context.model = Some(Arc::new(Metered::new(self.model.clone(), budget)));
+        if let Some(workspace) = &self.workspace {
+            context.engine = PromptEngine::over(workspace.clone());
+        }
+        let (how, quiet) = ((how, Effort::default()), |_: &str| {});
+        let work = optimise(
+            &self.sidecar,
+            artifact,
+            &split,
+            how,
+            false,
+            &context,
+            &quiet,
+        );
+        let improved = work.await?;
+        Ok(improved.is_not_worse().then_some(improved.state))
+    }
+}

@@ -1,0 +1,426 @@
+//! Scripts and DSPy modules of packages: run, traced, resumed, made better.
+//!
+//! The test command installs a sandbox and a sidecar; without them these tests say so.
+
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test"
+)]
+#![cfg(unix)]
+
+#[path = "../../runtime/tests/common/fake.rs"]
+mod fake;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use fake::{Fake, Says};
+use serde_json::{Value, json};
+
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
+}
+
+fn run(home: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_repertoire"))
+        .args(args)
+        .env("REPERTOIRE_HOME", home)
+        .env_remove("REPERTOIRE_MODEL")
+        .current_dir(home)
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn json_of(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|_| panic!("{} {}", text(&output.stdout), text(&output.stderr)))
+}
+
+/// A home with these parts of what the test command installed, if it has.
+fn home(fake: &Fake, parts: &[&str]) -> Option<tempfile::TempDir> {
+    let home = tempfile::tempdir().unwrap();
+    for part in parts {
+        let variable = format!("REPERTOIRE_TEST_{}", part.to_uppercase());
+        let Some(folder) = std::env::var_os(&variable) else {
+            eprintln!("{variable} is not set: skipped");
+            return None;
+        };
+        std::os::unix::fs::symlink(folder, home.path().join(part)).unwrap();
+    }
+    let config = format!(
+        "model = \"there/m\"\nvault = '{}'\n[providers.there]\nkind = \"openai\"\nbase_url = {:?}\n\
+         [prices.\"there/m\"]\ninput = 1.0\noutput = 2.0\n",
+        examples().join("vault").display(),
+        format!("{}/v1", fake.url),
+    );
+    fs::write(home.path().join("config.toml"), config).unwrap();
+    Some(home)
+}
+
+fn import(home: &Path, package: &Value) {
+    fs::write(home.join("package.json"), package.to_string()).unwrap();
+    let imported = run(home, &["import", "package.json"]);
+    assert!(imported.status.success(), "{}", text(&imported.stderr));
+}
+
+fn answer(content: &str) -> Says {
+    let body = json!({
+        "id": "x", "object": "chat.completion", "model": "m", "choices": [
+            {"index": 0, "message": {"role": "assistant", "content": content},
+             "finish_reason": "stop"}
+        ],
+        "usage": {"prompt_tokens": 400, "completion_tokens": 50, "total_tokens": 450},
+    });
+    Says::Json(200, body.to_string())
+}
+
+fn many(content: &str) -> Vec<Says> {
+    (0..200).map(|_| answer(content)).collect()
+}
+
+/// What both a script and a DSPy module can make something of.
+const FORMATTED: &str = "[[ ## reasoning ## ]]\nTwo colours.\n\n[[ ## contradictions ## ]]\n\
+                         green eyes, grey eyes\n\n[[ ## completed ## ]]";
+
+#[test]
+fn the_consistency_checker_runs_its_script_and_its_module() {
+    let fake = Fake::start(many(FORMATTED));
+    let Some(home) = home(&fake, &["sandbox", "sidecar"]) else {
+        return;
+    };
+    // It came with the product.
+    let done = run(home.path(), &["run", "consistency-checker", "--json"]);
+    let report = json_of(&done);
+    assert_eq!(report["error"], Value::Null, "{report}");
+    assert_eq!(
+        report["value"],
+        json!({"contradictions": "green eyes, grey eyes"})
+    );
+    assert_eq!(report["warnings"], json!([]));
+    let rows = report["traces"].as_array().unwrap();
+    let kinds: Vec<_> = rows
+        .iter()
+        .map(|row| row["artifact_kind"].as_str().unwrap())
+        .collect();
+    assert_eq!(kinds, ["description", "code_template", "dspy_module"]);
+    let (script, module) = (&rows[1], &rows[2]);
+    // The script asked about each page it found, and what it submitted went into the module.
+    let used = &script["details"]["used"];
+    assert!(
+        used["fuel"]["used"].as_u64().unwrap() > 1_000_000,
+        "{script}"
+    );
+    assert!(
+        used["host_calls"]["used"].as_u64().unwrap() >= 4,
+        "{script}"
+    );
+    assert!(
+        used["model_tokens"]["used"].as_u64().unwrap() >= 450,
+        "{script}"
+    );
+    assert!(
+        used["cost_micro_usd"]["used"].as_u64().unwrap() >= 500,
+        "{script}"
+    );
+    assert!(script["estimated_cost"].as_f64().unwrap() > 0.0);
+    assert_eq!(script["model_id"], "there/m");
+    assert!(
+        script["rendered_input"]
+            .as_str()
+            .unwrap()
+            .contains("kind = 'person'")
+    );
+    let claims: Value = serde_json::from_str(script["raw_output"].as_str().unwrap()).unwrap();
+    let given: Value = serde_json::from_str(module["rendered_input"].as_str().unwrap()).unwrap();
+    assert_eq!(given["claims"], claims["claims"]);
+    assert_eq!(module["details"]["used"]["model_calls"]["used"], 1);
+    assert_eq!(
+        (&module["input_tokens"], &module["output_tokens"]),
+        (&json!(400), &json!(50))
+    );
+    assert!(module["estimated_cost"].as_f64().unwrap() > 0.0);
+    let shown = run(
+        home.path(),
+        &["trace", "show", script["id"].as_str().unwrap()],
+    );
+    let shown = text(&shown.stdout);
+    assert!(
+        shown.contains("fuel") && shown.contains("host_calls"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn without_the_sidecar_the_fallback_stands_in_or_the_error_says_so() {
+    let fake = Fake::start(many("{\"contradictions\": []}"));
+    let Some(home) = home(&fake, &["sandbox"]) else {
+        return;
+    };
+    let args = [
+        "run",
+        "consistency-checker",
+        "-p",
+        "entity_name=Mira",
+        "--json",
+    ];
+    let report = json_of(&run(home.path(), &args));
+    assert_eq!(report["error"], Value::Null, "{report}");
+    let last = report["traces"].as_array().unwrap().last().unwrap();
+    assert_eq!(last["artifact_kind"], "prompt_template");
+    assert_eq!(last["details"]["fallback_for"], "DSPy Checker");
+    import(
+        home.path(),
+        &json!({
+            "name": "Alone", "description": "d", "artifacts": [
+                {"kind": "dspy_module", "name": "Only", "ordinal": 1,
+                 "content": "{\"template_id\": \"predict\", \"signature\": \"q -> a\"}"}],
+        }),
+    );
+    let refused = run(home.path(), &["run", "alone", "-p", "q=x"]);
+    let said = text(&refused.stderr);
+    assert!(said.contains("requires the Python sidecar"), "{said}");
+    assert!(said.contains("repertoire setup sidecar"), "{said}");
+}
+
+#[test]
+fn a_script_is_resumed_where_it_was_and_runs_other_skills() {
+    let fake = Fake::start(many("told"));
+    let Some(home) = home(&fake, &["sandbox"]) else {
+        return;
+    };
+    let code = "import repertoire\n\
+                told = repertoire.checkpoint('told', lambda: repertoire.llm_query('tell'))\n\
+                if not params.get('enough'): raise RuntimeError('not yet')\n\
+                repertoire.submit([told, repertoire.run_skill('Other One', {'n': 20})])";
+    import(
+        home.path(),
+        &json!({"name": "Long Job", "description": "d", "artifacts": [
+            {"kind": "code_template", "name": "Script", "ordinal": 1, "content": code}]}),
+    );
+    import(
+        home.path(),
+        &json!({"name": "Other One", "description": "d", "artifacts": [
+            {"kind": "code_template", "name": "Double", "ordinal": 1,
+             "content": "import repertoire\nrepertoire.submit(n * 2)"}]}),
+    );
+    let failed = json_of(&run(home.path(), &["run", "long-job", "--json"]));
+    assert_eq!(failed["error"]["code"], "script_error", "{failed}");
+    let session = failed["session"].as_str().unwrap();
+    let args = [
+        "run",
+        "long-job",
+        "-p",
+        "enough:=true",
+        "--resume",
+        session,
+        "--json",
+    ];
+    let done = json_of(&run(home.path(), &args));
+    assert_eq!(done["value"], json!(["told", 40]), "{done}");
+    assert_eq!(fake.asked().len(), 1);
+    let listed = json_of(&run(
+        home.path(),
+        &["trace", "list", "--session", session, "--json"],
+    ));
+    let rows = listed["traces"].as_array().unwrap();
+    let names = rows
+        .iter()
+        .map(|row| row["details"]["artifact"].as_str().unwrap());
+    assert_eq!(
+        names.filter(|name| *name == "Double").count(),
+        1,
+        "{listed}"
+    );
+}
+
+#[test]
+fn what_would_only_fail_when_it_runs_is_not_put() {
+    let fake = Fake::start(Vec::new());
+    let home = home(&fake, &[]).unwrap();
+    let put = |name: &str, kind: &str, content: &str| {
+        fs::write(home.path().join("content"), content).unwrap();
+        let args = [
+            "artifact",
+            "put",
+            "consistency-checker",
+            name,
+            "content",
+            "--kind",
+            kind,
+        ];
+        let refused = run(home.path(), &args);
+        assert!(!refused.status.success());
+        text(&refused.stderr)
+    };
+    let module = "{\"template_id\": \"predict\", \"signature\": \"q: evilmod.T -> a\"}";
+    assert!(put("M", "dspy_module", module).contains("evilmod.T"));
+    assert!(put("C", "code_template", "x = {{ y").contains("template"));
+}
+
+/// A package with a module that has something to hold it to.
+fn colours() -> Value {
+    json!({
+        "name": "Colours", "description": "Names colours.", "artifacts": [
+            {"kind": "prompt_template", "name": "Ask", "ordinal": 1,
+             "content": "Which colour has {{ thing }}?"},
+            {"kind": "dspy_module", "name": "Name It", "ordinal": 2,
+             "content": "{\"template_id\": \"chain_of_thought\", \"signature\": \"thing -> colour\"}",
+             "metadata": {"fallback_artifact": "Ask", "assertions": [
+                 {"type": "pattern", "pattern": "blue|green|red", "severity": "soft"}]}}],
+    })
+}
+
+const COLOUR: &str = "[[ ## reasoning ## ]]\nSeen.\n\n[[ ## colour ## ]]\nblue\n\n\
+                      [[ ## proposed_instruction ## ]]\nName the colour.\n\n[[ ## completed ## ]]";
+
+#[test]
+fn a_module_learns_from_its_traces_and_the_next_run_uses_it() {
+    let fake = Fake::start((0..3000).map(|_| answer(COLOUR)).collect());
+    let Some(home) = home(&fake, &["sidecar"]) else {
+        return;
+    };
+    import(home.path(), &colours());
+    let nothing = run(home.path(), &["optimize", "colours"]);
+    let said = text(&nothing.stderr);
+    assert!(said.contains("no trace of \"Name It\""), "{said}");
+    for thing in ["sky", "sea", "jay", "ink", "jeans", "ice"] {
+        let param = format!("thing={thing}");
+        let done = run(home.path(), &["run", "colours", "-p", &param]);
+        assert!(done.status.success(), "{}", text(&done.stderr));
+    }
+    let asked = fake.asked().len();
+    let learned = run(home.path(), &["optimize", "colours", "--json"]);
+    let learned = json_of(&learned);
+    assert_eq!(learned["kept"], true, "{learned}");
+    let improvement = &learned["improvement"];
+    assert_eq!(
+        (&improvement["before"], &improvement["after"]),
+        (&json!(1.0), &json!(1.0))
+    );
+    assert_eq!(
+        (&improvement["training"], &improvement["held_back"]),
+        (&json!(5), &json!(1))
+    );
+    assert!(
+        improvement["learning"]["cost"].as_f64().unwrap() > 0.0,
+        "{learned}"
+    );
+    assert!(fake.asked().len() > asked);
+    // The new state is used: its examples stand before the question.
+    let before = fake.asked().len();
+    assert!(
+        run(home.path(), &["run", "colours", "-p", "thing=lake"])
+            .status
+            .success()
+    );
+    let messages = fake.asked()[before].body["messages"]
+        .as_array()
+        .unwrap()
+        .len();
+    assert!(messages > 2, "{}", fake.asked()[before].body);
+    // The old one is in the history, and comes back.
+    let history = json_of(&run(home.path(), &["history", "colours", "--json"]));
+    assert_eq!(
+        history["revisions"].as_array().unwrap().len(),
+        2,
+        "{history}"
+    );
+    assert!(
+        run(home.path(), &["rollback", "colours", "1"])
+            .status
+            .success()
+    );
+    let before = fake.asked().len();
+    assert!(
+        run(home.path(), &["run", "colours", "-p", "thing=lake"])
+            .status
+            .success()
+    );
+    let messages = fake.asked()[before].body["messages"]
+        .as_array()
+        .unwrap()
+        .len();
+    assert_eq!(messages, 2, "{}", fake.asked()[before].body);
+    // Of a file, and by others.
+    let rows = ["sky", "sea", "jay", "ink", "jeans", "ice"]
+        .map(|thing| json!({"thing": thing, "colour": "blue"}).to_string())
+        .join("\n");
+    fs::write(home.path().join("rows.jsonl"), rows).unwrap();
+    for with in ["random-search", "mipro", "gepa"] {
+        let args = [
+            "optimize",
+            "colours",
+            "--from",
+            "rows.jsonl",
+            "--with",
+            with,
+            "--candidates",
+            "2",
+            "--trials",
+            "2",
+            "--judgements",
+            "10",
+            "--json",
+        ];
+        let learned = json_of(&run(home.path(), &args));
+        assert_eq!(learned["improvement"]["after"], 1.0, "{with}: {learned}");
+    }
+}
+
+#[test]
+fn what_is_worse_is_not_kept_unless_it_is_forced() {
+    // Good until something was learned, and bad from then on.
+    let good = (0..8).map(|_| answer(COLOUR));
+    let bad = (0..400).map(|_| answer("[[ ## reasoning ## ]]\nx\n\n[[ ## colour ## ]]\nmud"));
+    let fake = Fake::start(good.chain(bad).collect());
+    let Some(home) = home(&fake, &["sidecar"]) else {
+        return;
+    };
+    import(home.path(), &colours());
+    let rows: Vec<Value> = (0..8)
+        .map(|n| json!({"thing": format!("thing {n}"), "colour": "blue"}))
+        .collect();
+    fs::write(home.path().join("rows.json"), json!(rows).to_string()).unwrap();
+    let worse = run(
+        home.path(),
+        &["optimize", "colours", "--from", "rows.json", "--json"],
+    );
+    assert_eq!(worse.status.code(), Some(1), "{}", text(&worse.stderr));
+    let told = json_of(&worse);
+    assert_eq!(
+        (&told["kept"], &told["improvement"]["before"]),
+        (&json!(false), &json!(1.0))
+    );
+    let history = json_of(&run(home.path(), &["history", "colours", "--json"]));
+    assert_eq!(history["revisions"].as_array().unwrap().len(), 1);
+    let args = [
+        "optimize",
+        "colours",
+        "--from",
+        "rows.json",
+        "--max-tokens",
+        "2000",
+        "--json",
+    ];
+    let refused = run(home.path(), &args);
+    let said = text(&refused.stderr);
+    assert!(said.contains("budget"), "{said}");
+    fs::write(home.path().join("few.json"), "[{\"thing\": \"sky\"}]").unwrap();
+    let few = run(home.path(), &["optimize", "colours", "--from", "few.json"]);
+    assert!(
+        text(&few.stderr).contains("it takes 4"),
+        "{}",
+        text(&few.stderr)
+    );
+}

@@ -1,0 +1,173 @@
+//! The sandbox: Python scripts in WebAssembly, each in an instance of its own.
+//!
+//! A script sees its values and what [`host`](mod@self) calls give it: no file, no network, no
+//! environment, no other script. Whatever it does, it ends within its [`Limits`], and says what it
+//! used. Instances run on threads of their own, so that whoever serves keeps serving.
+
+mod guest;
+mod host;
+mod install;
+mod ticker;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use async_trait::async_trait;
+use repertoire_core::{Artifact, ArtifactKind};
+use serde_json::Value;
+use tokio::sync::Semaphore;
+use tokio_util::task::AbortOnDropHandle;
+use wasmtime::component::InstancePre;
+
+pub use install::{GUEST, compile, is_installed};
+
+use self::{guest::State, host::Host, ticker::Ticker};
+use crate::{
+    dispatch::{ArtifactHandler, ArtifactOutput, ExecutionContext},
+    error::{Error, Result},
+    limits::Limits,
+    template::Code,
+};
+
+/// How many scripts run at a time; others wait.
+const AT_ONCE: usize = 128;
+
+/// A sandbox that is ready to run scripts.
+pub struct Sandbox {
+    guest: InstancePre<State>,
+    ticker: Ticker,
+    room: Semaphore,
+    threads: Option<tokio::runtime::Runtime>,
+}
+
+impl std::fmt::Debug for Sandbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sandbox").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        // It may be dropped on a thread that must not wait.
+        if let Some(threads) = self.threads.take() {
+            threads.shutdown_background();
+        }
+    }
+}
+
+impl Sandbox {
+    /// Loads what was installed in a folder.
+    pub fn open(folder: &Path) -> Result<Self> {
+        let component = install::load(folder)?;
+        let guest = guest::bind(&component);
+        let guest = guest.map_err(|error| Error::Sandbox(format!("{error:#}")))?;
+        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        let threads = tokio::runtime::Builder::new_multi_thread()
+            // One that waits for a disk does not keep the others from running.
+            .worker_threads(cores.max(4))
+            .thread_name("repertoire-sandbox")
+            .enable_all()
+            .build()
+            .map_err(|error| Error::Sandbox(error.to_string()))?;
+        Ok(Self {
+            ticker: Ticker::start(guest.engine()),
+            guest,
+            room: Semaphore::new(AT_ONCE),
+            threads: Some(threads),
+        })
+    }
+
+    /// Runs a script. Whoever stops waiting stops it.
+    async fn run(
+        self: &Arc<Self>,
+        code: Code,
+        values: Value,
+        host: Arc<Host>,
+    ) -> Result<ArtifactOutput> {
+        let Some(threads) = &self.threads else {
+            return Err(Error::Interrupted);
+        };
+        let this = self.clone();
+        let work = threads.spawn(async move {
+            let _room = this.room.acquire().await;
+            let _ticking = this.ticker.tick();
+            guest::run(&this.guest, code, &values, &host).await
+        });
+        let done = AbortOnDropHandle::new(work).await;
+        done.map_err(|error| Error::Sandbox(error.to_string()))?
+    }
+}
+
+/// Runs the scripts of skills, with a sandbox that is loaded when the first one comes.
+#[derive(Debug)]
+pub struct Scripts {
+    folder: PathBuf,
+    limits: Limits,
+    sandbox: Mutex<Option<Arc<Sandbox>>>,
+}
+
+impl Scripts {
+    /// With the sandbox that is, or will be, installed in a folder.
+    pub fn new(folder: impl Into<PathBuf>, limits: Limits) -> Self {
+        Self {
+            folder: folder.into(),
+            limits,
+            sandbox: Mutex::default(),
+        }
+    }
+
+    fn sandbox(&self) -> Result<Arc<Sandbox>> {
+        let mut sandbox = self.sandbox.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sandbox) = &*sandbox {
+            return Ok(sandbox.clone());
+        }
+        let opened = Arc::new(Sandbox::open(&self.folder)?);
+        *sandbox = Some(opened.clone());
+        Ok(opened)
+    }
+}
+
+#[async_trait]
+impl ArtifactHandler for Scripts {
+    fn kind(&self) -> ArtifactKind {
+        ArtifactKind::CodeTemplate
+    }
+
+    fn lacks(&self) -> Option<Error> {
+        (!is_installed(&self.folder)).then(|| Error::NeedsSandbox("not installed".to_owned()))
+    }
+
+    async fn execute(
+        &self,
+        artifact: &Artifact,
+        context: &ExecutionContext,
+    ) -> Result<ArtifactOutput> {
+        let limits = self.limits.of(artifact)?;
+        let constants = artifact
+            .metadata
+            .as_ref()
+            .and_then(|all| all.get("constants"));
+        let constants = match constants {
+            None => serde_json::Map::new(),
+            Some(Value::Object(constants)) => constants.clone(),
+            Some(_) => {
+                return Err(Error::Artifact {
+                    artifact: artifact.name.clone(),
+                    reason: "metadata.constants must be an object".to_owned(),
+                });
+            }
+        };
+        let (engine, values) = (context.engine.clone(), context.template_values());
+        let given = serde_json::to_value(&values).unwrap_or_default();
+        let template = artifact.content.clone();
+        let code =
+            tokio::task::spawn_blocking(move || engine.render_code(&template, &values, &constants));
+        let code = code.await.map_err(|_| Error::Interrupted)??;
+        context.notes.input(&code.shown());
+        let sandbox = self.sandbox()?;
+        let host = Host::new(context, &artifact.name, limits);
+        sandbox.run(code, given, host).await
+    }
+}

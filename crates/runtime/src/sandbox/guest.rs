@@ -1,0 +1,221 @@
+//! One instance of the guest: made for one script, dropped with it.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Instant,
+};
+
+use repertoire_core::text::terminal_safe;
+use serde::Deserialize;
+use serde_json::json;
+use wasmtime::{
+    ResourceLimiter, Store, StoreContextMut, Trap,
+    component::{Component, InstancePre, Linker, ResourceTable, TypedFunc},
+};
+use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView, p2::pipe::MemoryOutputPipe};
+
+use super::host::Host;
+use crate::{
+    dispatch::ArtifactOutput,
+    error::{Error, Result},
+    template::Code,
+};
+
+/// What a script gets besides what it can ask: nothing.
+pub(super) struct State {
+    wasi: WasiCtx,
+    table: ResourceTable,
+    host: Arc<Host>,
+}
+
+impl WasiView for State {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView {
+            ctx: &mut self.wasi,
+            table: &mut self.table,
+        }
+    }
+}
+
+impl ResourceLimiter for State {
+    fn memory_growing(
+        &mut self,
+        _current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        let fits = desired as u64 <= self.host.limits.memory;
+        if fits {
+            let memory = &self.host.meter.memory;
+            memory.fetch_max(desired as u64, Ordering::Relaxed);
+        }
+        Ok(fits)
+    }
+
+    fn table_growing(
+        &mut self,
+        _current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        Ok(desired <= MAX_TABLE)
+    }
+}
+
+/// The most functions of a table; Python has some twelve thousand.
+const MAX_TABLE: usize = 100_000;
+/// The most things of the host a guest holds at a time, such as clocks it waits for.
+const MAX_HELD: usize = 1000;
+
+type Args = (String, String);
+type Answered = (std::result::Result<String, String>,);
+
+/// Binds the guest to its host.
+pub(super) fn bind(component: &Component) -> wasmtime::Result<InstancePre<State>> {
+    let mut linker: Linker<State> = Linker::new(component.engine());
+    wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
+    linker.root().func_wrap_async(
+        "call",
+        |store: StoreContextMut<'_, State>, (name, args): Args| {
+            let host = store.data().host.clone();
+            Box::new(async move {
+                match host.call(&name, &args).await {
+                    Ok(answer) => Ok((answer,)),
+                    Err(error) => {
+                        host.end(error);
+                        Err(wasmtime::Error::msg("ended by the host"))
+                    }
+                }
+            })
+        },
+    )?;
+    linker.instantiate_pre(component)
+}
+
+/// What the guest says of a script that failed.
+#[derive(Deserialize)]
+struct Failed {
+    r#type: String,
+    message: String,
+    line: Option<usize>,
+}
+
+/// Runs a script in an instance of its own.
+pub(super) async fn run(
+    guest: &InstancePre<State>,
+    code: Code,
+    values: &serde_json::Value,
+    host: &Arc<Host>,
+) -> Result<ArtifactOutput> {
+    let limits = &host.limits;
+    let capacity = usize::try_from(limits.output).unwrap_or(usize::MAX);
+    let printed = MemoryOutputPipe::new(capacity);
+    let mut table = ResourceTable::new();
+    table.set_max_capacity(MAX_HELD);
+    let state = State {
+        wasi: WasiCtx::builder()
+            .stdout(printed.clone())
+            .stderr(printed.clone())
+            .allow_tcp(false)
+            .allow_udp(false)
+            .build(),
+        table,
+        host: host.clone(),
+    };
+    let mut store = Store::new(guest.engine(), state);
+    store.limiter(|state| state);
+    let broken = |error: wasmtime::Error| Error::Sandbox(format!("{error:#}"));
+    store.set_fuel(limits.fuel).map_err(broken)?;
+    store.epoch_deadline_async_yield_and_update(1);
+    let given = json!({"values": values, "holes": code.holes}).to_string();
+    let begun = Instant::now();
+    let ended = tokio::time::timeout(limits.time(), async {
+        let instance = guest.instantiate_async(&mut store).await?;
+        let run: TypedFunc<Args, Answered> = instance.get_typed_func(&mut store, "run")?;
+        run.call_async(&mut store, (code.source, given)).await
+    });
+    let ended = ended.await;
+    let left = store.get_fuel().unwrap_or(0);
+    // What is printed is text of strangers.
+    let printed = printed.contents();
+    let meter = &host.meter;
+    meter
+        .fuel
+        .store(limits.fuel.saturating_sub(left), Ordering::Relaxed);
+    meter
+        .output
+        .fetch_add(printed.len() as u64, Ordering::Relaxed);
+    meter.note(&host.notes, limits, begun.elapsed(), &host.budget);
+    drop(store);
+    if let Some(error) = host.fatal() {
+        return Err(error);
+    }
+    if printed.len() >= capacity {
+        let most = limits.output;
+        return Err(Error::ScriptLimit(format!(
+            "it printed or submitted more than {most} bytes"
+        )));
+    }
+    match ended {
+        Err(_) => Err(Error::ScriptLimit(format!(
+            "it took more than {} s",
+            limits.seconds
+        ))),
+        Ok(Err(error)) => Err(trapped(&error, limits.fuel)),
+        Ok(Ok((Err(told),))) => Err(failed(&told, host)),
+        Ok(Ok((Ok(_),))) => Ok(match host.submitted() {
+            Some(value) => ArtifactOutput {
+                text: match &value {
+                    serde_json::Value::String(text) => text.clone(),
+                    other => other.to_string(),
+                },
+                value: Some(value),
+                ..ArtifactOutput::default()
+            },
+            None => ArtifactOutput {
+                text: String::from_utf8_lossy(&printed).into_owned(),
+                ..ArtifactOutput::default()
+            },
+        }),
+    }
+}
+
+fn failed(told: &str, host: &Host) -> Error {
+    let Ok(Failed {
+        r#type: kind,
+        message,
+        line,
+    }) = serde_json::from_str(told)
+    else {
+        return Error::Sandbox("the guest did not say what went wrong".to_owned());
+    };
+    if kind == "Error"
+        && let Some(error) = host.refused(&message)
+    {
+        return error;
+    }
+    Error::Script {
+        line,
+        kind: terminal_safe(&kind).into_owned(),
+        message,
+    }
+}
+
+/// Why an instance stopped.
+fn trapped(error: &wasmtime::Error, fuel: u64) -> Error {
+    match error.downcast_ref::<Trap>() {
+        Some(Trap::OutOfFuel) => Error::ScriptLimit(format!(
+            "it took more than {fuel} steps: does a loop never end?"
+        )),
+        Some(Trap::StackOverflow) => {
+            Error::ScriptLimit("it nests too deep: the stack was used up".to_owned())
+        }
+        Some(Trap::UnreachableCodeReached) => {
+            Error::ScriptLimit("Python gave up: it ran out of something, or was told to".to_owned())
+        }
+        _ if error.downcast_ref::<wasmtime_wasi::I32Exit>().is_some() => {
+            Error::ScriptLimit("it left by os._exit".to_owned())
+        }
+        _ => Error::Sandbox(format!("{:#}", error.root_cause())),
+    }
+}

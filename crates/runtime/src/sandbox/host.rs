@@ -1,0 +1,429 @@
+//! What scripts can ask. Each call is checked here: a script can make any.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::{StreamExt, TryStreamExt};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    dispatch::{Checkpoints, ExecutionContext, Notes, Others},
+    error::{Error, Result},
+    limits::{Limits, Meter},
+    model::{Ask, Budget, Metered, Model},
+    redact::Redactor,
+    run::{plan, run},
+    template::PromptEngine,
+    variant::family_of,
+    workspace::Workspace,
+};
+
+/// The most bytes of what a call is given.
+const MAX_ARGS: usize = 4 << 20;
+/// The most bytes of what a call answers.
+const MAX_ANSWER: usize = 8 << 20;
+/// The most prompts of a batch, and how many of them are asked at a time.
+const MAX_BATCH: usize = 1000;
+const AT_ONCE: usize = 8;
+/// How deep skills run skills.
+const MAX_DEPTH: usize = 4;
+/// The most bytes of a name, and of a value that is kept.
+const MAX_NAME: usize = 200;
+const MAX_CHECKPOINT: usize = 1 << 20;
+/// The most values one run keeps.
+const MAX_CHECKPOINTS: usize = 1000;
+/// The most results of a search.
+const MAX_RESULTS: usize = 100;
+
+/// What one run of a script can ask, and what it has said.
+pub(super) struct Host {
+    session: String,
+    artifact: String,
+    engine: PromptEngine,
+    model: Option<Arc<dyn Model>>,
+    max_tokens: u64,
+    system: Vec<String>,
+    redactor: Redactor,
+    checkpoints: Arc<dyn Checkpoints>,
+    others: Option<Arc<Others>>,
+    depth: usize,
+    stop: CancellationToken,
+    pub(super) notes: Notes,
+    pub(super) limits: Limits,
+    pub(super) budget: Arc<Budget>,
+    pub(super) meter: Meter,
+    said: Mutex<Said>,
+}
+
+#[derive(Debug, Default)]
+struct Said {
+    submitted: Option<Value>,
+    kept: usize,
+    /// The last call that was refused, so that a script that ends with it ends with its reason.
+    refused: Option<Error>,
+    /// Why the script was ended.
+    fatal: Option<Error>,
+}
+
+/// What a call gives, when it does not end the script.
+type Answer = Result<Value>;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Search {
+    query: String,
+    #[serde(default = "ten")]
+    limit: usize,
+}
+
+fn ten() -> usize {
+    10
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Named {
+    name: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Names {
+    names: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Typed {
+    r#type: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct History {
+    name: String,
+    #[serde(default = "ten")]
+    limit: usize,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Query {
+    prompt: String,
+    system: Option<String>,
+    max_tokens: Option<u64>,
+    schema: Option<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Batch {
+    prompts: Vec<String>,
+    system: Option<String>,
+    max_tokens: Option<u64>,
+    schema: Option<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Valued {
+    value: Value,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Save {
+    name: String,
+    value: Value,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RunSkill {
+    skill: String,
+    #[serde(default)]
+    params: Map<String, Value>,
+    artifact: Option<String>,
+}
+
+impl Host {
+    pub(super) fn new(context: &ExecutionContext, artifact: &str, limits: Limits) -> Arc<Self> {
+        let budget = Arc::new(Budget::new(Some(limits.tokens), limits.cost));
+        let model = context
+            .model
+            .clone()
+            .map(|model| -> Arc<dyn Model> { Arc::new(Metered::new(model, budget.clone())) });
+        Arc::new(Self {
+            session: context.session_id.clone(),
+            artifact: artifact.to_owned(),
+            engine: context.engine.clone(),
+            model,
+            max_tokens: context.max_tokens,
+            system: context.system.clone(),
+            redactor: context.redactor.clone(),
+            checkpoints: context.checkpoints.clone(),
+            others: context.others.clone(),
+            depth: context.depth,
+            stop: context.stop.child_token(),
+            notes: context.notes.clone(),
+            limits,
+            budget,
+            meter: Meter::default(),
+            said: Mutex::default(),
+        })
+    }
+
+    fn said(&self) -> std::sync::MutexGuard<'_, Said> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn submitted(&self) -> Option<Value> {
+        self.said().submitted.take()
+    }
+
+    /// Why the script was ended from outside.
+    pub(super) fn fatal(&self) -> Option<Error> {
+        self.said().fatal.take()
+    }
+
+    pub(super) fn end(&self, error: Error) {
+        self.said().fatal.get_or_insert(error);
+    }
+
+    /// The refusal a script ended with, by what it says.
+    pub(super) fn refused(&self, message: &str) -> Option<Error> {
+        let refused = self.said().refused.take();
+        refused.filter(|error| error.to_string() == message)
+    }
+
+    /// Answers a call: with a value, or with why not. A failure ends the script.
+    pub(super) async fn call(&self, name: &str, args: &str) -> Result<Result<String, String>> {
+        self.meter.count_calls(1, &self.limits)?;
+        let answered = match self.answer(name, args).await {
+            Ok(value) => serialised(name, &value),
+            Err(error) => Err(error),
+        };
+        Ok(match answered {
+            Ok(answer) => Ok(answer),
+            Err(error @ (Error::ScriptLimit(_) | Error::Interrupted)) => return Err(error),
+            Err(error) => {
+                let told = json!({"code": error.code(), "message": error.to_string()});
+                self.said().refused = Some(error);
+                Err(told.to_string())
+            }
+        })
+    }
+
+    async fn answer(&self, name: &str, args: &str) -> Answer {
+        if args.len() > MAX_ARGS {
+            return Err(refuse(name, format!("takes at most {MAX_ARGS} bytes")));
+        }
+        match name {
+            "workspace_search" => {
+                let Search { query, limit } = read(name, args)?;
+                json_of(self.workspace()?.search(&query, limit.min(MAX_RESULTS))?)
+            }
+            "get_page" => json_of(self.workspace()?.page(&read::<Named>(name, args)?.name)?),
+            "get_pages" => json_of(self.workspace()?.pages(&read::<Names>(name, args)?.names)?),
+            "get_pages_by_type" => {
+                let kind = read::<Typed>(name, args)?.r#type;
+                json_of(self.workspace()?.pages_by_type(&kind)?)
+            }
+            "get_tags" => {
+                let Nothing {} = read(name, args)?;
+                json_of(self.workspace()?.tags()?)
+            }
+            "get_references" => json_of(
+                self.workspace()?
+                    .references(&read::<Named>(name, args)?.name)?,
+            ),
+            "get_history" => {
+                let History { name: page, limit } = read(name, args)?;
+                json_of(self.workspace()?.history(&page, limit.min(MAX_RESULTS))?)
+            }
+            "llm_query" => {
+                let query: Query = read(name, args)?;
+                let ask = self.ask(query.prompt, query.system, query.max_tokens, query.schema);
+                Ok(json!(self.query(&ask).await?))
+            }
+            "llm_query_batched" => self.batch(read(name, args)?).await,
+            "checkpoint_load" => {
+                let key = key(name, read::<Named>(name, args)?.name)?;
+                let kept = self.checkpoints.load(&self.session, &self.artifact, &key)?;
+                Ok(json!({"kept": kept.is_some(), "value": kept}))
+            }
+            "checkpoint_save" => self.save(read(name, args)?),
+            "submit" => self.submit(read::<Valued>(name, args)?.value, args.len()),
+            "run_skill" => self.run_skill(read(name, args)?).await,
+            _ => Err(refuse(name, "there is no such call".to_owned())),
+        }
+    }
+
+    fn workspace(&self) -> Result<&Arc<dyn Workspace>> {
+        self.engine.workspace().ok_or_else(|| {
+            Error::Workspace("there is none: give a folder of pages with --vault".to_owned())
+        })
+    }
+
+    fn ask(
+        &self,
+        prompt: String,
+        system: Option<String>,
+        max_tokens: Option<u64>,
+        schema: Option<Value>,
+    ) -> Ask {
+        let mut ask = Ask::new(prompt);
+        ask.system = system.or_else(|| {
+            let system = self.system.join("\n\n");
+            (!system.is_empty()).then_some(system)
+        });
+        ask.max_tokens = max_tokens.map_or(self.max_tokens, |most| most.clamp(1, self.max_tokens));
+        ask.schema = schema;
+        ask
+    }
+
+    async fn query(&self, ask: &Ask) -> Result<String> {
+        let none = || Error::Model("this skill asks a model, and none was named".to_owned());
+        let model = self.model.as_ref().ok_or_else(none)?;
+        self.notes.model(model.id());
+        let reply = model.ask(ask, None).await?;
+        self.notes.usage(reply.usage);
+        Ok(reply.text)
+    }
+
+    async fn batch(&self, batch: Batch) -> Answer {
+        let many = batch.prompts.len();
+        if many > MAX_BATCH {
+            let call = "llm_query_batched";
+            return Err(refuse(call, format!("takes at most {MAX_BATCH} prompts")));
+        }
+        // The call itself was counted.
+        let more = u64::try_from(many).unwrap_or(u64::MAX).saturating_sub(1);
+        self.meter.count_calls(more, &self.limits)?;
+        let asks = batch.prompts.into_iter().map(|prompt| {
+            let (system, schema) = (batch.system.clone(), batch.schema.clone());
+            self.ask(prompt, system, batch.max_tokens, schema)
+        });
+        let answers = futures::stream::iter(asks)
+            .map(|ask| async move { self.query(&ask).await })
+            .buffered(AT_ONCE);
+        Ok(json!(answers.try_collect::<Vec<String>>().await?))
+    }
+
+    fn save(&self, save: Save) -> Answer {
+        let call = "checkpoint_save";
+        let name = key(call, save.name)?;
+        let size = save.value.to_string().len();
+        if size > MAX_CHECKPOINT {
+            let most = MAX_CHECKPOINT;
+            return Err(refuse(
+                call,
+                format!("{name:?} has {size} bytes, more than {most}"),
+            ));
+        }
+        {
+            let mut said = self.said();
+            if said.kept >= MAX_CHECKPOINTS {
+                let most = MAX_CHECKPOINTS;
+                return Err(refuse(call, format!("a run keeps at most {most} values")));
+            }
+            said.kept += 1;
+        }
+        let (session, artifact) = (&self.session, &self.artifact);
+        self.checkpoints
+            .save(session, artifact, &name, &save.value)?;
+        Ok(Value::Null)
+    }
+
+    fn submit(&self, value: Value, size: usize) -> Answer {
+        let used = self
+            .meter
+            .output
+            .fetch_add(size as u64, std::sync::atomic::Ordering::Relaxed);
+        if used + size as u64 > self.limits.output {
+            let most = self.limits.output;
+            return Err(Error::ScriptLimit(format!(
+                "it printed or submitted more than {most} bytes"
+            )));
+        }
+        let mut said = self.said();
+        if said.submitted.is_some() {
+            return Err(refuse("submit", "a result was submitted before".to_owned()));
+        }
+        said.submitted = Some(value);
+        Ok(Value::Null)
+    }
+
+    async fn run_skill(&self, wanted: RunSkill) -> Answer {
+        let call = "run_skill";
+        let Some(others) = &self.others else {
+            return Err(refuse(call, "no other skill can be run here".to_owned()));
+        };
+        if self.depth >= MAX_DEPTH {
+            return Err(refuse(
+                call,
+                format!("skills run skills at most {MAX_DEPTH} deep"),
+            ));
+        }
+        let skill = others.skills.open(&wanted.skill)?;
+        let mut context = ExecutionContext::new();
+        context.session_id.clone_from(&self.session);
+        context.values = wanted.params;
+        context.model.clone_from(&self.model);
+        context.engine = self.engine.clone();
+        context.max_tokens = self.max_tokens;
+        context.redactor = self.redactor.clone();
+        context.stop = self.stop.clone();
+        context.checkpoints = self.checkpoints.clone();
+        context.others = Some(others.clone());
+        context.depth = self.depth + 1;
+        let family = self.model.as_ref().map(|model| family_of(model.id()));
+        let names: Vec<String> = wanted.artifact.into_iter().collect();
+        let dispatcher = &others.dispatcher;
+        let steps = plan(&*skill, dispatcher, &family.unwrap_or_default(), &names)?;
+        let mut keep = |record: &crate::ExecutionRecord| (others.keep)(record);
+        // Boxed, since it may come by here again.
+        let report = Box::pin(run(&*skill, dispatcher, &steps, &mut context, &mut keep)).await;
+        let output = report.outcome?;
+        Ok(output.value.unwrap_or_else(|| json!(output.text)))
+    }
+}
+
+fn refuse(call: &str, reason: String) -> Error {
+    Error::Call {
+        call: repertoire_core::markdown::cut(call, MAX_NAME),
+        reason,
+    }
+}
+
+fn read<T: DeserializeOwned>(call: &str, args: &str) -> Result<T> {
+    serde_json::from_str(args).map_err(|error| refuse(call, error.to_string()))
+}
+
+fn key(call: &str, name: String) -> Result<String> {
+    if name.is_empty() || name.len() > MAX_NAME {
+        let most = MAX_NAME;
+        return Err(refuse(call, format!("a name has 1 to {most} bytes")));
+    }
+    Ok(name)
+}
+
+fn json_of(value: impl Serialize) -> Answer {
+    serde_json::to_value(value).map_err(|error| Error::Workspace(error.to_string()))
+}
+
+fn serialised(call: &str, value: &Value) -> Result<String> {
+    let text = value.to_string();
+    if text.len() > MAX_ANSWER {
+        return Err(refuse(
+            call,
+            format!("the answer has more than {MAX_ANSWER} bytes"),
+        ));
+    }
+    Ok(text)
+}

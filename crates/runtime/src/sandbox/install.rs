@@ -1,0 +1,146 @@
+//! The guest on disk: the component as it was built, and what it was compiled to.
+//!
+//! A folder holds one build. What it was compiled to is named after the component, this program's
+//! version of wasmtime and its settings, so that another version never loads it but compiles anew.
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use repertoire_core::Digest;
+use wasmtime::{Config, Engine, component::Component};
+
+use crate::error::{Error, Result};
+
+/// The sources of the guest, by their path: what a component is built from.
+pub const GUEST: [(&str, &str); 3] = [
+    (
+        "wit/sandbox.wit",
+        include_str!("../../../../sandbox/wit/sandbox.wit"),
+    ),
+    ("app.py", include_str!("../../../../sandbox/app.py")),
+    ("host.py", include_str!("../../../../sandbox/host.py")),
+];
+
+const COMPONENT: &str = "sandbox.wasm";
+/// The digest of the component, so that it does not have to be read to be known.
+const DIGEST: &str = "sandbox.wasm.sha256";
+/// The digest of the sources the component was built from.
+const SOURCES: &str = "sources.sha256";
+/// Changes whenever the settings below do.
+const SETTINGS: &str = "1";
+/// The version of wasmtime; it checks for itself, too.
+const WASMTIME: &str = "48";
+
+fn engine() -> Result<Engine> {
+    let mut config = Config::new();
+    config
+        .consume_fuel(true)
+        .epoch_interruption(true)
+        .max_wasm_stack(1 << 20)
+        .async_stack_size(2 << 20)
+        .wasm_backtrace_max_frames(None)
+        .native_unwind_info(false)
+        .generate_address_map(false);
+    Engine::new(&config).map_err(|error| Error::Sandbox(format!("{error:#}")))
+}
+
+fn sources() -> String {
+    let mut all = Vec::new();
+    for (name, text) in GUEST {
+        all.extend_from_slice(name.as_bytes());
+        all.push(0);
+        all.extend_from_slice(text.as_bytes());
+        all.push(0);
+    }
+    Digest::of(&all).hex()
+}
+
+/// Whether a folder holds a guest of this version.
+pub fn is_installed(folder: &Path) -> bool {
+    let built_from = fs::read_to_string(folder.join(SOURCES)).unwrap_or_default();
+    built_from.trim() == sources() && folder.join(COMPONENT).is_file()
+}
+
+/// Compiles a component that was built from [`GUEST`], and installs it in a folder that only this
+/// user can enter. It takes some seconds.
+pub fn compile(component: &[u8], folder: &Path) -> Result<()> {
+    let broken = |error: io::Error| Error::Sandbox(format!("{}: {error}", folder.display()));
+    private(folder).map_err(broken)?;
+    let digest = Digest::of(component).hex();
+    compiled(&engine()?, component, &folder.join(name_of(&digest)))?;
+    for (name, bytes) in [
+        (COMPONENT, component),
+        (DIGEST, digest.as_bytes()),
+        // Last: it says that all of it is there.
+        (SOURCES, sources().as_bytes()),
+    ] {
+        write(&folder.join(name), bytes).map_err(broken)?;
+    }
+    Ok(())
+}
+
+fn name_of(digest: &str) -> String {
+    let short = digest.get(..16).unwrap_or(digest);
+    format!("{short}-wasmtime{WASMTIME}-{SETTINGS}.cwasm")
+}
+
+/// Loads the guest; compiles it if this is another version than the one that installed it.
+pub(super) fn load(folder: &Path) -> Result<Component> {
+    if !is_installed(folder) {
+        return Err(Error::NeedsSandbox("not installed".to_owned()));
+    }
+    let broken = |error: io::Error| Error::Sandbox(format!("{}: {error}", folder.display()));
+    let digest = fs::read_to_string(folder.join(DIGEST)).map_err(broken)?;
+    let file = folder.join(name_of(digest.trim()));
+    let engine = engine()?;
+    let loaded = repertoire_precompiled::load(&engine, &file).or_else(|error| {
+        let refused = error.downcast_ref::<io::Error>();
+        if refused.is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
+            return Err(error);
+        }
+        tracing::info!("compiling the sandbox anew: {error:#}");
+        let component = fs::read(folder.join(COMPONENT))?;
+        let code = engine.precompile_component(&component)?;
+        write(&file, &code)?;
+        repertoire_precompiled::load(&engine, &file)
+    });
+    loaded.map_err(|error| Error::Sandbox(format!("{}: {error:#}", file.display())))
+}
+
+fn compiled(engine: &Engine, component: &[u8], file: &Path) -> Result<()> {
+    let code = engine
+        .precompile_component(component)
+        .map_err(|error| Error::Sandbox(format!("this is no guest: {error:#}")))?;
+    write(file, &code).map_err(|error| Error::Sandbox(format!("{}: {error}", file.display())))
+}
+
+/// Makes a folder only this user can enter.
+fn private(folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(())
+}
+
+/// Writes a file whole or not at all.
+fn write(file: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut beside: PathBuf = file.to_owned();
+    beside.set_extension(format!("{}.part", std::process::id()));
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        options.mode(0o600);
+    }
+    let mut part = options.open(&beside)?;
+    part.write_all(bytes)?;
+    part.sync_all()?;
+    fs::rename(&beside, file)
+}

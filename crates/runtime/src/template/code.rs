@@ -1,0 +1,189 @@
+//! Rendering code: what a template puts into a script is a hole, filled after the script is parsed.
+//!
+//! The script's author decides what is source; a value never is. Only a constant of the artifact
+//! itself, which has the same author, is written into the source as it is.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use minijinja::{Error as Broken, ErrorKind, Output, State, Value};
+use serde::Serialize;
+use serde_json::{Map, Value as Json};
+use uuid::Uuid;
+
+use super::{Context, MAX_OUTPUT, PromptEngine, check};
+use crate::error::Result;
+
+/// A script, and what belongs into it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Code {
+    /// Its source; a hole has a name that is an identifier.
+    pub source: String,
+    /// What belongs into each hole.
+    pub holes: BTreeMap<String, Hole>,
+}
+
+/// What belongs into a hole.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Hole {
+    /// Where it is an expression.
+    pub value: Json,
+    /// Where it is part of a string.
+    pub text: String,
+}
+
+impl Code {
+    /// The script as a person reads it, with the texts in place. It is not what is run.
+    pub fn shown(&self) -> String {
+        let mut shown = String::with_capacity(self.source.len());
+        let mut rest = self.source.as_str();
+        while let Some((at, name)) = self
+            .holes
+            .keys()
+            .filter_map(|name| Some((rest.find(name.as_str())?, name)))
+            .min()
+        {
+            shown.push_str(&rest[..at]);
+            shown.push_str(&self.holes[name].text);
+            rest = &rest[at + name.len()..];
+        }
+        shown + rest
+    }
+}
+
+impl PromptEngine {
+    /// Renders a script with the values given; `constants` are of the script's author.
+    pub fn render_code(
+        &self,
+        template: &str,
+        values: &Context,
+        constants: &Map<String, Json>,
+    ) -> Result<Code> {
+        check::check(template)?;
+        // Nobody can know what holes are called, so that no text can pretend to be one.
+        let nonce = Uuid::new_v4().simple().to_string();
+        let holes: Arc<Mutex<BTreeMap<String, Hole>>> = Arc::default();
+        let mut environment = self.environment();
+        // Of a value, not of its text: what is put in place is a value.
+        environment.add_filter("tojson", |value: Value| value);
+        let kept = holes.clone();
+        environment.set_formatter(move |out, state, value| emit(out, state, value, &nonce, &kept));
+        let mut context = super::values_of(values);
+        for (name, constant) in constants {
+            let value = match constant {
+                Json::String(text) => Value::from_safe_string(text.clone()),
+                other => Value::from(minijinja::value::Serde(other)),
+            };
+            context.insert(name.clone(), value);
+        }
+        let source = super::on_a_stack(|| super::rendered(&environment, template, &context))?;
+        let holes = std::mem::take(&mut *holes.lock().unwrap_or_else(PoisonError::into_inner));
+        Ok(Code { source, holes })
+    }
+}
+
+fn emit(
+    out: &mut Output<'_>,
+    state: &mut State<'_, '_>,
+    value: &Value,
+    nonce: &str,
+    holes: &Mutex<BTreeMap<String, Hole>>,
+) -> std::result::Result<(), Broken> {
+    if value.is_undefined() {
+        return minijinja::escape_formatter(out, state, value);
+    }
+    if value.is_safe() {
+        return out
+            .write_str(value.as_str().unwrap_or_default())
+            .map_err(Broken::from);
+    }
+    let mut holes = holes.lock().unwrap_or_else(PoisonError::into_inner);
+    let hole = Hole {
+        text: value.to_string(),
+        value: serde_json::to_value(value).map_err(|error| {
+            let why = format!("cannot be given to a script: {error}");
+            Broken::new(ErrorKind::InvalidOperation, why)
+        })?,
+    };
+    let size: usize = holes.values().map(|hole| hole.text.len()).sum();
+    if size + hole.text.len() > MAX_OUTPUT || holes.len() >= MAX_HOLES {
+        return Err(Broken::new(
+            ErrorKind::InvalidOperation,
+            format!("puts more than {MAX_OUTPUT} bytes or {MAX_HOLES} values into a script"),
+        ));
+    }
+    let name = format!("hole_{nonce}_{}_", holes.len());
+    out.write_str(&name)?;
+    holes.insert(name, hole);
+    Ok(())
+}
+
+/// The most values a template puts into a script.
+const MAX_HOLES: usize = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn code(template: &str, values: Json) -> Code {
+        let values: Context = serde_json::from_value(values).unwrap();
+        let constants = json!({"FIELDS": "a, b", "MANY": 3});
+        let constants = constants.as_object().unwrap();
+        PromptEngine::new()
+            .render_code(template, &values, constants)
+            .unwrap()
+    }
+
+    #[test]
+    fn values_are_holes_and_constants_are_source() {
+        let code = code(
+            "{{ FIELDS }} = f('{{ kind }}', {{ kind | tojson }}, {{ MANY }})",
+            json!({"kind": "x', evil('"}),
+        );
+        assert!(
+            code.source.starts_with("a, b = f('hole_"),
+            "{}",
+            code.source
+        );
+        assert!(!code.source.contains("evil"), "{}", code.source);
+        assert_eq!(code.holes.len(), 3);
+        assert_eq!(code.shown(), "a, b = f('x', evil('', x', evil(', 3)");
+        assert!(
+            code.holes
+                .values()
+                .any(|hole| hole.value == json!("x', evil('"))
+        );
+    }
+
+    #[test]
+    fn no_filter_makes_source_of_a_value() {
+        for filter in [
+            "upper",
+            "trim",
+            "tojson",
+            "default('x')",
+            "replace('x', 'y')",
+        ] {
+            let code = code(&format!("{{{{ v | {filter} }}}}"), json!({"v": " evil() "}));
+            assert!(
+                !code.source.to_lowercase().contains("evil"),
+                "{filter}: {}",
+                code.source
+            );
+        }
+        let engine = PromptEngine::new();
+        let values: Context = [("v".to_owned(), json!("evil()"))].into();
+        let unknown = engine.render_code("{{ v | safe }}", &values, &Map::new());
+        assert_eq!(unknown.unwrap_err().code(), "template_error");
+    }
+
+    #[test]
+    fn a_missing_value_is_named() {
+        let missing =
+            PromptEngine::new().render_code("x = {{ kind }}", &Context::new(), &Map::new());
+        assert_eq!(missing.unwrap_err().code(), "undefined_variable");
+    }
+}

@@ -1,0 +1,10 @@
+"""Starts the sidecar, from wherever it was put."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from repertoire_sidecar.serve import main
+
+main()

@@ -1,0 +1,126 @@
+"""Lines of JSON in both directions: requests that come in, and questions that go out.
+
+The host asks with `id`; whatever the sidecar needs for that, it asks with `call`, and a thread
+waits for the answer. Nothing else ever writes to the pipe.
+"""
+
+import json
+import os
+import sys
+import threading
+
+PROTOCOL = 1
+# The longest line, in bytes, either way.
+MAX_LINE = 16 * 1024 * 1024
+
+
+class Refused(Exception):
+    """What cannot be done, with a code that does not change."""
+
+    def __init__(self, code, message):
+        super().__init__(message)
+        self.code = code
+
+
+class Pipe:
+    """The one way to the host."""
+
+    def __init__(self, reader, writer):
+        self._reader = reader
+        self._writer = writer
+        self._writing = threading.Lock()
+        self._state = threading.Lock()
+        self._waiting = {}
+        self._cancelled = set()
+        self._refused = {}
+        self._calls = 0
+        self._closed = False
+
+    def send(self, message):
+        line = json.dumps(message, ensure_ascii=False, default=str).encode("utf-8", "replace")
+        if len(line) > MAX_LINE:
+            raise Refused("too_large", f"a message has more than {MAX_LINE} bytes")
+        with self._writing:
+            self._writer.write(line + b"\n")
+            self._writer.flush()
+
+    def ask(self, request, kind, /, **what):
+        """Asks the host something for a request, and waits for the answer."""
+        answered = threading.Event()
+        with self._state:
+            if self._closed or request in self._cancelled:
+                raise Refused("cancelled", "nobody waits for this any more")
+            self._calls += 1
+            call = self._calls
+            self._waiting[call] = [answered, None, request]
+        try:
+            self.send({"type": kind, "id": request, "call": call, **what})
+            answered.wait()
+        finally:
+            with self._state:
+                _, answer, _ = self._waiting.pop(call)
+        if answer is None:
+            raise Refused("cancelled", "nobody waits for this any more")
+        if answer.get("type") == "refused":
+            refused = Refused(str(answer.get("code")), str(answer.get("message")))
+            with self._state:
+                self._refused.setdefault(request, refused)
+            raise refused
+        return answer
+
+    def refusal(self, request):
+        """The first question of a request that was refused: libraries tend to go on without."""
+        with self._state:
+            return self._refused.get(request)
+
+    def _answered(self, answer):
+        with self._state:
+            waiting = self._waiting.get(answer.get("call"))
+            if waiting is not None:
+                waiting[1] = answer
+                waiting[0].set()
+
+    def cancel(self, request):
+        """Whatever is done for a request ends with its next question."""
+        with self._state:
+            self._cancelled.add(request)
+            for waiting in self._waiting.values():
+                if waiting[2] == request:
+                    waiting[0].set()
+
+    def forget(self, request):
+        with self._state:
+            self._cancelled.discard(request)
+            self._refused.pop(request, None)
+
+    def requests(self):
+        """What the host wants, until it goes away. Answers are given to whoever waits for them."""
+        while True:
+            line = self._reader.readline(MAX_LINE + 1)
+            if not line:
+                break
+            if len(line) > MAX_LINE:
+                raise Refused("too_large", f"a line has more than {MAX_LINE} bytes")
+            message = json.loads(line)
+            kind = message.get("type")
+            if kind in ("answer", "refused"):
+                self._answered(message)
+            elif kind == "cancel":
+                self.cancel(message.get("id"))
+            else:
+                yield message
+        with self._state:
+            self._closed = True
+            for waiting in self._waiting.values():
+                waiting[0].set()
+
+
+def over_stdio():
+    """The pipe over stdin and stdout. Whatever libraries print goes to stderr from now on."""
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    reader = os.fdopen(os.dup(0), "rb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    return Pipe(reader, out)
