@@ -15,6 +15,7 @@ use repertoire_runtime::{
     sandbox::Scripts,
 };
 use serde_json::{Value, json};
+use tokio::runtime::Runtime;
 
 use crate::measure::{memory, shown, time};
 
@@ -79,112 +80,25 @@ fn nth(times: &[Duration], share: f64) -> Duration {
 }
 
 pub(crate) fn measure(folder: &Path, with: &Path, without: &Path) -> Result<()> {
-    let runtime = tokio::runtime::Runtime::new()?;
+    let runtime = Runtime::new()?;
     let scripts = Arc::new(Scripts::new(folder, Limits::default()));
     println!("| what | measured | goal | |\n|---|---|---|---|");
     let first = script("import repertoire\nrepertoire.submit(1)")?;
     let (opened, done) = time(|| runtime.block_on(run(&scripts, &first, Duration::ZERO)));
     done?;
-    println!(
-        "| first script of a process, with loading the guest | {} | | |",
-        shown(opened)
-    );
-
-    // The guest's clock is the host's.
-    let now = script("import time\nat = time.time_ns()\nimport repertoire\nrepertoire.submit(at)")?;
-    let mut starts = Vec::with_capacity(RUNS);
-    let mut whole = Vec::with_capacity(RUNS);
-    for _ in 0..RUNS {
-        let before = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
-        let (took, at) = time(|| runtime.block_on(run(&scripts, &now, Duration::ZERO)));
-        let at = Duration::from_nanos(at?.as_u64().context("no time")?);
-        starts.push(at.saturating_sub(before));
-        whole.push(took);
-    }
-    starts.sort_unstable();
-    whole.sort_unstable();
-    let (p50, p99) = (nth(&starts, 0.5), nth(&starts, 0.99));
-    let goal = Duration::from_millis(3);
-    row(
-        "new instance to first line of Python, p50",
-        &shown(p50),
-        "≤ 3 ms",
-        p50 <= goal,
-    );
-    println!("| the same, p99 | {} | | |", shown(p99));
-    println!(
-        "| whole script of one line, p50 | {} | | |",
-        shown(nth(&whole, 0.5))
-    );
-
-    let calls = format!(
-        "import time, repertoire\nask = repertoire.checkpoint\nfor _ in range(100): ask('x')\n\
-         begun = time.perf_counter_ns()\nfor _ in range({CALLS}): ask('x')\n\
-         repertoire.submit(time.perf_counter_ns() - begun)"
-    );
-    let limits = Limits {
-        host_calls: u64::MAX,
-        ..Limits::default()
-    };
-    let patient = Scripts::new(folder, limits);
-    let took = runtime.block_on(run(&patient, &script(&calls)?, Duration::ZERO))?;
-    let took = Duration::from_nanos(took.as_u64().context("no time")?);
-    let each = took / u32::try_from(CALLS)?;
-    let goal = Duration::from_micros(25);
-    row(
-        "call to the host, mean of 20 000",
-        &shown(each),
-        "≤ 25 µs",
-        each <= goal,
-    );
-
+    let what = "first script of a process, with loading the guest";
+    println!("| {what} | {} | | |", shown(opened));
+    starts(&runtime, &scripts)?;
+    calls(&runtime, folder)?;
     let waits = script(
         "import repertoire\nfor _ in range(2): repertoire.llm_query('x')\nrepertoire.submit(1)",
     )?;
     let waits = Arc::new(waits);
-    let all = |wait: Duration| {
-        let (scripts, waits) = (scripts.clone(), waits.clone());
-        runtime.block_on(async move {
-            let runs: Vec<_> = (0..AT_ONCE)
-                .map(|_| {
-                    let (scripts, waits) = (scripts.clone(), waits.clone());
-                    tokio::spawn(async move { run(&scripts, &waits, wait).await })
-                })
-                .collect();
-            for run in runs {
-                run.await??;
-            }
-            anyhow::Ok(())
-        })
-    };
-    let wait = Duration::from_millis(100);
-    all(wait)?;
-    let mut rounds = Vec::new();
-    for _ in 0..9 {
-        let (took, done) = time(|| all(wait));
-        done?;
-        rounds.push(took);
-    }
-    rounds.sort_unstable();
-    let (middle, worst) = (nth(&rounds, 0.5), nth(&rounds, 1.0));
-    let what = "100 scripts at once, each waiting 2 × 100 ms, p50 of 9";
-    row(
-        what,
-        &shown(middle),
-        "≤ 500 ms",
-        middle <= Duration::from_millis(500),
-    );
-    println!("| the same, slowest | {} | | |", shown(worst));
-
+    at_once(&runtime, &scripts, &waits)?;
     let each = runtime.block_on(live(&scripts, &waits))?;
     let value = format!("{:.1} MB", each / 1e6);
-    row(
-        "memory of a live instance, mean of 100",
-        &value,
-        "≤ 10 MB",
-        each <= 10e6,
-    );
-
+    let what = "memory of a live instance, mean of 100";
+    row(what, &value, "≤ 10 MB", each <= 10e6);
     for command in [&["--version"][..], &["list", "--json"]] {
         let (ours, plain) = cold(with, without, command)?;
         let name = command[0];
@@ -196,16 +110,95 @@ pub(crate) fn measure(folder: &Path, with: &Path, without: &Path) -> Result<()> 
             ours.as_secs_f64() / plain.as_secs_f64()
         );
     }
-    let size = |path: &Path| {
-        std::fs::metadata(path)
-            .map(|found| found.len())
-            .unwrap_or(0)
-    };
-    println!(
-        "| size of the binary, with / without | {} / {} MiB | | |",
-        size(with) >> 20,
-        size(without) >> 20
+    let size = |path: &Path| std::fs::metadata(path).map_or(0, |found| found.len() >> 20);
+    let (ours, plain) = (size(with), size(without));
+    println!("| size of the binary, with / without | {ours} / {plain} MiB | | |");
+    Ok(())
+}
+
+/// From asking for a script to its first line; the guest's clock is the host's.
+fn starts(runtime: &Runtime, scripts: &Scripts) -> Result<()> {
+    let now = script("import time\nat = time.time_ns()\nimport repertoire\nrepertoire.submit(at)")?;
+    let mut starts = Vec::with_capacity(RUNS);
+    let mut whole = Vec::with_capacity(RUNS);
+    for _ in 0..RUNS {
+        let before = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+        let (took, at) = time(|| runtime.block_on(run(scripts, &now, Duration::ZERO)));
+        let at = Duration::from_nanos(at?.as_u64().context("no time")?);
+        starts.push(at.saturating_sub(before));
+        whole.push(took);
+    }
+    starts.sort_unstable();
+    whole.sort_unstable();
+    let (p50, p99) = (nth(&starts, 0.5), nth(&starts, 0.99));
+    let met = p50 <= Duration::from_millis(3);
+    row(
+        "new instance to first line of Python, p50",
+        &shown(p50),
+        "≤ 3 ms",
+        met,
     );
+    println!("| the same, p99 | {} | | |", shown(p99));
+    let whole = shown(nth(&whole, 0.5));
+    println!("| whole script of one line, p50 | {whole} | | |");
+    Ok(())
+}
+
+/// One call to the host, from Python and back.
+fn calls(runtime: &Runtime, folder: &Path) -> Result<()> {
+    let code = format!(
+        "import time, repertoire\nask = repertoire.checkpoint\nfor _ in range(100): ask('x')\n\
+         begun = time.perf_counter_ns()\nfor _ in range({CALLS}): ask('x')\n\
+         repertoire.submit(time.perf_counter_ns() - begun)"
+    );
+    let limits = Limits {
+        host_calls: u64::MAX,
+        ..Limits::default()
+    };
+    let patient = Scripts::new(folder, limits);
+    let took = runtime.block_on(run(&patient, &script(&code)?, Duration::ZERO))?;
+    let took = Duration::from_nanos(took.as_u64().context("no time")?);
+    let each = took / u32::try_from(CALLS)?;
+    let met = each <= Duration::from_micros(25);
+    row(
+        "call to the host, mean of 20 000",
+        &shown(each),
+        "≤ 25 µs",
+        met,
+    );
+    Ok(())
+}
+
+/// Many scripts that wait for a model.
+fn at_once(runtime: &Runtime, scripts: &Arc<Scripts>, waits: &Arc<Artifact>) -> Result<()> {
+    let all = || {
+        runtime.block_on(async {
+            let runs: Vec<_> = (0..AT_ONCE)
+                .map(|_| {
+                    let (scripts, waits) = (scripts.clone(), waits.clone());
+                    let wait = Duration::from_millis(100);
+                    tokio::spawn(async move { run(&scripts, &waits, wait).await })
+                })
+                .collect();
+            for run in runs {
+                run.await??;
+            }
+            anyhow::Ok(())
+        })
+    };
+    all()?;
+    let mut rounds = Vec::new();
+    for _ in 0..9 {
+        let (took, done) = time(all);
+        done?;
+        rounds.push(took);
+    }
+    rounds.sort_unstable();
+    let (middle, worst) = (nth(&rounds, 0.5), nth(&rounds, 1.0));
+    let what = "100 scripts at once, each waiting 2 × 100 ms, p50 of 9";
+    let met = middle <= Duration::from_millis(500);
+    row(what, &shown(middle), "≤ 500 ms", met);
+    println!("| the same, slowest | {} | | |", shown(worst));
     Ok(())
 }
 

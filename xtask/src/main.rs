@@ -68,6 +68,14 @@ fn bench(args: &[&str]) -> anyhow::Result<()> {
     let pmcp = run::project().join("target/xtask/pmcp/release/pmcp-peer");
     let (ours, pmcp) = (ours.to_string_lossy(), pmcp.to_string_lossy());
     let servers = [&*ours, &*pmcp];
+    let without = run::project().join("target/xtask/without-sandbox");
+    if args == ["sandbox"] {
+        println!("building without the sandbox first, to compare");
+        let mut plain = run::cargo(&["build", "--release", "--package", "repertoire"]);
+        run::checked(plain.arg("--no-default-features"))?;
+        std::fs::create_dir_all(run::project().join("target/xtask"))?;
+        std::fs::copy(&*ours, &without)?;
+    }
     if args == ["mcp"] || args == ["iii"] || args == ["sandbox"] {
         run::checked(&mut run::cargo(&[
             "build",
@@ -82,14 +90,6 @@ fn bench(args: &[&str]) -> anyhow::Result<()> {
         let target = "target/xtask/pmcp";
         let mut peer = run::cargo(&["build", "--release", "--manifest-path", manifest]);
         run::checked(peer.args(["--target-dir", target]))?;
-    }
-    let without = run::project().join("target/xtask/without-sandbox");
-    if args == ["sandbox"] {
-        println!("building without the sandbox, to compare; the first time takes some minutes");
-        let build = ["build", "--release", "--package", "repertoire"];
-        let mut plain = run::cargo(&build);
-        plain.arg("--no-default-features").arg("--target-dir");
-        run::checked(plain.arg(&without))?;
     }
     let mut command = run::cargo(&[
         "run",
@@ -106,7 +106,7 @@ fn bench(args: &[&str]) -> anyhow::Result<()> {
         ["sandbox"] => {
             let parts = runtime::Parts::with(servers[0].as_ref())?;
             command.arg(parts.sandbox()).arg(servers[0]);
-            command.arg(without.join("release/repertoire"));
+            command.arg(without);
         }
         ["search"] => drop(command.arg(models::Models::install()?.vectors)),
         _ => {}

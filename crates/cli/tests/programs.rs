@@ -21,6 +21,7 @@ use std::{
     process::{Command, Output},
 };
 
+use base64::Engine as _;
 use fake::{Fake, Says};
 use serde_json::{Value, json};
 
@@ -381,7 +382,7 @@ fn a_module_learns_from_its_traces_and_the_next_run_uses_it() {
 #[test]
 fn what_is_worse_is_not_kept_unless_it_is_forced() {
     // Good until something was learned, and bad from then on.
-    let good = (0..8).map(|_| answer(COLOUR));
+    let good = (0..5).map(|_| answer(COLOUR));
     let bad = (0..400).map(|_| answer("[[ ## reasoning ## ]]\nx\n\n[[ ## colour ## ]]\nmud"));
     let fake = Fake::start(good.chain(bad).collect());
     let Some(home) = home(&fake, &["sidecar"]) else {
@@ -423,4 +424,72 @@ fn what_is_worse_is_not_kept_unless_it_is_forced() {
         "{}",
         text(&few.stderr)
     );
+}
+
+/// The state of the module, as the package has it.
+fn state(home: &Path) -> (Value, Value) {
+    let packed = run(home, &["export", "colours"]);
+    let package: Value = serde_json::from_slice(&packed.stdout)
+        .unwrap_or_else(|_| panic!("{} {}", text(&packed.stdout), text(&packed.stderr)));
+    let module = package["artifacts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|one| one["kind"] == "dspy_module");
+    let blob = module.unwrap()["state_blob"].as_str().unwrap();
+    let blob = base64::engine::general_purpose::STANDARD
+        .decode(blob)
+        .unwrap();
+    (serde_json::from_slice(&blob).unwrap(), package)
+}
+
+#[test]
+fn states_of_another_dspy_are_learned_anew_in_the_background() {
+    let fake = Fake::start((0..3000).map(|_| answer(COLOUR)).collect());
+    let Some(home) = home(&fake, &["sidecar"]) else {
+        return;
+    };
+    import(home.path(), &colours());
+    for thing in ["sky", "sea", "jay", "ink"] {
+        let param = format!("thing={thing}");
+        assert!(
+            run(home.path(), &["run", "colours", "-p", &param])
+                .status
+                .success()
+        );
+    }
+    assert!(run(home.path(), &["optimize", "colours"]).status.success());
+    // As if it had been long ago.
+    let (mut old, mut package) = state(home.path());
+    let now = old["metadata"]["dependency_versions"]["dspy"].clone();
+    assert!(now.as_str().unwrap().starts_with("3."), "{old}");
+    old["metadata"]["dependency_versions"]["dspy"] = json!("2.0.0");
+    let blob = base64::engine::general_purpose::STANDARD.encode(old.to_string());
+    package["artifacts"][1]["state_blob"] = json!(blob);
+    import(home.path(), &package);
+    assert_eq!(
+        state(home.path()).0["metadata"]["dependency_versions"]["dspy"],
+        "2.0.0"
+    );
+    let mut server = Command::new(env!("CARGO_BIN_EXE_repertoire"))
+        .args(["serve", "--port", "0", "--hub", "0"])
+        .env("REPERTOIRE_HOME", home.path())
+        .current_dir(home.path())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let begun = std::time::Instant::now();
+    let renewed = loop {
+        let state = state(home.path()).0;
+        if state["metadata"]["dependency_versions"]["dspy"] == now {
+            break true;
+        }
+        if begun.elapsed() > std::time::Duration::from_mins(1) {
+            break false;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    };
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(renewed, "{}", state(home.path()).0);
 }

@@ -347,7 +347,8 @@ pub async fn optimise(
     request["settings"] = json!(effort);
     request["training_data"] = json!(rows(learn));
     request["validation_data"] = json!(rows(choose));
-    let mut body = sidecar.request(request, &judge, DEADLINE).await?;
+    let body = sidecar.request(request, &judge, DEADLINE).await;
+    let mut body = body.map_err(|error| judge.desk.reason(error))?;
     let learned = spent();
     let dspy = sidecar.dspy().await?;
     let Some(Value::Object(mut state)) = body.remove("state") else {

@@ -28,7 +28,7 @@ use crate::{
     dispatch::{ArtifactHandler, ArtifactOutput, ExecutionContext},
     error::{Error, Result},
     limits::Limits,
-    template::Code,
+    template::{Code, constants_of},
 };
 
 /// How many scripts run at a time; others wait.
@@ -145,20 +145,7 @@ impl ArtifactHandler for Scripts {
         context: &ExecutionContext,
     ) -> Result<ArtifactOutput> {
         let limits = self.limits.of(artifact)?;
-        let constants = artifact
-            .metadata
-            .as_ref()
-            .and_then(|all| all.get("constants"));
-        let constants = match constants {
-            None => serde_json::Map::new(),
-            Some(Value::Object(constants)) => constants.clone(),
-            Some(_) => {
-                return Err(Error::Artifact {
-                    artifact: artifact.name.clone(),
-                    reason: "metadata.constants must be an object".to_owned(),
-                });
-            }
-        };
+        let constants = constants_of(artifact)?;
         let (engine, values) = (context.engine.clone(), context.template_values());
         let given = serde_json::to_value(&values).unwrap_or_default();
         let template = artifact.content.clone();

@@ -10,7 +10,7 @@ mod state;
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -148,7 +148,8 @@ impl Sidecar {
     ) -> Result<Map<String, Value>> {
         let mut request = module.request("execute", state);
         request["params"] = json!(inputs);
-        let mut body = self.request(request, desk, DEADLINE).await?;
+        let body = self.request(request, desk, DEADLINE).await;
+        let mut body = body.map_err(|error| desk.reason(error))?;
         match body.remove("output") {
             Some(Value::Object(output)) => Ok(output),
             _ => Err(Error::Sidecar("it gave no output".to_owned())),
@@ -178,6 +179,8 @@ pub struct Desk {
     pub questions: AtomicU64,
     /// How often it may be.
     pub most: Option<u64>,
+    /// The last question that was refused, so that a program that ends with it ends with its reason.
+    refused: Mutex<Option<Error>>,
 }
 
 #[derive(Deserialize)]
@@ -204,6 +207,18 @@ impl Desk {
             notes: context.notes.clone(),
             questions: AtomicU64::new(0),
             most: None,
+            refused: Mutex::default(),
+        }
+    }
+
+    /// What a program that failed failed of: of what it was refused, if it says so.
+    pub(crate) fn reason(&self, error: Error) -> Error {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        match (&error, &*refused) {
+            (Error::Program { code, .. }, Some(refused)) if code == refused.code() => {
+                refused.clone()
+            }
+            _ => error,
         }
     }
 
@@ -277,7 +292,17 @@ impl Desk {
 
 #[async_trait]
 impl Answers for Desk {
-    async fn answer(&self, mut question: Question) -> Result<Value> {
+    async fn answer(&self, question: Question) -> Result<Value> {
+        let answered = self.answered(question).await;
+        if let Err(error) = &answered {
+            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
+        }
+        answered
+    }
+}
+
+impl Desk {
+    async fn answered(&self, mut question: Question) -> Result<Value> {
         self.count()?;
         match question.kind.as_str() {
             "complete" => {

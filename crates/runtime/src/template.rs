@@ -19,7 +19,7 @@ use crate::{
     workspace::Workspace,
 };
 
-pub use code::{Code, Hole};
+pub use code::{Code, Hole, constants_of};
 
 /// The most bytes of a template.
 pub const MAX_TEMPLATE: usize = 256 * 1024;

@@ -304,7 +304,7 @@ async fn what_cannot_be_run_is_said() {
     let report = go(&skill, &[], &mut context(&model)).await;
     assert_eq!(
         report.warnings,
-        ["Script: nothing here runs a code_template"]
+        ["Script: nothing here runs a code_template (this build is without the feature `sandbox`)"]
     );
     let report = go(&skill, &["Script"], &mut context(&model)).await;
     assert_eq!(report.outcome.unwrap_err().code(), "no_handler");

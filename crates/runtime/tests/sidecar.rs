@@ -2,6 +2,15 @@
 //!
 //! `REPERTOIRE_TEST_SIDECAR` is the folder the test command installs DSPy in.
 
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test"
+)]
+
 mod common;
 
 use std::{
@@ -42,6 +51,10 @@ fn package(fallback: Option<&str>, more: &Value) -> Value {
 
 /// A sidecar that misbehaves, with little patience for it.
 fn faulty(fault: &str, folder: &Path) -> Arc<Sidecar> {
+    Arc::new(Sidecar::new(faulty_program(fault, folder)))
+}
+
+fn faulty_program(fault: &str, folder: &Path) -> Program {
     let python = ["/usr/bin/python3", "/usr/local/bin/python3"]
         .into_iter()
         .map(PathBuf::from)
@@ -54,7 +67,7 @@ fn faulty(fault: &str, folder: &Path) -> Arc<Sidecar> {
     program.start = Duration::from_secs(5);
     program.quiet = Duration::from_millis(500);
     program.max_line = 256 * 1024;
-    Arc::new(Sidecar::new(program))
+    program
 }
 
 async fn go(sidecar: &Arc<Sidecar>, package: &Value, model: Arc<dyn Model>) -> Report {
@@ -218,6 +231,47 @@ async fn t32_what_a_module_may_not_say_is_refused_before_anything_starts() {
     }
 }
 
+#[tokio::test]
+async fn it_is_kept_while_it_is_needed_and_started_anew_when_it_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let module = package(None, &json!({}));
+    let pid = async |sidecar: &Arc<Sidecar>| {
+        let report = go(sidecar, &module, Scripted::new(&[])).await;
+        report.outcome.unwrap().value.unwrap()["a"].clone()
+    };
+    let gone = async |sidecar: &Arc<Sidecar>| {
+        let begun = Instant::now();
+        while sidecar.is_running().await {
+            assert!(
+                begun.elapsed() < Duration::from_secs(20),
+                "it is still there"
+            );
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let well = faulty("well", folder.path());
+    assert!(!well.is_running().await, "it starts when it is needed");
+    let first = pid(&well).await;
+    assert_eq!(pid(&well).await, first);
+    // One that died is replaced,
+    let dies = faulty("dies-after-one", folder.path());
+    let first = pid(&dies).await;
+    gone(&dies).await;
+    assert_ne!(pid(&dies).await, first);
+    // and so is one that does not answer when it is asked how it is.
+    let hangs = faulty("hangs-after-one", folder.path());
+    let first = pid(&hangs).await;
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    assert_ne!(pid(&hangs).await, first);
+    // One that nobody needs ends by itself.
+    let mut idle = faulty_program("well", folder.path());
+    idle.idle = Duration::from_millis(200);
+    let idle = Arc::new(Sidecar::new(idle));
+    let first = pid(&idle).await;
+    gone(&idle).await;
+    assert_ne!(pid(&idle).await, first);
+}
+
 fn real() -> Option<Arc<Sidecar>> {
     let Some(folder) = std::env::var_os("REPERTOIRE_TEST_SIDECAR").map(PathBuf::from) else {
         eprintln!("skipped: REPERTOIRE_TEST_SIDECAR is not set");
@@ -235,7 +289,7 @@ struct Obedient;
 
 #[async_trait]
 impl Model for Obedient {
-    fn id(&self) -> &str {
+    fn id(&self) -> &'static str {
         "test/obedient"
     }
 

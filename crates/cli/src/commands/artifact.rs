@@ -241,9 +241,10 @@ fn put(
 /// Refuses what would only fail when it is run.
 fn check(artifact: &Artifact) -> Result<()> {
     match artifact.kind {
-        ArtifactKind::PromptTemplate => PromptEngine::new().check_str(&artifact.content)?,
         // A script is a template too.
-        ArtifactKind::CodeTemplate => PromptEngine::new().check_str(&artifact.content)?,
+        ArtifactKind::PromptTemplate | ArtifactKind::CodeTemplate => {
+            PromptEngine::new().check_str(&artifact.content)?;
+        }
         ArtifactKind::Example => drop(dispatch::examples_of(artifact)?),
         ArtifactKind::DspyModule => {
             let module = Module::read(artifact)?;

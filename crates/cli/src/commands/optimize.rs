@@ -172,18 +172,17 @@ fn from_file(file: &Path, program: &Module) -> Result<Vec<Example>> {
     let text = super::read_input(file, MAX_FILE)?;
     let shown = file.display();
     let text = String::from_utf8(text).map_err(|_| Usage(format!("{shown} is no text")))?;
-    let rows: Vec<(usize, Value)> = match serde_json::from_str::<Vec<Value>>(&text) {
-        Ok(rows) => (1..).zip(rows).collect(),
-        Err(_) => {
-            let lines = (1..).zip(text.lines());
-            let lines = lines.filter(|(_, line)| !line.trim().is_empty());
-            let rows = lines.map(|(at, line)| {
-                let row = serde_json::from_str(line);
-                let row = row.map_err(|error| Usage(format!("{shown}, line {at}: {error}")))?;
-                Ok((at, row))
-            });
-            rows.collect::<Result<_>>()?
-        }
+    let rows: Vec<(usize, Value)> = if let Ok(rows) = serde_json::from_str::<Vec<Value>>(&text) {
+        (1..).zip(rows).collect()
+    } else {
+        let lines = (1..).zip(text.lines());
+        let lines = lines.filter(|(_, line)| !line.trim().is_empty());
+        let rows = lines.map(|(at, line)| {
+            let row = serde_json::from_str(line);
+            let row = row.map_err(|error| Usage(format!("{shown}, line {at}: {error}")))?;
+            Ok((at, row))
+        });
+        rows.collect::<Result<_>>()?
     };
     rows.iter()
         .map(|(at, row)| {

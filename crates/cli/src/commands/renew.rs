@@ -76,16 +76,15 @@ impl Renewal {
         let improved = self
             .learn(registry, &skill.to_string(), &artifact, &state)
             .await;
-        match &improved {
-            Ok(Some(blob)) => artifact.state_blob = Some(blob.clone()),
+        if let Ok(Some(blob)) = &improved {
+            artifact.state_blob = Some(blob.clone());
+        } else {
             // What there is stays, and is not looked at again for this version.
-            _ => {
-                if !state["metadata"].is_object() {
-                    state["metadata"] = json!({});
-                }
-                state["metadata"]["looked_at_by"] = json!(now);
-                artifact.state_blob = Some(state.to_string().into_bytes());
+            if !state["metadata"].is_object() {
+                state["metadata"] = json!({});
             }
+            state["metadata"]["looked_at_by"] = json!(now);
+            artifact.state_blob = Some(state.to_string().into_bytes());
         }
         artifact.id = None;
         store.update_artifact(id, &artifact)?;

@@ -14,6 +14,7 @@ use repertoire_runtime::{
     Model, PromptEngine, Redactor, SkillSource, Usage, Vault,
     run::{Plan, Report, plan, run as carry_out},
     sidecar::{Modules, Sidecar},
+    template::constants_of,
 };
 use repertoire_serve::runs::{Runnable, equip, trace_of};
 use serde_json::{Map, Value, json};
@@ -203,6 +204,12 @@ fn show_plan(
             ArtifactKind::PromptTemplate => {
                 let values = context.template_values();
                 context.engine.render_str(&written, &values)?
+            }
+            ArtifactKind::CodeTemplate => {
+                let values = context.template_values();
+                let constants = constants_of(&info.artifact)?;
+                let code = context.engine.render_code(&written, &values, &constants)?;
+                code.shown()
             }
             _ => written,
         };

@@ -20,7 +20,7 @@ use futures::{StreamExt, stream::FuturesUnordered};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::{
-    io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader},
+    io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     process::{Child, Command},
     sync::mpsc,
 };
@@ -202,6 +202,12 @@ impl Sidecar {
         Ok(self.running().await?.dspy.clone())
     }
 
+    /// Whether there is a process.
+    pub async fn is_running(&self) -> bool {
+        let running = self.running.lock().await;
+        running.as_ref().is_some_and(|running| !running.is_over())
+    }
+
     /// Ends the process, if there is one.
     pub async fn stop(&self) {
         if let Some(running) = self.running.lock().await.take() {
@@ -239,7 +245,9 @@ impl Sidecar {
     /// One that has been idle for a while is asked whether it is still there.
     async fn is_well(&self, running: &Arc<Running>) -> bool {
         let idle = lock(&running.used).elapsed();
-        if idle < Duration::from_secs(10) || !lock(&running.waiting).is_empty() {
+        if idle < Duration::from_secs(10).min(self.program.quiet)
+            || !lock(&running.waiting).is_empty()
+        {
             return true;
         }
         let ping = self.exchange(running, json!({"type": "ping"}), &Nobody);
@@ -315,7 +323,8 @@ impl Sidecar {
             running.end("it did not start: it speaks something else");
             return Err(running.why());
         }
-        running.dspy = ready["dspy"].as_str().unwrap_or_default().to_owned();
+        let dspy = ready["dspy"].as_str().unwrap_or_default();
+        dspy.clone_into(&mut running.dspy);
         let running = Arc::new(running);
         tokio::spawn(async move {
             while let Some(line) = to_write.recv().await {
@@ -407,25 +416,11 @@ impl Sidecar {
     }
 }
 
-/// What the sidecar says of a request it could not do, in our words where we know them.
+/// What the sidecar says of a request it could not do.
 fn told(code: &str, message: &str) -> Error {
-    let message = repertoire_core::markdown::cut(message, 2000);
-    match code {
-        "budget_exceeded" => {
-            let begins = "the budget of this run does not allow more: ";
-            Error::Budget(message.strip_prefix(begins).unwrap_or(&message).to_owned())
-        }
-        "unknown_model" => Error::Model(message),
-        "unknown_price"
-        | "provider_error"
-        | "provider_timeout"
-        | "provider_auth"
-        | "provider_rate_limited" => Error::Model(message),
-        "interrupted" | "cancelled" => Error::Interrupted,
-        _ => Error::Program {
-            code: repertoire_core::markdown::cut(code, 40),
-            message,
-        },
+    Error::Program {
+        code: repertoire_core::markdown::cut(code, 40),
+        message: repertoire_core::markdown::cut(message, 2000),
     }
 }
 
@@ -457,7 +452,7 @@ impl Answers for Nobody {
 
 /// Reads one line of so many bytes at most.
 async fn read_line(
-    reader: &mut (impl AsyncRead + tokio::io::AsyncBufRead + Unpin),
+    reader: &mut (impl AsyncBufRead + Unpin),
     most: u64,
 ) -> std::io::Result<Vec<u8>> {
     let mut line = Vec::new();

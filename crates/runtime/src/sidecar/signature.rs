@@ -127,8 +127,7 @@ fn split(text: &str) -> Vec<&str> {
     let (mut parts, mut depth, mut quoted, mut from) = (Vec::new(), 0_i32, None, 0);
     for (at, c) in text.char_indices() {
         match (quoted, c) {
-            (Some(mark), _) if c == mark => quoted = None,
-            (Some(_), _) => {}
+            (Some(mark), _) => quoted = (c != mark).then_some(mark),
             (None, '\'' | '"') => quoted = Some(c),
             (None, '[') => depth += 1,
             (None, ']') => depth -= 1,
@@ -235,6 +234,18 @@ mod tests {
                 ],
             })
         );
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_answered(
+            text in "[a-z:,\\[\\]'\" .>-]{0,60}|.{0,40}|[a-z]{1,3}(: (str|list\\[str\\]|Any))? -> [a-z]{1,3}",
+        ) {
+            if let Ok(signature) = Signature::parse(&text) {
+                let names: Vec<_> = signature.fields().map(|field| &*field.name).collect();
+                proptest::prop_assert!(names.iter().all(|name| !name.contains('.')));
+            }
+        }
     }
 
     #[test]

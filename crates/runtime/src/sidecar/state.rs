@@ -189,7 +189,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn state(lm: Value, fields: usize) -> Value {
+    fn state(lm: &Value, fields: usize) -> Value {
         let field = json!({"prefix": "P:", "description": "d"});
         json!({
             "predict": {
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_state_is_taken_without_its_model() {
-        let taken = read(&state(json!({"model": "openai/x", "temperature": 1.0}), 3)).unwrap();
+        let taken = read(&state(&json!({"model": "openai/x", "temperature": 1.0}), 3)).unwrap();
         assert_eq!(taken.dspy.as_deref(), Some("3.4.1"));
         assert!(
             !taken.parts.to_string().contains("openai"),
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn t32_states_that_bring_more_than_data_are_refused() {
-        let good = state(Value::Null, 3);
+        let good = state(&Value::Null, 3);
         let mut unknown_part = good.clone();
         unknown_part["other"] = good["predict"].clone();
         let mut unknown_key = good.clone();
@@ -229,19 +229,19 @@ mod tests {
         no_demos["predict"]["demos"] = json!("x");
         for (state, why) in [
             (
-                state(json!({"model": "x", "api_base": "http://elsewhere"}), 3),
+                state(&json!({"model": "x", "api_base": "http://elsewhere"}), 3),
                 "whom to ask",
             ),
             (
-                state(json!({"model": "x", "api_key": "k"}), 3),
+                state(&json!({"model": "x", "api_key": "k"}), 3),
                 "whom to ask",
             ),
             (
-                state(json!({"model": "x", "engine": {"class": "os:system"}}), 3),
+                state(&json!({"model": "x", "engine": {"class": "os:system"}}), 3),
                 "whom to ask",
             ),
-            (state(json!("openai/x"), 3), "no object"),
-            (state(Value::Null, 2), "is for 2 fields"),
+            (state(&json!("openai/x"), 3), "no object"),
+            (state(&Value::Null, 2), "is for 2 fields"),
             (unknown_part, "no part `other`"),
             (unknown_key, "`__class__` is not known"),
             (no_demos, "a list"),

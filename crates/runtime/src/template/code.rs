@@ -9,12 +9,13 @@ use std::{
 };
 
 use minijinja::{Error as Broken, ErrorKind, Output, State, Value};
+use repertoire_core::Artifact;
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
 use uuid::Uuid;
 
 use super::{Context, MAX_OUTPUT, PromptEngine, check};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A script, and what belongs into it.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,6 +51,22 @@ impl Code {
             rest = &rest[at + name.len()..];
         }
         shown + rest
+    }
+}
+
+/// The constants of a script, by its artifact's metadata.
+pub fn constants_of(artifact: &Artifact) -> Result<Map<String, Json>> {
+    match artifact
+        .metadata
+        .as_ref()
+        .and_then(|all| all.get("constants"))
+    {
+        None => Ok(Map::new()),
+        Some(Json::Object(constants)) => Ok(constants.clone()),
+        Some(_) => Err(Error::Artifact {
+            artifact: artifact.name.clone(),
+            reason: "metadata.constants must be an object".to_owned(),
+        }),
     }
 }
 

@@ -28,6 +28,14 @@ if fault == "other-protocol":
     say(type="ready", protocol=99)
 say(type="ready", protocol=1, dspy="0.0.1", python="3")
 request = hear()
+if fault in ("well", "dies-after-one", "hangs-after-one"):
+    say(type="result", id=request["id"], output={"a": str(os.getpid())})
+    if fault == "dies-after-one":
+        sys.exit(1)
+    if fault == "hangs-after-one":
+        time.sleep(600)
+    while True:
+        say(type="result", id=hear()["id"], output={"a": str(os.getpid())})
 ask = {"system": None, "messages": [{"role": "user", "text": "hello"}]}
 if fault == "killed-mid-call":
     say(type="complete", id=request["id"], call=1, request=ask)
