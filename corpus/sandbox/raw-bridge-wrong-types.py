@@ -1,4 +1,4 @@
-# expect: script_error,sandbox_error,script_limit
+# expect: script_error,script_limit
 import wit_world
 
 wit_world.call(None, object())

@@ -53,7 +53,6 @@ def main():
             "templates": templates.manifest(),
             "optimizers": list(optimise.OPTIMISERS),
         },
-        "ping": lambda request: {},
     }
     pipe.send(
         {

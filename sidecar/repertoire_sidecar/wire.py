@@ -5,6 +5,7 @@ waits for the answer. Nothing else ever writes to the pipe.
 """
 
 import json
+import math
 import os
 import sys
 import threading
@@ -22,6 +23,22 @@ class Refused(Exception):
         self.code = code
 
 
+def _check(value, depth=0):
+    """Refuses what JSON has no words for, or its readers no room."""
+    if depth > 64:
+        raise Refused("invalid_output", "a value nests too deep")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise Refused("invalid_output", f"{value} is no number")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise Refused("invalid_output", "a number is too large")
+    if isinstance(value, dict):
+        for item in value.values():
+            _check(item, depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _check(item, depth + 1)
+
+
 class Pipe:
     """The one way to the host."""
 
@@ -37,7 +54,9 @@ class Pipe:
         self._closed = False
 
     def send(self, message):
-        line = json.dumps(message, ensure_ascii=False, default=str).encode("utf-8", "replace")
+        _check(message)
+        text = json.dumps(message, ensure_ascii=False, default=str, allow_nan=False)
+        line = text.encode("utf-8", "replace")
         if len(line) > MAX_LINE:
             raise Refused("too_large", f"a message has more than {MAX_LINE} bytes")
         with self._writing:
@@ -107,6 +126,9 @@ class Pipe:
                 self._answered(message)
             elif kind == "cancel":
                 self.cancel(message.get("id"))
+            elif kind == "ping":
+                # At once, however busy everything else is.
+                self.send({"type": "result", "id": message.get("id")})
             else:
                 yield message
         with self._state:

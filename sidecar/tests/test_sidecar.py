@@ -170,6 +170,16 @@ class Sidecar(unittest.TestCase):
         self.assertEqual(len(asked), 1)
         self.assertIn("Say a colour.", asked[0]["request"]["system"])
 
+    def test_numbers_that_are_none_fail_the_program_and_nothing_else(self):
+        signature = {**SIGNATURE, "outputs": [{"name": "answer", "type": {"type": "float"}}]}
+        for number in ("nan", "inf", "1e999"):
+            self.host.answer = lambda told: f"[[ ## answer ## ]]\n{number}"
+            said = self.host.ask(
+                type="execute", template_id="predict", signature=signature, params={"question": "q"}
+            )
+            self.assertEqual(said["type"], "error", said)
+        self.assertEqual(self.host.ask(type="ping")["type"], "result")
+
     def test_a_refusal_ends_a_program_with_its_code(self):
         def answer(told):
             raise LookupError("nothing is left")
@@ -229,7 +239,7 @@ class Sidecar(unittest.TestCase):
         )
         self.assertEqual((said["type"], said["code"]), ("error", "budget_exceeded"))
 
-    def test_it_has_no_environment_and_ends_with_its_host(self):
+    def test_it_ends_with_its_host(self):
         self.assertEqual(self.host.process.poll(), None)
         self.host.process.stdin.close()
         self.assertEqual(self.host.process.wait(30), 0)

@@ -29,8 +29,7 @@ fn only_ours(path: &Path) -> io::Result<()> {
 
     let found = fs::metadata(path)?;
     let owner = found.uid();
-    // This user owns what it has just made.
-    let this = fs::metadata("/proc/self").map_or(owner, |process| process.uid());
+    let this = rustix::process::geteuid().as_raw();
     if found.mode() & 0o022 != 0 || (owner != this && owner != 0) {
         let why = format!("{}: others can write to it", path.display());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));

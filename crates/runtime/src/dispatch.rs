@@ -8,7 +8,7 @@ mod handlers;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
     time::Instant,
 };
 
@@ -134,6 +134,8 @@ pub struct ExecutionContext {
     pub others: Option<Arc<Others>>,
     /// How many skills are running this one.
     pub depth: usize,
+    /// How many bytes scripts of this run have kept.
+    pub kept: Arc<AtomicU64>,
     /// What handlers note.
     pub notes: Notes,
 }
@@ -144,6 +146,8 @@ pub struct Notes(Arc<Mutex<Noted>>);
 
 #[derive(Debug, Default)]
 struct Noted {
+    /// What is being executed: the skill's UUID and the artifact's.
+    place: String,
     input: Option<String>,
     usage: Usage,
     model_id: Option<String>,
@@ -153,6 +157,11 @@ struct Noted {
 impl Notes {
     fn lock(&self) -> std::sync::MutexGuard<'_, Noted> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is being executed.
+    pub(crate) fn place(&self) -> String {
+        self.lock().place.clone()
     }
 
     /// Notes what goes in.
@@ -210,6 +219,7 @@ impl ExecutionContext {
             checkpoints: Arc::new(Forgetful::default()),
             others: None,
             depth: 0,
+            kept: Arc::default(),
             notes: Notes::default(),
         }
     }
@@ -476,7 +486,10 @@ fn begin(
     context: &ExecutionContext,
 ) -> ExecutionRecord {
     let outline = skill.outline();
-    *context.notes.lock() = Noted::default();
+    *context.notes.lock() = Noted {
+        place: format!("{}/{}", outline.skill_id, info.id),
+        ..Noted::default()
+    };
     ExecutionRecord {
         id: Uuid::new_v4(),
         session_id: context.session_id.clone(),

@@ -193,6 +193,12 @@ impl Error {
         }
     }
 
+    /// Whether a model that failed with this has charged for nothing: one that was given up may
+    /// have answered all the same.
+    pub(crate) fn is_free(&self) -> bool {
+        !matches!(self, Self::Timeout { .. } | Self::Interrupted)
+    }
+
     /// A way out, where there is one.
     pub fn hint(&self) -> Option<&'static str> {
         match self {

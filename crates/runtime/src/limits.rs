@@ -114,23 +114,25 @@ impl Meter {
 
     /// Leaves behind what was used.
     pub(crate) fn note(&self, notes: &Notes, limits: &Limits, time: Duration, budget: &Budget) {
-        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         notes.used("fuel", read(&self.fuel), Some(limits.fuel));
-        notes.used("time_ms", millis(time), Some(millis(limits.time())));
         notes.used("memory_bytes", read(&self.memory), Some(limits.memory));
         notes.used("output_bytes", read(&self.output), Some(limits.output));
-        notes.used(
-            "host_calls",
-            read(&self.host_calls),
-            Some(limits.host_calls),
-        );
-        let used = budget.used();
-        notes.used("model_tokens", used.tokens(), Some(limits.tokens));
-        if limits.cost.is_some() || used.cost.is_some() {
-            let spent = used.cost.map_or(0, micros);
-            notes.used("cost_micro_usd", spent, limits.cost.map(micros));
-        }
+        let calls = read(&self.host_calls);
+        notes.used("host_calls", calls, Some(limits.host_calls));
+        note_common(notes, limits, time, budget);
+    }
+}
+
+/// Leaves behind what scripts and programs use alike.
+pub(crate) fn note_common(notes: &Notes, limits: &Limits, time: Duration, budget: &Budget) {
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    notes.used("time_ms", millis(time), Some(millis(limits.time())));
+    let used = budget.used();
+    notes.used("model_tokens", used.tokens(), Some(limits.tokens));
+    if limits.cost.is_some() || used.cost.is_some() {
+        let spent = used.cost.map_or(0, micros);
+        notes.used("cost_micro_usd", spent, limits.cost.map(micros));
     }
 }
 

@@ -77,7 +77,11 @@ impl Ask {
     pub fn estimate(&self) -> u64 {
         let system = self.system.as_deref().map_or(0, str::len);
         let turns: usize = self.turns.iter().map(|turn| turn.text.len()).sum();
-        u64::try_from((system + turns).div_ceil(4)).unwrap_or(u64::MAX)
+        let schema = self
+            .schema
+            .as_ref()
+            .map_or(0, |schema| schema.to_string().len());
+        u64::try_from((system + turns + schema).div_ceil(4)).unwrap_or(u64::MAX)
     }
 }
 
@@ -185,12 +189,22 @@ struct Held {
     cost: f64,
 }
 
-/// A call that was let through, with the tokens it may answer; what was set aside for it is given
-/// back when it ends, however it ends.
+/// A call that was let through, with the tokens it may answer.
+///
+/// What was set aside for it is given back when it ends. One that is given up on the way may have
+/// been answered and charged for all the same, so that it costs what was set aside.
 struct Admitted<'a> {
     budget: &'a Budget,
     held: Held,
     most: u64,
+    spent: Option<Usage>,
+}
+
+impl Admitted<'_> {
+    /// The call ended, and cost this.
+    fn settle(mut self, usage: Usage) {
+        self.spent = Some(usage);
+    }
 }
 
 impl Drop for Admitted<'_> {
@@ -199,6 +213,12 @@ impl Drop for Admitted<'_> {
         account.held.calls -= self.held.calls;
         account.held.tokens -= self.held.tokens;
         account.held.cost -= self.held.cost;
+        let spent = self.spent.unwrap_or(Usage {
+            input_tokens: Some(self.held.tokens.saturating_sub(self.most)),
+            output_tokens: Some(self.most),
+            cost: (self.held.cost > 0.0).then_some(self.held.cost),
+        });
+        account.used.add(spent);
         drop(account);
         self.budget.settled.notify_waiters();
     }
@@ -248,6 +268,7 @@ impl Budget {
                         budget: self,
                         held,
                         most,
+                        spent: None,
                     });
                 }
             }
@@ -292,10 +313,6 @@ impl Budget {
         }
         Ok(most)
     }
-
-    fn spend(&self, usage: Usage) {
-        self.account().used.add(usage);
-    }
 }
 
 /// A model within a budget.
@@ -333,13 +350,100 @@ impl Model for Metered {
         let mut ask = ask.clone();
         ask.max_tokens = admitted.most;
         let estimate = ask.estimate();
-        let reply = self.model.ask(&ask, listener).await?;
-        let mut usage = reply.usage;
+        let mut reply = match self.model.ask(&ask, listener).await {
+            Ok(reply) => reply,
+            Err(error) => {
+                // What was refused as it came was not answered; anything else may have been.
+                if error.is_free() {
+                    admitted.settle(Usage::default());
+                }
+                return Err(error);
+            }
+        };
         // A model that does not count is counted for.
-        usage.input_tokens = usage.input_tokens.or(Some(estimate));
+        let usage = &mut reply.usage;
         let written = u64::try_from(reply.text.len().div_ceil(4)).unwrap_or(u64::MAX);
-        usage.output_tokens = usage.output_tokens.or(Some(written));
-        self.budget.spend(usage);
+        let (read, written) = (
+            *usage.input_tokens.get_or_insert(estimate),
+            *usage.output_tokens.get_or_insert(written),
+        );
+        usage.cost = usage.cost.or(price.map(|price| price.of(read, written)));
+        admitted.settle(reply.usage);
         Ok(reply)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// Never answers, fails, or answers without counting.
+    #[derive(Debug)]
+    enum Odd {
+        Silent,
+        Refuses,
+        Uncounted,
+    }
+
+    #[async_trait]
+    impl Model for Odd {
+        fn id(&self) -> &'static str {
+            "test/odd"
+        }
+
+        fn price(&self) -> Option<Price> {
+            Some(Price {
+                input: 1.0,
+                output: 2.0,
+            })
+        }
+
+        async fn ask(&self, _: &Ask, _: Option<&Listener>) -> Result<Reply> {
+            match self {
+                Self::Silent => std::future::pending().await,
+                Self::Refuses => Err(Error::Provider {
+                    provider: "test".to_owned(),
+                    status: Some(400),
+                    reason: "no".to_owned(),
+                }),
+                Self::Uncounted => Ok(Reply {
+                    text: "x".repeat(400),
+                    usage: Usage::default(),
+                    cut: false,
+                }),
+            }
+        }
+    }
+
+    async fn used(model: Odd) -> Usage {
+        let budget = Arc::new(Budget::new(Some(10_000), Some(1.0)));
+        let metered = Metered::new(Arc::new(model), budget.clone());
+        let ask = Ask::new("word ".repeat(80));
+        let asked = metered.ask(&ask, None);
+        let _ = tokio::time::timeout(Duration::from_millis(20), asked).await;
+        budget.used()
+    }
+
+    #[tokio::test]
+    async fn calls_that_are_given_up_are_paid_for() {
+        assert_eq!(used(Odd::Silent).await.tokens(), 100 + 1024);
+        assert!(used(Odd::Silent).await.cost.unwrap_or(0.0) > 0.0);
+        assert_eq!(used(Odd::Refuses).await.tokens(), 0);
+        let uncounted = used(Odd::Uncounted).await;
+        assert_eq!(uncounted.tokens(), 200);
+        assert_eq!(uncounted.cost, Some(300.0 / 1e6));
+    }
+
+    #[tokio::test]
+    async fn calls_at_once_share_what_is_left() {
+        let budget = Arc::new(Budget::new(Some(700), None));
+        let metered = Metered::new(Arc::new(Odd::Uncounted), budget.clone());
+        let ask = Ask::new("word ".repeat(80));
+        let asked = (0..10).map(|_| metered.ask(&ask, None));
+        let answers = futures::future::join_all(asked).await;
+        let done = answers.iter().filter(|answer| answer.is_ok()).count();
+        assert_eq!(done, 3, "{answers:?}");
+        assert!(budget.used().tokens() <= 700);
     }
 }

@@ -270,6 +270,7 @@ impl Answers for Judge {
         if question.kind != "score" {
             return self.desk.answer(question).await;
         }
+        self.desk.count()?;
         let mut take = |key: &str| match question.body.remove(key) {
             Some(Value::Object(fields)) => Ok(fields),
             _ => Err(Error::Call {

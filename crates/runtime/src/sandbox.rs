@@ -91,7 +91,17 @@ impl Sandbox {
         };
         let this = self.clone();
         let work = threads.spawn(async move {
-            let _room = this.room.acquire().await;
+            // One that another script runs has that one's place.
+            let room = this.room.acquire();
+            let _room = if host.is_nested() {
+                None
+            } else {
+                let waited = tokio::time::timeout(host.limits.time(), room).await;
+                Some(waited.map_err(|_| {
+                    let most = AT_ONCE;
+                    Error::ScriptLimit(format!("{most} others ran for all of its time"))
+                })?)
+            };
             let _ticking = this.ticker.tick();
             guest::run(&this.guest, code, &values, &host).await
         });
@@ -105,7 +115,7 @@ impl Sandbox {
 pub struct Scripts {
     folder: PathBuf,
     limits: Limits,
-    sandbox: Mutex<Option<Arc<Sandbox>>>,
+    sandbox: Arc<Mutex<Option<Arc<Sandbox>>>>,
 }
 
 impl Scripts {
@@ -114,18 +124,27 @@ impl Scripts {
         Self {
             folder: folder.into(),
             limits,
-            sandbox: Mutex::default(),
+            sandbox: Arc::default(),
         }
     }
 
-    fn sandbox(&self) -> Result<Arc<Sandbox>> {
-        let mut sandbox = self.sandbox.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(sandbox) = &*sandbox {
-            return Ok(sandbox.clone());
+    /// The sandbox, loaded if this is the first time; that reads a large file, or even compiles.
+    async fn sandbox(&self) -> Result<Arc<Sandbox>> {
+        let known = self.sandbox.try_lock().ok().and_then(|known| known.clone());
+        if let Some(sandbox) = known {
+            return Ok(sandbox);
         }
-        let opened = Arc::new(Sandbox::open(&self.folder)?);
-        *sandbox = Some(opened.clone());
-        Ok(opened)
+        let (known, folder) = (self.sandbox.clone(), self.folder.clone());
+        let load = tokio::task::spawn_blocking(move || {
+            let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(sandbox) = &*known {
+                return Ok(sandbox.clone());
+            }
+            let opened = Arc::new(Sandbox::open(&folder)?);
+            *known = Some(opened.clone());
+            Ok(opened)
+        });
+        load.await.map_err(|_| Error::Interrupted)?
     }
 }
 
@@ -149,12 +168,14 @@ impl ArtifactHandler for Scripts {
         let (engine, values) = (context.engine.clone(), context.template_values());
         let given = serde_json::to_value(&values).unwrap_or_default();
         let template = artifact.content.clone();
-        let code =
-            tokio::task::spawn_blocking(move || engine.render_code(&template, &values, &constants));
-        let code = code.await.map_err(|_| Error::Interrupted)??;
-        context.notes.input(&code.shown());
-        let sandbox = self.sandbox()?;
-        let host = Host::new(context, &artifact.name, limits);
+        let code = tokio::task::spawn_blocking(move || {
+            let code = engine.render_code(&template, &values, &constants)?;
+            Ok((code.shown(), code))
+        });
+        let (shown, code) = code.await.map_err(|_| Error::Interrupted)??;
+        context.notes.input(&shown);
+        let sandbox = self.sandbox().await?;
+        let host = Host::new(context, limits);
         sandbox.run(code, given, host).await
     }
 }

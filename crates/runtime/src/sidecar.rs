@@ -13,7 +13,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
@@ -29,7 +29,8 @@ pub(crate) use self::process::{Answers, Question};
 use crate::{
     dispatch::{ArtifactHandler, ArtifactOutput, ExecutionContext, Notes},
     error::{Error, Result},
-    model::{Ask, Model, Role, Turn, Usage},
+    limits::{self, Limits},
+    model::{Ask, Budget, Metered, Model, Role, Turn, Usage},
     workspace::Workspace,
 };
 
@@ -222,7 +223,7 @@ impl Desk {
         }
     }
 
-    fn count(&self) -> Result<()> {
+    pub(crate) fn count(&self) -> Result<()> {
         let before = self.questions.fetch_add(1, Ordering::Relaxed);
         let most = self.most.unwrap_or(MAX_QUESTIONS);
         if before >= most {
@@ -329,12 +330,15 @@ impl Desk {
 
 /// Runs the programs of skills.
 #[derive(Debug, Clone)]
-pub struct Modules(Arc<Sidecar>);
+pub struct Modules {
+    sidecar: Arc<Sidecar>,
+    limits: Limits,
+}
 
 impl Modules {
-    /// With a sidecar.
-    pub fn new(sidecar: Arc<Sidecar>) -> Self {
-        Self(sidecar)
+    /// With a sidecar; of the limits, those of time, tokens and money count.
+    pub fn new(sidecar: Arc<Sidecar>, limits: Limits) -> Self {
+        Self { sidecar, limits }
     }
 }
 
@@ -345,7 +349,7 @@ impl ArtifactHandler for Modules {
     }
 
     fn lacks(&self) -> Option<Error> {
-        self.0.lacks()
+        self.sidecar.lacks()
     }
 
     async fn execute(
@@ -359,16 +363,26 @@ impl ArtifactHandler for Modules {
         context
             .notes
             .input(&Value::Object(inputs.clone()).to_string());
-        context.needs_model()?;
-        let desk = Desk::of(context);
-        let output = self
-            .0
-            .execute(&module, state.as_ref(), &inputs, &desk)
-            .await;
+        let limits = self.limits.of(artifact)?;
+        let budget = Arc::new(Budget::new(Some(limits.tokens), limits.cost));
+        let model = Metered::new(context.needs_model()?.clone(), budget.clone());
+        let mut desk = Desk::of(context);
+        desk.model = Some(Arc::new(model));
+        let begun = Instant::now();
+        let work = self
+            .sidecar
+            .execute(&module, state.as_ref(), &inputs, &desk);
+        let output = match tokio::time::timeout(limits.time(), work).await {
+            Ok(output) => output,
+            Err(_) => Err(Error::Sidecar(format!(
+                "it took more than {} s",
+                limits.seconds
+            ))),
+        };
         let asked = desk.questions.load(Ordering::Relaxed);
-        context
-            .notes
-            .used("model_calls", asked, Some(MAX_QUESTIONS));
+        let notes = &context.notes;
+        notes.used("model_calls", asked, Some(MAX_QUESTIONS));
+        limits::note_common(notes, &limits, begun.elapsed(), &budget);
         let output = Value::Object(output?);
         Ok(ArtifactOutput {
             text: output.to_string(),

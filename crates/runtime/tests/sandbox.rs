@@ -16,7 +16,10 @@ mod common;
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -451,6 +454,58 @@ proptest! {
     }
 }
 
+/// Counts how many wait for it at a time.
+#[derive(Debug, Default)]
+struct Counting(AtomicUsize, AtomicUsize);
+
+#[async_trait]
+impl Model for Counting {
+    fn id(&self) -> &'static str {
+        "test/counting"
+    }
+
+    async fn ask(&self, _: &Ask, _: Option<&Listener>) -> repertoire_runtime::Result<Reply> {
+        let now = self.0.fetch_add(1, Ordering::SeqCst) + 1;
+        self.1.fetch_max(now, Ordering::SeqCst);
+        // Nobody is answered before everybody has asked, or it takes too long.
+        let begun = std::time::Instant::now();
+        while self.1.load(Ordering::SeqCst) < 100 && begun.elapsed() < Duration::from_secs(30) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        self.0.fetch_sub(1, Ordering::SeqCst);
+        Ok(Reply {
+            text: "yes".into(),
+            usage: Usage::default(),
+            cut: false,
+        })
+    }
+}
+
+#[tokio::test]
+async fn what_one_skill_keeps_no_other_sees() {
+    let Some(dispatcher) = dispatcher() else {
+        return;
+    };
+    let code = "import repertoire\nrepertoire.submit([repertoire.checkpoint('x'), \
+                repertoire.checkpoint('x', name)])";
+    let mut cx = context(&json!({"name": "first"}));
+    let one = go(&dispatcher, &script(code, &json!({})), &mut cx).await;
+    assert_eq!(one.outcome.unwrap().value, Some(json!([null, "first"])));
+    // The same session and names, another skill.
+    let mut other = json!({
+        "name": "Other", "description": "d",
+        "artifacts": [{"kind": "code_template", "name": "Script", "content": code}],
+    });
+    other["id"] = json!("550e8400-e29b-41d4-a716-446655440001");
+    let two = go(&dispatcher, &Spy::new(&other), &mut cx).await;
+    assert_eq!(two.outcome.unwrap().value, Some(json!([null, "first"])));
+    let again = go(&dispatcher, &script(code, &json!({})), &mut cx).await;
+    assert_eq!(
+        again.outcome.unwrap().value,
+        Some(json!(["first", "first"]))
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn many_scripts_wait_at_once() {
     let Some(dispatcher) = dispatcher() else {
@@ -459,11 +514,12 @@ async fn many_scripts_wait_at_once() {
     let code = "import repertoire\nfor _ in range(2): repertoire.llm_query(name)\n\
                 repertoire.submit(name)";
     let skill = Arc::new(script(code, &json!({})));
+    let model = Arc::new(Counting::default());
     let all = (0..100).map(|n| {
-        let (dispatcher, skill) = (dispatcher.clone(), skill.clone());
+        let (dispatcher, skill, model) = (dispatcher.clone(), skill.clone(), model.clone());
         tokio::spawn(async move {
             let mut cx = context(&json!({"name": format!("run {n}")}));
-            cx.model = Some(Arc::new(Echo(Duration::from_millis(100))));
+            cx.model = Some(model);
             let report = go(&dispatcher, &skill, &mut cx).await;
             assert_eq!(
                 report.outcome.unwrap().value,
@@ -474,6 +530,7 @@ async fn many_scripts_wait_at_once() {
     for done in futures::future::join_all(all).await {
         done.unwrap();
     }
+    assert_eq!(model.1.load(Ordering::SeqCst), 100);
 }
 
 #[tokio::test]

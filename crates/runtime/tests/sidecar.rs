@@ -21,7 +21,7 @@ use std::{
 
 use async_trait::async_trait;
 use repertoire_runtime::{
-    ArtifactDispatcher, Ask, ExecutionContext, Model, Reply, Usage,
+    ArtifactDispatcher, Ask, ExecutionContext, Limits, Model, Reply, Usage,
     model::Listener,
     run::{Report, plan, run},
     sidecar::{Modules, Program, Sidecar},
@@ -72,7 +72,7 @@ fn faulty_program(fault: &str, folder: &Path) -> Program {
 
 async fn go(sidecar: &Arc<Sidecar>, package: &Value, model: Arc<dyn Model>) -> Report {
     let mut dispatcher = ArtifactDispatcher::default();
-    dispatcher.add(Arc::new(Modules::new(sidecar.clone())));
+    dispatcher.add(Arc::new(Modules::new(sidecar.clone(), Limits::default())));
     let skill = Spy::new(package);
     let mut cx = ExecutionContext::new();
     cx.model = Some(model);
@@ -87,6 +87,9 @@ async fn t33_every_fault_ends_in_the_fallback_or_a_clear_error() {
         ("never-starts", "did not start within"),
         ("crash-loop", "no module named dspy"),
         ("other-protocol", "speaks something else"),
+        ("giant-frame-at-start", "more than 262144 bytes"),
+        ("closes-stdout", "did not start"),
+        ("question-flood", "it "),
         ("killed-mid-call", "it ended"),
         ("garbage", "no message"),
         ("giant-frame", "more than 262144 bytes"),
@@ -98,7 +101,7 @@ async fn t33_every_fault_ends_in_the_fallback_or_a_clear_error() {
         let folder = tempfile::tempdir().unwrap();
         let begun = Instant::now();
         let sidecar = faulty(fault, folder.path());
-        let model = Scripted::new(&["b", "b", "b"]);
+        let model = Scripted::new(&["b"; 900]);
         let with = go(
             &sidecar,
             &package(Some("Prompt"), &json!({})),
@@ -174,7 +177,13 @@ async fn questions_that_make_no_sense_are_refused_and_the_environment_is_empty()
         Scripted::new(&[]),
     )
     .await;
-    assert_eq!(report.outcome.unwrap().value, Some(json!({"a": "6 None"})));
+    let value = report.outcome.unwrap().value.unwrap();
+    assert_eq!(value["a"][0], 6);
+    // Python itself adds the one for its locale.
+    let names: Vec<_> = value["a"][1].as_array().unwrap().iter().collect();
+    let names = names.iter().filter(|name| **name != "LC_CTYPE");
+    let known = ["DSPY_CACHEDIR", "HOME", "PYTHONUNBUFFERED", "PYTHONUTF8"];
+    assert!(names.eq(known.iter()), "{value}");
     let loud = faulty("floods-stderr", folder.path());
     let report = go(&loud, &package(None, &json!({})), Scripted::new(&[])).await;
     assert_eq!(

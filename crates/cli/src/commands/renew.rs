@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use repertoire_core::Artifact;
 use repertoire_registry::{
     Registry, Scope,
-    store::{Learned, SkillRepository, Store},
+    store::{Learned, Store},
 };
 use repertoire_runtime::{
     Budget, ExecutionContext, Metered, Model, PromptEngine, Workspace,
@@ -18,7 +18,7 @@ use repertoire_runtime::{
 };
 use serde_json::{Value, json};
 
-use super::optimize::from_traces;
+use super::optimize::{from_traces, keep_state};
 
 /// What renewing takes.
 pub(super) struct Renewal {
@@ -57,10 +57,14 @@ impl Renewal {
         let Learned {
             skill,
             path,
-            mut artifact,
+            artifact,
         } = learned;
         let blob = artifact.state_blob.as_deref().context("no state")?;
         let mut state: Value = serde_json::from_slice(blob)?;
+        ensure!(state.is_object(), "the state is no object");
+        if !state["metadata"].is_object() {
+            state["metadata"] = json!({});
+        }
         let made_by = |state: &Value, key: &str| -> Option<String> {
             let told = state["metadata"].pointer(key)?.as_str()?;
             Some(told.to_owned())
@@ -73,22 +77,16 @@ impl Renewal {
         }
         let id = artifact.id.context("no id")?;
         tracing::info!("{path}: learning {:?} anew for DSPy {now}", artifact.name);
-        let improved = self
-            .learn(registry, &skill.to_string(), &artifact, &state)
-            .await;
-        if let Ok(Some(blob)) = &improved {
-            artifact.state_blob = Some(blob.clone());
+        let skill = skill.to_string();
+        let learned = self.learn(registry, &skill, &artifact, &state);
+        let blob = if let Some(blob) = learned.await? {
+            blob
         } else {
             // What there is stays, and is not looked at again for this version.
-            if !state["metadata"].is_object() {
-                state["metadata"] = json!({});
-            }
             state["metadata"]["looked_at_by"] = json!(now);
-            artifact.state_blob = Some(state.to_string().into_bytes());
-        }
-        artifact.id = None;
-        store.update_artifact(id, &artifact)?;
-        improved.map(drop)
+            state.to_string().into_bytes()
+        };
+        keep_state(store, id, &artifact, blob)
     }
 
     /// A new state, if it is not worse.
@@ -101,7 +99,9 @@ impl Renewal {
     ) -> Result<Option<Vec<u8>>> {
         let program = Module::read(artifact)?;
         let examples = from_traces(registry, skill, artifact, &program)?;
-        let split = Split::of(examples)?;
+        let Ok(split) = Split::of(examples) else {
+            return Ok(None);
+        };
         let how = match state["metadata"]["optimizer"].as_str() {
             Some("random-search") => Optimizer::RandomSearch,
             Some("mipro") => Optimizer::Mipro,

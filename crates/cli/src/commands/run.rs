@@ -74,8 +74,9 @@ pub(super) fn dispatcher(settings: &Settings) -> ArtifactDispatcher {
         super::setup::sandbox::folder(settings),
         settings.script_limits,
     )));
-    let program = super::setup::sidecar::program(settings);
-    dispatcher.add(Arc::new(Modules::new(Arc::new(Sidecar::new(program)))));
+    let sidecar = Sidecar::new(super::setup::sidecar::program(settings));
+    let modules = Modules::new(Arc::new(sidecar), settings.script_limits);
+    dispatcher.add(Arc::new(modules));
     dispatcher
 }
 

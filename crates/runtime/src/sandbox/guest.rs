@@ -5,7 +5,7 @@ use std::{
     time::Instant,
 };
 
-use repertoire_core::text::terminal_safe;
+use repertoire_core::{markdown::cut, text::terminal_safe};
 use serde::Deserialize;
 use serde_json::json;
 use wasmtime::{
@@ -66,6 +66,9 @@ impl ResourceLimiter for State {
 const MAX_TABLE: usize = 100_000;
 /// The most things of the host a guest holds at a time, such as clocks it waits for.
 const MAX_HELD: usize = 1000;
+
+/// The most bytes of what the guest says of a failure.
+const MAX_TOLD: usize = 64 * 1024;
 
 type Args = (String, String);
 type Answered = (std::result::Result<String, String>,);
@@ -150,7 +153,7 @@ pub(super) async fn run(
     if let Some(error) = host.fatal() {
         return Err(error);
     }
-    if printed.len() >= capacity {
+    if printed.len() >= capacity || meter.output.load(Ordering::Relaxed) > limits.output {
         let most = limits.output;
         return Err(Error::ScriptLimit(format!(
             "it printed or submitted more than {most} bytes"
@@ -181,6 +184,8 @@ pub(super) async fn run(
 }
 
 fn failed(told: &str, host: &Host) -> Error {
+    // The guest's own cap is the guest's.
+    let told = if told.len() > MAX_TOLD { "" } else { told };
     let Ok(Failed {
         r#type: kind,
         message,
@@ -196,8 +201,8 @@ fn failed(told: &str, host: &Host) -> Error {
     }
     Error::Script {
         line,
-        kind: terminal_safe(&kind).into_owned(),
-        message,
+        kind: cut(&terminal_safe(&kind), 100),
+        message: cut(&message, 2000),
     }
 }
 

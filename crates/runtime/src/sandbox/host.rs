@@ -1,8 +1,11 @@
 //! What scripts can ask. Each call is checked here: a script can make any.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
 
-use futures::{StreamExt, TryStreamExt};
+use futures::StreamExt;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
@@ -16,7 +19,7 @@ use crate::{
     run::{plan, run},
     template::PromptEngine,
     variant::family_of,
-    workspace::Workspace,
+    workspace::{Page, Workspace},
 };
 
 /// The most bytes of what a call is given.
@@ -33,8 +36,15 @@ const MAX_NAME: usize = 200;
 const MAX_CHECKPOINT: usize = 1 << 20;
 /// The most values one run keeps.
 const MAX_CHECKPOINTS: usize = 1000;
-/// The most results of a search.
+/// The most results of a search, pages at a time, and bytes of a query, a name or a schema.
 const MAX_RESULTS: usize = 100;
+const MAX_PAGES: usize = 100;
+const MAX_QUERY: usize = 4 * 1024;
+const MAX_SCHEMA: usize = 64 * 1024;
+/// The most bytes one run keeps, with those it runs.
+const MAX_KEPT: u64 = 16 << 20;
+/// The most bytes of a refusal.
+const MAX_REFUSAL: usize = 2000;
 
 /// What one run of a script can ask, and what it has said.
 pub(super) struct Host {
@@ -48,6 +58,8 @@ pub(super) struct Host {
     checkpoints: Arc<dyn Checkpoints>,
     others: Option<Arc<Others>>,
     depth: usize,
+    /// How many bytes this run has kept, with those it runs and those that run it.
+    kept: Arc<AtomicU64>,
     stop: CancellationToken,
     pub(super) notes: Notes,
     pub(super) limits: Limits,
@@ -152,7 +164,7 @@ struct RunSkill {
 }
 
 impl Host {
-    pub(super) fn new(context: &ExecutionContext, artifact: &str, limits: Limits) -> Arc<Self> {
+    pub(super) fn new(context: &ExecutionContext, limits: Limits) -> Arc<Self> {
         let budget = Arc::new(Budget::new(Some(limits.tokens), limits.cost));
         let model = context
             .model
@@ -160,7 +172,7 @@ impl Host {
             .map(|model| -> Arc<dyn Model> { Arc::new(Metered::new(model, budget.clone())) });
         Arc::new(Self {
             session: context.session_id.clone(),
-            artifact: artifact.to_owned(),
+            artifact: context.notes.place(),
             engine: context.engine.clone(),
             model,
             max_tokens: context.max_tokens,
@@ -169,6 +181,7 @@ impl Host {
             checkpoints: context.checkpoints.clone(),
             others: context.others.clone(),
             depth: context.depth,
+            kept: context.kept.clone(),
             stop: context.stop.child_token(),
             notes: context.notes.clone(),
             limits,
@@ -198,7 +211,13 @@ impl Host {
     /// The refusal a script ended with, by what it says.
     pub(super) fn refused(&self, message: &str) -> Option<Error> {
         let refused = self.said().refused.take();
-        refused.filter(|error| error.to_string() == message)
+        let text = |error: &Error| repertoire_core::markdown::cut(&error.to_string(), MAX_REFUSAL);
+        refused.filter(|error| text(error) == message)
+    }
+
+    /// Whether another script runs this one.
+    pub(super) fn is_nested(&self) -> bool {
+        self.depth > 0
     }
 
     /// Answers a call: with a value, or with why not. A failure ends the script.
@@ -212,7 +231,8 @@ impl Host {
             Ok(answer) => Ok(answer),
             Err(error @ (Error::ScriptLimit(_) | Error::Interrupted)) => return Err(error),
             Err(error) => {
-                let told = json!({"code": error.code(), "message": error.to_string()});
+                let message = repertoire_core::markdown::cut(&error.to_string(), MAX_REFUSAL);
+                let told = json!({"code": error.code(), "message": message});
                 self.said().refused = Some(error);
                 Err(told.to_string())
             }
@@ -226,29 +246,46 @@ impl Host {
         match name {
             "workspace_search" => {
                 let Search { query, limit } = read(name, args)?;
-                json_of(self.workspace()?.search(&query, limit.min(MAX_RESULTS))?)
+                let query = short(name, query)?;
+                self.look(move |pages| pages.search(&query, limit.min(MAX_RESULTS)))
+                    .await
             }
-            "get_page" => json_of(self.workspace()?.page(&read::<Named>(name, args)?.name)?),
-            "get_pages" => json_of(self.workspace()?.pages(&read::<Names>(name, args)?.names)?),
+            "get_page" => {
+                let page = short(name, read::<Named>(name, args)?.name)?;
+                self.look(move |pages| pages.page(&page)).await
+            }
+            "get_pages" => {
+                let names = read::<Names>(name, args)?.names;
+                if names.len() > MAX_PAGES {
+                    return Err(refuse(name, format!("gives at most {MAX_PAGES} pages")));
+                }
+                let more = u64::try_from(names.len()).unwrap_or(u64::MAX);
+                self.meter
+                    .count_calls(more.saturating_sub(1), &self.limits)?;
+                self.look(move |pages| several(pages, &names)).await
+            }
             "get_pages_by_type" => {
-                let kind = read::<Typed>(name, args)?.r#type;
-                json_of(self.workspace()?.pages_by_type(&kind)?)
+                let kind = short(name, read::<Typed>(name, args)?.r#type)?;
+                self.look(move |pages| pages.pages_by_type(&kind)).await
             }
             "get_tags" => {
                 let Nothing {} = read(name, args)?;
-                json_of(self.workspace()?.tags()?)
+                self.look(|pages| pages.tags()).await
             }
-            "get_references" => json_of(
-                self.workspace()?
-                    .references(&read::<Named>(name, args)?.name)?,
-            ),
+            "get_references" => {
+                let page = short(name, read::<Named>(name, args)?.name)?;
+                self.look(move |pages| pages.references(&page)).await
+            }
             "get_history" => {
                 let History { name: page, limit } = read(name, args)?;
-                json_of(self.workspace()?.history(&page, limit.min(MAX_RESULTS))?)
+                let page = short(name, page)?;
+                self.look(move |pages| pages.history(&page, limit.min(MAX_RESULTS)))
+                    .await
             }
             "llm_query" => {
                 let query: Query = read(name, args)?;
-                let ask = self.ask(query.prompt, query.system, query.max_tokens, query.schema);
+                let schema = fitting(name, query.schema)?;
+                let ask = self.ask(query.prompt, query.system, query.max_tokens, schema);
                 Ok(json!(self.query(&ask).await?))
             }
             "llm_query_batched" => self.batch(read(name, args)?).await,
@@ -264,10 +301,17 @@ impl Host {
         }
     }
 
-    fn workspace(&self) -> Result<&Arc<dyn Workspace>> {
-        self.engine.workspace().ok_or_else(|| {
+    /// Asks the workspace, elsewhere: it may wait for a disk, and a script that is stopped does not
+    /// wait for it.
+    async fn look<T: Serialize + Send + 'static>(
+        &self,
+        ask: impl FnOnce(&dyn Workspace) -> Result<T> + Send + 'static,
+    ) -> Answer {
+        let workspace = self.engine.workspace().cloned().ok_or_else(|| {
             Error::Workspace("there is none: give a folder of pages with --vault".to_owned())
-        })
+        })?;
+        let looked = tokio::task::spawn_blocking(move || json_of(ask(&*workspace)?));
+        looked.await.map_err(|_| Error::Interrupted)?
     }
 
     fn ask(
@@ -302,17 +346,35 @@ impl Host {
             let call = "llm_query_batched";
             return Err(refuse(call, format!("takes at most {MAX_BATCH} prompts")));
         }
+        let schema = fitting("llm_query_batched", batch.schema)?;
         // The call itself was counted.
         let more = u64::try_from(many).unwrap_or(u64::MAX).saturating_sub(1);
         self.meter.count_calls(more, &self.limits)?;
         let asks = batch.prompts.into_iter().map(|prompt| {
-            let (system, schema) = (batch.system.clone(), batch.schema.clone());
+            let (system, schema) = (batch.system.clone(), schema.clone());
             self.ask(prompt, system, batch.max_tokens, schema)
         });
-        let answers = futures::stream::iter(asks)
+        // Those under way are waited for even if one fails: they are paid for.
+        let mut answers = Vec::with_capacity(many);
+        let mut asked = futures::stream::iter(asks)
             .map(|ask| async move { self.query(&ask).await })
             .buffered(AT_ONCE);
-        Ok(json!(answers.try_collect::<Vec<String>>().await?))
+        let mut failed = None;
+        while let Some(answer) = asked.next().await {
+            match answer {
+                Ok(answer) => answers.push(answer),
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
+        if let Some(error) = failed {
+            let rest = asked.take(AT_ONCE.saturating_sub(1));
+            rest.for_each(|_| std::future::ready(())).await;
+            return Err(error);
+        }
+        Ok(json!(answers))
     }
 
     fn save(&self, save: Save) -> Answer {
@@ -334,6 +396,13 @@ impl Host {
             }
             said.kept += 1;
         }
+        let before = self.kept.fetch_add(size as u64, Ordering::Relaxed);
+        if before + size as u64 > MAX_KEPT {
+            return Err(refuse(
+                call,
+                format!("a run keeps at most {MAX_KEPT} bytes"),
+            ));
+        }
         let (session, artifact) = (&self.session, &self.artifact);
         self.checkpoints
             .save(session, artifact, &name, &save.value)?;
@@ -341,10 +410,7 @@ impl Host {
     }
 
     fn submit(&self, value: Value, size: usize) -> Answer {
-        let used = self
-            .meter
-            .output
-            .fetch_add(size as u64, std::sync::atomic::Ordering::Relaxed);
+        let used = self.meter.output.fetch_add(size as u64, Ordering::Relaxed);
         if used + size as u64 > self.limits.output {
             let most = self.limits.output;
             return Err(Error::ScriptLimit(format!(
@@ -382,6 +448,7 @@ impl Host {
         context.checkpoints = self.checkpoints.clone();
         context.others = Some(others.clone());
         context.depth = self.depth + 1;
+        context.kept = self.kept.clone();
         let family = self.model.as_ref().map(|model| family_of(model.id()));
         let names: Vec<String> = wanted.artifact.into_iter().collect();
         let dispatcher = &others.dispatcher;
@@ -403,6 +470,40 @@ fn refuse(call: &str, reason: String) -> Error {
 
 fn read<T: DeserializeOwned>(call: &str, args: &str) -> Result<T> {
     serde_json::from_str(args).map_err(|error| refuse(call, error.to_string()))
+}
+
+/// Several pages, and no more of them than fit into an answer.
+fn several(pages: &dyn Workspace, names: &[String]) -> Result<Vec<Page>> {
+    let (mut found, mut size) = (Vec::new(), 0);
+    for name in names {
+        let Some(page) = pages.page(name)? else {
+            continue;
+        };
+        size += page.text.len();
+        if size > MAX_ANSWER {
+            let why = format!("the answer has more than {MAX_ANSWER} bytes");
+            return Err(refuse("get_pages", why));
+        }
+        found.push(page);
+    }
+    Ok(found)
+}
+
+fn short(call: &str, text: String) -> Result<String> {
+    if text.len() > MAX_QUERY {
+        return Err(refuse(call, format!("takes at most {MAX_QUERY} bytes")));
+    }
+    Ok(text)
+}
+
+fn fitting(call: &str, schema: Option<Value>) -> Result<Option<Value>> {
+    match &schema {
+        Some(told) if told.to_string().len() > MAX_SCHEMA => {
+            let why = format!("a schema has at most {MAX_SCHEMA} bytes");
+            Err(refuse(call, why))
+        }
+        _ => Ok(schema),
+    }
 }
 
 fn key(call: &str, name: String) -> Result<String> {

@@ -10,7 +10,7 @@ use std::{
     process::Stdio,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 use tokio::{
     io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     process::{Child, Command},
-    sync::mpsc,
+    sync::{Semaphore, mpsc},
 };
 
 use crate::error::{Error, Result};
@@ -31,6 +31,10 @@ use crate::error::{Error, Result};
 const PROTOCOL: u64 = 1;
 /// How much of what it says to people is kept.
 const MAX_STDERR: usize = 4 * 1024;
+/// How many requests it works on at a time.
+const AT_ONCE: usize = 8;
+/// How many questions and answers may be on their way; more is a flood.
+const MAX_OPEN: usize = 256;
 /// How many crashes within how long make it not worth trying.
 const CRASHES: usize = 3;
 const WITHIN: Duration = Duration::from_mins(1);
@@ -106,13 +110,15 @@ enum Said {
 
 /// A process that was started.
 struct Running {
-    lines: mpsc::UnboundedSender<String>,
-    waiting: Mutex<HashMap<u64, mpsc::UnboundedSender<Said>>>,
+    lines: mpsc::Sender<String>,
+    waiting: Mutex<HashMap<u64, mpsc::Sender<Said>>>,
     used: Mutex<Instant>,
     /// Why it is over.
     over: Mutex<Option<String>>,
     child: Mutex<Option<Child>>,
     stderr: Mutex<VecDeque<u8>>,
+    /// Whether its end was counted.
+    counted: AtomicBool,
     dspy: String,
 }
 
@@ -124,9 +130,18 @@ impl Running {
     /// Ends it; whoever waits for it is told.
     fn end(&self, why: &str) {
         lock(&self.over).get_or_insert_with(|| why.to_owned());
-        if let Some(child) = &mut *lock(&self.child) {
-            // It is gone already, or it is going.
+        if let Some(mut child) = lock(&self.child).take() {
+            #[cfg(unix)]
+            if let Some(pid) = child.id().and_then(|id| i32::try_from(id).ok())
+                && let Some(pid) = rustix::process::Pid::from_raw(pid)
+            {
+                // It is gone already, or it is going.
+                let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
+            }
             let _ = child.start_kill();
+            if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+                runtime.spawn(async move { child.wait().await });
+            }
         }
         lock(&self.waiting).clear();
     }
@@ -156,6 +171,15 @@ pub struct Sidecar {
     running: tokio::sync::Mutex<Option<Arc<Running>>>,
     crashes: Mutex<VecDeque<Instant>>,
     next: AtomicU64,
+    room: Semaphore,
+}
+
+impl Drop for Sidecar {
+    fn drop(&mut self) {
+        if let Some(running) = self.running.get_mut().take() {
+            running.end("it is not needed any more");
+        }
+    }
 }
 
 impl std::fmt::Debug for Sidecar {
@@ -174,6 +198,7 @@ impl Sidecar {
             running: tokio::sync::Mutex::default(),
             crashes: Mutex::default(),
             next: AtomicU64::new(1),
+            room: Semaphore::new(AT_ONCE),
         }
     }
 
@@ -277,6 +302,9 @@ impl Sidecar {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true);
+        // A bundle starts a process of its own, which has to end with it.
+        #[cfg(unix)]
+        command.process_group(0);
         #[cfg(windows)]
         if let Some(root) = std::env::var_os("SYSTEMROOT") {
             command.env("SYSTEMROOT", root);
@@ -287,7 +315,7 @@ impl Sidecar {
         else {
             return Err(Error::Sidecar("it has no pipes".to_owned()));
         };
-        let (lines, mut to_write) = mpsc::unbounded_channel::<String>();
+        let (lines, mut to_write) = mpsc::channel::<String>(MAX_OPEN);
         let mut running = Running {
             lines,
             waiting: Mutex::default(),
@@ -295,6 +323,7 @@ impl Sidecar {
             over: Mutex::default(),
             child: Mutex::new(Some(child)),
             stderr: Mutex::default(),
+            counted: AtomicBool::new(false),
             dspy: String::new(),
         };
         let mut stdout = BufReader::new(stdout);
@@ -307,14 +336,13 @@ impl Sidecar {
                 return Err(running.why());
             }
             Ok(Err(error)) => {
-                let mut said = Vec::new();
-                let reading = (&mut stderr)
-                    .take(MAX_STDERR as u64)
-                    .read_to_end(&mut said)
-                    .await;
-                drop(reading);
-                lock(&running.stderr).extend(said);
                 running.end(&format!("it did not start: {error}"));
+                // It is gone, so that its last words are there; somebody else may hold the pipe.
+                let mut said = Vec::new();
+                let mut last = (&mut stderr).take(MAX_STDERR as u64);
+                let reading = last.read_to_end(&mut said);
+                let _ = tokio::time::timeout(Duration::from_secs(1), reading).await;
+                lock(&running.stderr).extend(said);
                 return Err(running.why());
             }
             Ok(Ok(line)) => serde_json::from_slice(&line).unwrap_or_default(),
@@ -347,16 +375,20 @@ impl Sidecar {
         answers: &dyn Answers,
         deadline: Duration,
     ) -> Result<Map<String, Value>> {
-        let running = self.running().await?;
-        let asked = self.exchange(&running, request, answers);
-        let done = match tokio::time::timeout(deadline, asked).await {
+        let asked = async {
+            // What waits here is not waited for there.
+            let _room = self.room.acquire().await;
+            let running = self.running().await?;
+            let done = self.exchange(&running, request, answers).await;
+            if running.is_over() && !running.counted.swap(true, Ordering::Relaxed) {
+                self.crashed();
+            }
+            done
+        };
+        match tokio::time::timeout(deadline, asked).await {
             Ok(done) => done,
             Err(_) => Err(Error::Sidecar(format!("it took more than {deadline:?}"))),
-        };
-        if running.is_over() {
-            self.crashed();
         }
-        done
     }
 
     async fn exchange(
@@ -367,7 +399,7 @@ impl Sidecar {
     ) -> Result<Map<String, Value>> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         request["id"] = json!(id);
-        let (tell, mut said) = mpsc::unbounded_channel();
+        let (tell, mut said) = mpsc::channel(MAX_OPEN);
         lock(&running.waiting).insert(id, tell);
         // However this ends, it is cleaned up.
         let _waiting = Waiting { running, id };
@@ -377,7 +409,10 @@ impl Sidecar {
                 let most = self.program.max_line;
                 return Err(Error::Sidecar(format!("that is more than {most} bytes")));
             }
-            running.lines.send(line).map_err(|_| running.why())
+            running.lines.try_send(line).map_err(|_| {
+                running.end("it does not listen");
+                running.why()
+            })
         };
         send(&request)?;
         let mut open = FuturesUnordered::new();
@@ -387,6 +422,10 @@ impl Sidecar {
                     None => return Err(running.why()),
                     Some(Said::Result(body)) => return Ok(body),
                     Some(Said::Refused { code, message }) => return Err(told(&code, &message)),
+                    Some(Said::Asked { .. }) if open.len() >= MAX_OPEN => {
+                        running.end("it asks more than can be answered");
+                        return Err(running.why());
+                    }
                     Some(Said::Asked { call, question }) => open.push(async move {
                         (call, answers.answer(question).await)
                     }),
@@ -436,7 +475,7 @@ impl Drop for Waiting<'_> {
         *lock(&self.running.used) = Instant::now();
         if known {
             let cancel = json!({"type": "cancel", "id": self.id});
-            let _ = self.running.lines.send(format!("{cancel}\n"));
+            let _ = self.running.lines.try_send(format!("{cancel}\n"));
         }
     }
 }
@@ -504,8 +543,11 @@ async fn listen(
             && let Some(tell) = waiting.get(&id)
         {
             let ends = !matches!(said, Said::Asked { .. });
-            // Whoever asked may have stopped waiting.
-            let _ = tell.send(said);
+            // Whoever asked may have stopped waiting, and that is all right.
+            if let Err(mpsc::error::TrySendError::Full(_)) = tell.try_send(said) {
+                drop(waiting);
+                break "it asks more than can be answered".to_owned();
+            }
             if ends {
                 waiting.remove(&id);
             }

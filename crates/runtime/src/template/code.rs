@@ -38,19 +38,23 @@ pub struct Hole {
 impl Code {
     /// The script as a person reads it, with the texts in place. It is not what is run.
     pub fn shown(&self) -> String {
+        let Some(first) = self.holes.keys().next() else {
+            return self.source.clone();
+        };
+        // All names begin alike, up to their number.
+        let begins = &first[..=first[..first.len() - 1].rfind('_').unwrap_or(0)];
         let mut shown = String::with_capacity(self.source.len());
-        let mut rest = self.source.as_str();
-        while let Some((at, name)) = self
-            .holes
-            .keys()
-            .filter_map(|name| Some((rest.find(name.as_str())?, name)))
-            .min()
-        {
-            shown.push_str(&rest[..at]);
-            shown.push_str(&self.holes[name].text);
-            rest = &rest[at + name.len()..];
+        let mut parts = self.source.split(begins);
+        shown.push_str(parts.next().unwrap_or_default());
+        for part in parts {
+            let (number, rest) = part.split_once('_').unwrap_or((part, ""));
+            match self.holes.get(&format!("{begins}{number}_")) {
+                Some(hole) => shown.push_str(&hole.text),
+                None => shown.push_str(number),
+            }
+            shown.push_str(rest);
         }
-        shown + rest
+        shown
     }
 }
 

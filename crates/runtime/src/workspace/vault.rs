@@ -30,6 +30,8 @@ const MAX_PAGE: u64 = 1024 * 1024;
 const MAX_DEPTH: usize = 32;
 /// How long what was seen is believed.
 const BELIEVED: Duration = Duration::from_secs(1);
+/// The most words of a query that count; more cost time and find nothing else.
+const MAX_WORDS: usize = 64;
 /// How much of a page a search shows.
 const EXCERPT: usize = 200;
 /// How much more a word in the title says than one in the text.
@@ -336,7 +338,7 @@ impl Workspace for Vault {
         const K1: f64 = 1.2;
         const B: f64 = 0.75;
         let seen = self.look()?;
-        let mut wanted: Vec<String> = words(query).collect();
+        let mut wanted: Vec<String> = words(query).take(MAX_WORDS).collect();
         wanted.sort();
         wanted.dedup();
         #[allow(clippy::cast_precision_loss, reason = "numbers of pages are small")]

@@ -21,6 +21,13 @@ def hear():
 fault = sys.argv[1]
 if fault == "never-starts":
     time.sleep(600)
+if fault == "giant-frame-at-start":
+    sys.stdout.write("x" * 1_000_000)
+    sys.stdout.flush()
+    time.sleep(600)
+if fault == "closes-stdout":
+    os.close(1)
+    time.sleep(600)
 if fault == "crash-loop":
     print("no module named dspy", file=sys.stderr)
     sys.exit(3)
@@ -49,6 +56,11 @@ if fault == "giant-frame":
         sys.stdout.write("x" * 65536)
 if fault == "silence":
     time.sleep(600)
+if fault == "question-flood":
+    call = 0
+    while True:
+        call += 1
+        say(type="complete", id=request["id"], call=call, request=ask)
 if fault == "slow-drip":
     while True:
         sys.stdout.write(" ")
@@ -75,7 +87,7 @@ if fault == "questions":
     ):
         say(type=kind, id=request["id"], call=call, **body)
         refused += hear()["type"] == "refused"
-    say(type="result", id=request["id"], output={"a": f"{refused} {dict(os.environ).get('SECRET')}"})
+    say(type="result", id=request["id"], output={"a": [refused, sorted(os.environ)]})
 if fault == "floods-stderr":
     for _ in range(2000):
         print("x" * 1000, file=sys.stderr)
