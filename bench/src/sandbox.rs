@@ -204,7 +204,7 @@ fn at_once(runtime: &Runtime, scripts: &Arc<Scripts>, waits: &Arc<Artifact>) -> 
 
 /// The bytes one instance has while it waits for a model.
 async fn live(scripts: &Arc<Scripts>, waits: &Arc<Artifact>) -> Result<f64> {
-    let before = memory("VmRSS:");
+    let before = memory("VmRSS");
     let runs: Vec<_> = (0..AT_ONCE)
         .map(|_| {
             let (scripts, waits) = (scripts.clone(), waits.clone());
@@ -215,7 +215,7 @@ async fn live(scripts: &Arc<Scripts>, waits: &Arc<Artifact>) -> Result<f64> {
     let begun = Instant::now();
     let mut most = 0;
     while begun.elapsed() < Duration::from_millis(1800) {
-        most = most.max(memory("VmRSS:"));
+        most = most.max(memory("VmRSS"));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     for run in runs {
