@@ -6,6 +6,7 @@ the script has been parsed, so that no value can become source.
 
 import ast
 import builtins
+import gc
 import importlib
 import json
 import keyword
@@ -105,14 +106,14 @@ def _flush():
 
 class WitWorld(World):
     def run(self, code, given):
-        given = json.loads(given)
+        given = host._read(given, 0)[0]
         # The state that was there at build time is everybody's.
         random.seed()
         try:
-            tree = ast.parse(code, _FILE)
+            script = code
             if given["holes"]:
-                tree = _Holes(given["holes"]).visit(tree)
-            exec(compile(tree, _FILE, "exec"), _namespace(given))
+                script = _Holes(given["holes"]).visit(ast.parse(code, _FILE))
+            exec(compile(script, _FILE, "exec"), _namespace(given))
         except host.Submitted:
             pass
         except SystemExit as left:
@@ -124,3 +125,25 @@ class WitWorld(World):
             raise Err(json.dumps(_told(error, code)))
         _flush()
         return "{}"
+
+
+def _pack():
+    """Takes what is free between what is there, so that what a script makes lies together.
+
+    Memory is shared with whatever else was made from this guest until it is written to, a page at a
+    time: the fewer pages a script writes to, the sooner it is done.
+    """
+    taken, top = [], 0
+    for size in [1 << power | half << (power - 1) for power in range(19, 3, -1) for half in (1, 0)]:
+        beyond = 0
+        while beyond < 4:
+            taken.append(bytes(size))
+            beyond = beyond + 1 if id(taken[-1]) > top else 0
+            top = max(top, id(taken[-1]))
+    return taken
+
+
+gc.collect()
+_taken = _pack()
+# Looking for garbage writes, too.
+gc.freeze()

@@ -1,12 +1,9 @@
 # expect: ok 3
-import json, repertoire
+import repertoire
 
 # Whatever it does to its own module, the host sees a call like any other.
-json.dumps = lambda value: '{"value": 3, "value": 4}'
+repertoire._written = lambda value, depth: ['{"value": 3, "value": 4}']
 try:
     repertoire.submit(1)
 except repertoire.Error:
-    pass
-import importlib
-
-print(3)
+    print(3)

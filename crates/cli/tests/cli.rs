@@ -188,6 +188,36 @@ fn packages_go_round() {
 }
 
 #[test]
+fn importing_what_will_fail_says_so_and_keeps_it() {
+    let place = Place::new();
+    let module = json!({"template_id": "predict", "signature": "q: os.path -> a"}).to_string();
+    let package = json!({
+        "name": "Half Done", "description": "Use when half of it is asked for.",
+        "artifacts": [
+            {"kind": "prompt_template", "name": "Good", "content": "Of {{ it }}."},
+            {"kind": "prompt_template", "name": "Open", "ordinal": 1, "content": "Of {% if it %}."},
+            {"kind": "dspy_module", "name": "Reaching", "ordinal": 2, "content": module},
+        ],
+    });
+    place.write("half.json", package.to_string());
+    let imported = place.run(&["import", "half.json"]);
+    assert_eq!(imported.code(), 0, "{}", imported.err());
+    let said = imported.err();
+    let warnings: Vec<&str> = said.lines().filter(|l| l.contains("will fail")).collect();
+    assert_eq!(warnings.len(), 2, "{said}");
+    assert!(
+        warnings[0].contains("half.json: artifact \"Open\""),
+        "{said}"
+    );
+    assert!(warnings[1].contains("os.path"), "{said}");
+    assert!(
+        place
+            .ok(&["artifact", "show", "half-done", "Open"])
+            .contains("{% if it %}")
+    );
+}
+
+#[test]
 fn a_clone_is_untrusted_until_trusted() {
     let place = Place::new();
     place.skill("tool", "# Account\n");

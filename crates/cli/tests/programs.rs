@@ -12,45 +12,17 @@
 )]
 #![cfg(unix)]
 
-#[path = "../../runtime/tests/common/fake.rs"]
-mod fake;
+mod at_home;
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::{Command, Output},
-};
+use std::{fs, path::Path, process::Command};
 
+use at_home::{Fake, Says, answer, home_with, json_of, run, text};
 use base64::Engine as _;
-use fake::{Fake, Says};
 use serde_json::{Value, json};
-
-fn examples() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
-}
-
-fn run(home: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_repertoire"))
-        .args(args)
-        .env("REPERTOIRE_HOME", home)
-        .env_remove("REPERTOIRE_MODEL")
-        .current_dir(home)
-        .output()
-        .unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn json_of(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|_| panic!("{} {}", text(&output.stdout), text(&output.stderr)))
-}
 
 /// A home with these parts of what the test command installed, if it has.
 fn home(fake: &Fake, parts: &[&str]) -> Option<tempfile::TempDir> {
-    let home = tempfile::tempdir().unwrap();
+    let home = home_with(fake);
     for part in parts {
         let variable = format!("REPERTOIRE_TEST_{}", part.to_uppercase());
         let Some(folder) = std::env::var_os(&variable) else {
@@ -59,13 +31,6 @@ fn home(fake: &Fake, parts: &[&str]) -> Option<tempfile::TempDir> {
         };
         std::os::unix::fs::symlink(folder, home.path().join(part)).unwrap();
     }
-    let config = format!(
-        "model = \"there/m\"\nvault = '{}'\n[providers.there]\nkind = \"openai\"\nbase_url = {:?}\n\
-         [prices.\"there/m\"]\ninput = 1.0\noutput = 2.0\n",
-        examples().join("vault").display(),
-        format!("{}/v1", fake.url),
-    );
-    fs::write(home.path().join("config.toml"), config).unwrap();
     Some(home)
 }
 
@@ -73,17 +38,6 @@ fn import(home: &Path, package: &Value) {
     fs::write(home.join("package.json"), package.to_string()).unwrap();
     let imported = run(home, &["import", "package.json"]);
     assert!(imported.status.success(), "{}", text(&imported.stderr));
-}
-
-fn answer(content: &str) -> Says {
-    let body = json!({
-        "id": "x", "object": "chat.completion", "model": "m", "choices": [
-            {"index": 0, "message": {"role": "assistant", "content": content},
-             "finish_reason": "stop"}
-        ],
-        "usage": {"prompt_tokens": 400, "completion_tokens": 50, "total_tokens": 450},
-    });
-    Says::Json(200, body.to_string())
 }
 
 fn many(content: &str) -> Vec<Says> {
@@ -319,17 +273,14 @@ fn a_module_learns_from_its_traces_and_the_next_run_uses_it() {
     );
     assert!(fake.asked().len() > asked);
     // The new state is used: its examples stand before the question.
-    let before = fake.asked().len();
-    assert!(
-        run(home.path(), &["run", "colours", "-p", "thing=lake"])
-            .status
-            .success()
-    );
-    let messages = fake.asked()[before].body["messages"]
-        .as_array()
-        .unwrap()
-        .len();
-    assert!(messages > 2, "{}", fake.asked()[before].body);
+    let messages_of_a_run = || {
+        let before = fake.asked().len();
+        let done = run(home.path(), &["run", "colours", "-p", "thing=lake"]);
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        fake.asked()[before].body["messages"].clone()
+    };
+    let messages = messages_of_a_run();
+    assert!(messages.as_array().unwrap().len() > 2, "{messages}");
     // The old one is in the history, and comes back.
     let history = json_of(&run(home.path(), &["history", "colours", "--json"]));
     assert_eq!(
@@ -342,17 +293,8 @@ fn a_module_learns_from_its_traces_and_the_next_run_uses_it() {
             .status
             .success()
     );
-    let before = fake.asked().len();
-    assert!(
-        run(home.path(), &["run", "colours", "-p", "thing=lake"])
-            .status
-            .success()
-    );
-    let messages = fake.asked()[before].body["messages"]
-        .as_array()
-        .unwrap()
-        .len();
-    assert_eq!(messages, 2, "{}", fake.asked()[before].body);
+    let messages = messages_of_a_run();
+    assert_eq!(messages.as_array().unwrap().len(), 2, "{messages}");
     // Of a file, and by others.
     let rows = ["sky", "sea", "jay", "ink", "jeans", "ice"]
         .map(|thing| json!({"thing": thing, "colour": "blue"}).to_string())
@@ -474,6 +416,7 @@ fn states_of_another_dspy_are_learned_anew_in_the_background() {
     let mut server = Command::new(env!("CARGO_BIN_EXE_repertoire"))
         .args(["serve", "--port", "0", "--hub", "0"])
         .env("REPERTOIRE_HOME", home.path())
+        .env("PLANTED_API_KEY", at_home::KEY)
         .current_dir(home.path())
         .stderr(std::process::Stdio::null())
         .spawn()

@@ -9,13 +9,15 @@
     reason = "a test"
 )]
 
+mod at_home;
+
 use std::{
     fs,
     io::{BufRead, BufReader},
-    path::Path,
-    process::{Child, Command, Output, Stdio},
+    process::{Child, Command, Stdio},
 };
 
+use at_home::{json_of, run};
 use serde_json::{Value, json};
 
 /// The model's server; it ends with its stdin.
@@ -49,21 +51,6 @@ impl Drop for Server {
         drop(self.0.stdin.take());
         let _ = self.0.wait();
     }
-}
-
-fn repertoire(home: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_repertoire"))
-        .args(args)
-        .env("REPERTOIRE_HOME", home)
-        .env_remove("REPERTOIRE_MODEL")
-        .current_dir(home)
-        .output()
-        .unwrap()
-}
-
-fn json_of(output: &Output) -> Value {
-    let said = String::from_utf8_lossy(&output.stderr);
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{said}"))
 }
 
 #[test]
@@ -100,15 +87,15 @@ fn a_real_model_answers_is_checked_and_leaves_its_tokens() {
         ],
     });
     fs::write(home.path().join("picker.json"), package.to_string()).unwrap();
-    let imported = repertoire(home.path(), &["import", "picker.json"]);
+    let imported = run(home.path(), &["import", "picker.json"]);
     assert!(imported.status.success());
 
     let args = ["run", "colour-picker", "-m", "a calm evening", "--json"];
-    let done = json_of(&repertoire(home.path(), &args));
+    let done = json_of(&run(home.path(), &args));
     assert_eq!(done["error"], Value::Null, "{done}");
     let colour = done["value"]["colour"].as_str().unwrap();
     assert!(["red", "green", "blue"].contains(&colour), "{done}");
-    let listed = json_of(&repertoire(home.path(), &["trace", "list", "--json"]));
+    let listed = json_of(&run(home.path(), &["trace", "list", "--json"]));
     let rows = listed["traces"].as_array().unwrap();
     assert_eq!(rows.len(), 2, "{listed}");
     let asked = rows
@@ -136,7 +123,7 @@ fn a_real_model_answers_is_checked_and_leaves_its_tokens() {
         "--vault",
         vault,
     ];
-    let answer = repertoire(home.path(), &args);
+    let answer = run(home.path(), &args);
     let asked = json_of(&answer);
     assert_eq!(
         asked["recommendations"][0]["id"], "colour-picker",
@@ -162,7 +149,7 @@ fn a_real_model_answers_is_checked_and_leaves_its_tokens() {
         "5",
         "--json",
     ];
-    let refused = json_of(&repertoire(home.path(), &args));
+    let refused = json_of(&run(home.path(), &args));
     assert_eq!(refused["error"]["code"], "budget_exceeded");
 }
 
@@ -192,11 +179,7 @@ fn a_real_model_teaches_a_module_and_the_next_run_uses_it() {
              "metadata": {"fallback_artifact": "Ask"}}],
     });
     fs::write(home.path().join("moods.json"), package.to_string()).unwrap();
-    assert!(
-        repertoire(home.path(), &["import", "moods.json"])
-            .status
-            .success()
-    );
+    assert!(run(home.path(), &["import", "moods.json"]).status.success());
     let remarks = [
         ("what a lovely day", "glad"),
         ("I lost my keys", "sad"),
@@ -218,7 +201,7 @@ fn a_real_model_teaches_a_module_and_the_next_run_uses_it() {
             "40",
             "--json",
         ];
-        let report = json_of(&repertoire(home.path(), &args));
+        let report = json_of(&run(home.path(), &args));
         let row = &report["traces"][0];
         assert_eq!(row["artifact_kind"], "dspy_module", "{report}");
         let calls = row["details"]["used"]["model_calls"]["used"]
@@ -239,7 +222,7 @@ fn a_real_model_teaches_a_module_and_the_next_run_uses_it() {
         "40",
         "--json",
     ];
-    let learned = json_of(&repertoire(home.path(), &args));
+    let learned = json_of(&run(home.path(), &args));
     assert_eq!(learned["kept"], true, "{learned}");
     assert!(
         learned["improvement"]["learning"]["input_tokens"]

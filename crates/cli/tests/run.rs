@@ -9,69 +9,20 @@
     reason = "a test"
 )]
 
-#[path = "../../runtime/tests/common/fake.rs"]
-mod fake;
+mod at_home;
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::{Command, Output},
-};
+use std::{fs, process::Command};
 
-use fake::{Fake, Says};
+use at_home::{Fake, KEY, Says, answer, examples, home_with, json_of, run, text};
 use serde_json::{Value, json};
-
-const KEY: &str = "planted-key-0123456789";
-
-fn examples() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
-}
-
-fn run(home: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_repertoire"))
-        .args(args)
-        .env("REPERTOIRE_HOME", home)
-        .env("PLANTED_API_KEY", KEY)
-        .env_remove("REPERTOIRE_MODEL")
-        .current_dir(home)
-        .output()
-        .unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn json_of(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|_| panic!("{} {}", text(&output.stdout), text(&output.stderr)))
-}
 
 /// A home with the Consistency Checker in it and a provider at hand.
 fn home(fake: &Fake) -> tempfile::TempDir {
-    let home = tempfile::tempdir().unwrap();
-    let config = format!(
-        "model = \"there/m\"\nvault = '{}'\n[providers.there]\nkind = \"openai\"\nbase_url = {:?}\n\
-         key_env = \"PLANTED_API_KEY\"\n[prices.\"there/m\"]\ninput = 1.0\noutput = 2.0\n",
-        examples().join("vault").display(),
-        format!("{}/v1", fake.url),
-    );
-    fs::write(home.path().join("config.toml"), config).unwrap();
+    let home = home_with(fake);
     let package = examples().join("packages/consistency-checker.json");
     let imported = run(home.path(), &["import", package.to_str().unwrap()]);
     assert!(imported.status.success(), "{}", text(&imported.stderr));
     home
-}
-
-fn answer(content: &str) -> Says {
-    let body = json!({
-        "id": "x", "object": "chat.completion", "model": "m", "choices": [
-            {"index": 0, "message": {"role": "assistant", "content": content},
-             "finish_reason": "stop"}
-        ],
-        "usage": {"prompt_tokens": 400, "completion_tokens": 50, "total_tokens": 450},
-    });
-    Says::Json(200, body.to_string())
 }
 
 const FOUND: &str = r#"{"contradictions": [{"pages": ["Mira", "Grey Harbour"],

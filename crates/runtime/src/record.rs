@@ -74,6 +74,9 @@ pub struct Details {
     /// What was used of what there was, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub used: BTreeMap<String, Used>,
+    /// What a script printed besides its result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub printed: Option<String>,
     /// What was found of each assertion.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assertions: Vec<Verdict>,
@@ -101,6 +104,7 @@ impl ExecutionRecord {
             &mut self.rendered_input,
             &mut self.raw_output,
             &mut self.error,
+            &mut self.details.printed,
         ];
         for text in texts.into_iter().flatten() {
             *text = cut(&redactor.redact(text), MAX_KEPT);

@@ -11,7 +11,11 @@ mod ticker;
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -39,6 +43,8 @@ pub struct Sandbox {
     guest: InstancePre<State>,
     ticker: Ticker,
     room: Semaphore,
+    /// How many scripts it was given.
+    begun: AtomicU64,
     threads: Option<tokio::runtime::Runtime>,
 }
 
@@ -75,6 +81,7 @@ impl Sandbox {
             ticker: Ticker::start(guest.engine()),
             guest,
             room: Semaphore::new(AT_ONCE),
+            begun: AtomicU64::new(0),
             threads: Some(threads),
         })
     }
@@ -89,6 +96,7 @@ impl Sandbox {
         let Some(threads) = &self.threads else {
             return Err(Error::Interrupted);
         };
+        self.begun.fetch_add(1, Ordering::Relaxed);
         let this = self.clone();
         let work = threads.spawn(async move {
             // One that another script runs has that one's place.
@@ -110,12 +118,16 @@ impl Sandbox {
     }
 }
 
-/// Runs the scripts of skills, with a sandbox that is loaded when the first one comes.
+type Loaded = Mutex<Option<Arc<Sandbox>>>;
+
+/// Runs the scripts of skills, with a sandbox that is loaded when the first one comes, and let go
+/// when none has come for a while.
 #[derive(Debug)]
 pub struct Scripts {
     folder: PathBuf,
     limits: Limits,
-    sandbox: Arc<Mutex<Option<Arc<Sandbox>>>>,
+    idle: Duration,
+    sandbox: Arc<Loaded>,
 }
 
 impl Scripts {
@@ -124,8 +136,20 @@ impl Scripts {
         Self {
             folder: folder.into(),
             limits,
+            idle: Duration::from_mins(5),
             sandbox: Arc::default(),
         }
+    }
+
+    /// Keeps a sandbox that nobody uses for so long.
+    pub fn idle(mut self, idle: Duration) -> Self {
+        self.idle = idle;
+        self
+    }
+
+    /// Whether a sandbox is loaded, with the memory it takes.
+    pub fn is_loaded(&self) -> bool {
+        lock(&self.sandbox).is_some()
     }
 
     /// The sandbox, loaded if this is the first time; that reads a large file, or even compiles.
@@ -135,16 +159,44 @@ impl Scripts {
             return Ok(sandbox);
         }
         let (known, folder) = (self.sandbox.clone(), self.folder.clone());
+        let (idle, caller) = (self.idle, tokio::runtime::Handle::current());
         let load = tokio::task::spawn_blocking(move || {
-            let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(sandbox) = &*known {
+            let mut loaded = lock(&known);
+            if let Some(sandbox) = &*loaded {
                 return Ok(sandbox.clone());
             }
             let opened = Arc::new(Sandbox::open(&folder)?);
-            *known = Some(opened.clone());
+            *loaded = Some(opened.clone());
+            caller.spawn(retire(Arc::downgrade(&known), idle));
             Ok(opened)
         });
         load.await.map_err(|_| Error::Interrupted)?
+    }
+}
+
+fn lock(loaded: &Loaded) -> MutexGuard<'_, Option<Arc<Sandbox>>> {
+    loaded.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Lets go of a sandbox that nobody has used for a while.
+async fn retire(loaded: Weak<Loaded>, idle: Duration) {
+    let mut seen = None;
+    loop {
+        tokio::time::sleep(idle).await;
+        let Some(loaded) = loaded.upgrade() else {
+            return;
+        };
+        let mut loaded = lock(&loaded);
+        let Some(sandbox) = &*loaded else { return };
+        let begun = Some(sandbox.begun.load(Ordering::Relaxed));
+        // Whoever runs a script holds it, too.
+        if begun == seen && Arc::strong_count(sandbox) == 1 {
+            let over = loaded.take();
+            drop(loaded);
+            drop(over);
+            return;
+        }
+        seen = begun;
     }
 }
 

@@ -533,6 +533,90 @@ async fn many_scripts_wait_at_once() {
     assert_eq!(model.1.load(Ordering::SeqCst), 100);
 }
 
+/// Fails at one prompt, once others are under way; counts what it is asked.
+#[derive(Debug, Default)]
+struct Failing(AtomicUsize);
+
+#[async_trait]
+impl Model for Failing {
+    fn id(&self) -> &'static str {
+        "test/failing"
+    }
+
+    async fn ask(&self, ask: &Ask, _: Option<&Listener>) -> repertoire_runtime::Result<Reply> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        if ask.turns.last().unwrap().text == "bad" {
+            return Err(Error::Model("this one never works".to_owned()));
+        }
+        // Those that were begun with it.
+        tokio::task::yield_now().await;
+        Ok(Reply {
+            text: "yes".into(),
+            usage: Usage::default(),
+            cut: false,
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_batch_in_which_one_fails_begins_no_more() {
+    let Some(dispatcher) = dispatcher() else {
+        return;
+    };
+    let code = "import repertoire\nrepertoire.llm_query_batched(['bad'] + ['good'] * 99)";
+    let model = Arc::new(Failing::default());
+    let mut cx = context(&json!({}));
+    cx.model = Some(model.clone());
+    let report = go(&dispatcher, &script(code, &json!({})), &mut cx).await;
+    let error = report.outcome.unwrap_err().to_string();
+    assert!(error.contains("this one never works"), "{error}");
+    let asked = model.0.load(Ordering::SeqCst);
+    assert!((1..=8).contains(&asked), "{asked} were asked");
+}
+
+#[tokio::test]
+async fn what_a_script_prints_besides_its_result_is_kept() {
+    let Some(dispatcher) = dispatcher() else {
+        return;
+    };
+    let says = |code: &str| script(code, &json!({}));
+    let mut cx = context(&json!({}));
+    let code = "import repertoire\nprint('on the way')\nrepertoire.submit(1)";
+    let printed = |report: &Report| report.records[0].details.printed.clone();
+    let submits = go(&dispatcher, &says(code), &mut cx).await;
+    assert_eq!(printed(&submits).as_deref(), Some("on the way\n"));
+    assert_eq!(submits.outcome.unwrap().text, "1");
+    let failed = go(&dispatcher, &says("print('so far')\n1/0"), &mut cx).await;
+    assert_eq!(printed(&failed).as_deref(), Some("so far\n"));
+    let only = go(&dispatcher, &says("print('all')"), &mut cx).await;
+    assert_eq!(printed(&only), None);
+    assert_eq!(only.outcome.unwrap().text, "all\n");
+}
+
+#[tokio::test]
+async fn a_sandbox_nobody_uses_is_let_go_and_loaded_again() {
+    let Some(folder) = installed() else { return };
+    let scripts = Scripts::new(folder, Limits::default()).idle(Duration::from_millis(20));
+    let scripts = Arc::new(scripts);
+    let mut dispatcher = ArtifactDispatcher::default();
+    dispatcher.add(scripts.clone());
+    for _ in 0..2 {
+        let code = "import repertoire\nrepertoire.submit(repertoire.llm_query('x'))";
+        let mut cx = context(&json!({}));
+        // Longer than it is kept idle: one that runs is not idle.
+        cx.model = Some(Arc::new(Echo(Duration::from_millis(100))));
+        let report = go(&dispatcher, &script(code, &json!({})), &mut cx).await;
+        assert_eq!(report.outcome.unwrap().value, Some(json!("x")));
+        tokio::time::timeout(Duration::from_secs(30), async {
+            while scripts.is_loaded() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await
+        .expect("it stays loaded");
+    }
+}
+
 #[tokio::test]
 async fn a_missing_sandbox_says_what_to_do() {
     let empty = tempfile::tempdir().unwrap();

@@ -239,7 +239,7 @@ fn put(
 }
 
 /// Refuses what would only fail when it is run.
-fn check(artifact: &Artifact) -> Result<()> {
+pub(crate) fn check(artifact: &Artifact) -> Result<()> {
     match artifact.kind {
         // A script is a template too.
         ArtifactKind::PromptTemplate | ArtifactKind::CodeTemplate => {

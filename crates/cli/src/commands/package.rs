@@ -6,10 +6,10 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use repertoire_core::{Package, package::MAX_JSON};
+use repertoire_core::{Package, package::MAX_JSON, text::terminal_safe};
 use repertoire_registry::{Error, Reference, folder, store::NewSkill};
 
-use super::{add, open, read_input, write_output};
+use super::{add, artifact, open, read_input, write_output};
 use crate::{
     args::WriteArgs,
     interrupt,
@@ -27,6 +27,15 @@ pub(crate) fn import(
     for file in files {
         let context = || file.display().to_string();
         let package = Package::from_json(&read_input(file, MAX_JSON)?).with_context(context)?;
+        for found in &package.artifacts {
+            // It is kept all the same: it came like this, and may be put right here.
+            if let Err(error) = artifact::check(found) {
+                let (file, name) = (file.display(), terminal_safe(&found.name));
+                output.warn(format!(
+                    "{file}: artifact {name:?} will fail when it is run: {error:#}"
+                ));
+            }
+        }
         skills.push(NewSkill::from_package(&package).with_context(context)?);
     }
     add::store(skills, write, settings, output)

@@ -184,8 +184,9 @@ fn show(trace: &Trace, output: &Output) -> Result<ExitCode> {
         );
     }
     for (name, value) in [
-        ("input", &trace.rendered_input),
-        ("output", &trace.raw_output),
+        ("input", trace.rendered_input.as_deref()),
+        ("printed", trace.details["printed"].as_str()),
+        ("output", trace.raw_output.as_deref()),
     ] {
         if let Some(value) = value {
             let _ = write!(

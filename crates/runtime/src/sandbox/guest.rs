@@ -159,28 +159,36 @@ pub(super) async fn run(
             "it printed or submitted more than {most} bytes"
         )));
     }
-    match ended {
+    let printed = String::from_utf8_lossy(&printed).into_owned();
+    let outcome = match ended {
         Err(_) => Err(Error::ScriptLimit(format!(
             "it took more than {} s",
             limits.seconds
         ))),
         Ok(Err(error)) => Err(trapped(&error, limits.fuel)),
         Ok(Ok((Err(told),))) => Err(failed(&told, host)),
-        Ok(Ok((Ok(_),))) => Ok(match host.submitted() {
-            Some(value) => ArtifactOutput {
+        Ok(Ok((Ok(_),))) => match host.submitted() {
+            // What was printed is the result.
+            None => {
+                return Ok(ArtifactOutput {
+                    text: printed,
+                    ..ArtifactOutput::default()
+                });
+            }
+            Some(value) => Ok(ArtifactOutput {
                 text: match &value {
                     serde_json::Value::String(text) => text.clone(),
                     other => other.to_string(),
                 },
                 value: Some(value),
                 ..ArtifactOutput::default()
-            },
-            None => ArtifactOutput {
-                text: String::from_utf8_lossy(&printed).into_owned(),
-                ..ArtifactOutput::default()
-            },
-        }),
+            }),
+        },
+    };
+    if !printed.is_empty() {
+        host.notes.printed(printed);
     }
+    outcome
 }
 
 fn failed(told: &str, host: &Host) -> Error {

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, Mutex, PoisonError,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use futures::StreamExt;
@@ -30,7 +30,7 @@ const MAX_ANSWER: usize = 8 << 20;
 const MAX_BATCH: usize = 1000;
 const AT_ONCE: usize = 8;
 /// How deep skills run skills.
-const MAX_DEPTH: usize = 4;
+pub(super) const MAX_DEPTH: usize = 4;
 /// The most bytes of a name, and of a value that is kept.
 const MAX_NAME: usize = 200;
 const MAX_CHECKPOINT: usize = 1 << 20;
@@ -354,27 +354,28 @@ impl Host {
             let (system, schema) = (batch.system.clone(), schema.clone());
             self.ask(prompt, system, batch.max_tokens, schema)
         });
-        // Those under way are waited for even if one fails: they are paid for.
-        let mut answers = Vec::with_capacity(many);
+        // If one fails, those under way are waited for, since they are paid for; no other is begun.
+        let over = AtomicBool::new(false);
         let mut asked = futures::stream::iter(asks)
-            .map(|ask| async move { self.query(&ask).await })
+            .map(|ask| async {
+                let (ask, over) = (ask, &over);
+                if over.load(Ordering::Relaxed) {
+                    return None;
+                }
+                let answer = self.query(&ask).await;
+                over.fetch_or(answer.is_err(), Ordering::Relaxed);
+                Some(answer)
+            })
             .buffered(AT_ONCE);
-        let mut failed = None;
+        let (mut answers, mut failed) = (Vec::with_capacity(many), None);
         while let Some(answer) = asked.next().await {
             match answer {
-                Ok(answer) => answers.push(answer),
-                Err(error) => {
-                    failed = Some(error);
-                    break;
-                }
+                Some(Ok(answer)) => answers.push(answer),
+                Some(Err(error)) => failed = failed.or(Some(error)),
+                None => {}
             }
         }
-        if let Some(error) = failed {
-            let rest = asked.take(AT_ONCE.saturating_sub(1));
-            rest.for_each(|_| std::future::ready(())).await;
-            return Err(error);
-        }
-        Ok(json!(answers))
+        failed.map_or_else(|| Ok(json!(answers)), Err)
     }
 
     fn save(&self, save: Save) -> Answer {
@@ -404,8 +405,11 @@ impl Host {
             ));
         }
         let (session, artifact) = (&self.session, &self.artifact);
-        self.checkpoints
-            .save(session, artifact, &name, &save.value)?;
+        // It waits for the disk; other scripts go on meanwhile.
+        tokio::task::block_in_place(|| {
+            let checkpoints = &self.checkpoints;
+            checkpoints.save(session, artifact, &name, &save.value)
+        })?;
         Ok(Value::Null)
     }
 

@@ -10,7 +10,10 @@ use std::{
 };
 
 use repertoire_core::Digest;
-use wasmtime::{Config, Engine, component::Component};
+use wasmtime::{
+    Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig,
+    component::Component,
+};
 
 use crate::error::{Error, Result};
 
@@ -30,7 +33,13 @@ const DIGEST: &str = "sandbox.wasm.sha256";
 /// The digest of the sources the component was built from.
 const SOURCES: &str = "sources.sha256";
 /// Changes whenever the settings below do.
-const SETTINGS: &str = "1";
+const SETTINGS: &str = "2";
+/// The most instances: each of those that run at a time, and what it runs.
+const MOST: u32 = 128 * 5;
+const _: () = assert!(MOST as usize == super::AT_ONCE * (super::host::MAX_DEPTH + 1));
+/// The most bytes of memory and of stack that stay where an instance was.
+const KEPT: usize = 2 << 20;
+const KEPT_STACK: usize = 64 << 10;
 /// The version of wasmtime; it checks for itself, too.
 const WASMTIME: &str = "48";
 
@@ -41,10 +50,34 @@ fn engine() -> Result<Engine> {
         .epoch_interruption(true)
         .max_wasm_stack(1 << 20)
         .async_stack_size(2 << 20)
+        .async_stack_zeroing(true)
         .wasm_backtrace_max_frames(None)
         .native_unwind_info(false)
         .generate_address_map(false);
-    Engine::new(&config).map_err(|error| Error::Sandbox(format!("{error:#}")))
+    config.allocation_strategy(pool());
+    let pooled = Engine::new(&config).or_else(|error| {
+        // Where so many addresses are not to be had.
+        tracing::debug!("no pool of instances: {error:#}");
+        Engine::new(config.allocation_strategy(InstanceAllocationStrategy::OnDemand))
+    });
+    pooled.map_err(|error| Error::Sandbox(format!("{error:#}")))
+}
+
+/// Room for instances, made once. What a script wrote is put back as it was, and up to `KEPT` of
+/// where it lay stays for the next one, which finds it sooner than what the system has to give.
+fn pool() -> InstanceAllocationStrategy {
+    let mut pool = PoolingAllocationConfig::new();
+    pool.total_component_instances(MOST)
+        .total_core_instances(MOST * 64)
+        .total_memories(MOST)
+        .total_tables(MOST * 4)
+        .total_stacks(MOST)
+        .async_stack_keep_resident(KEPT_STACK);
+    if PoolingAllocationConfig::is_pagemap_scan_available() {
+        pool.pagemap_scan(Enabled::Yes)
+            .linear_memory_keep_resident(KEPT);
+    }
+    pool.into()
 }
 
 fn sources() -> String {

@@ -83,6 +83,12 @@ impl PromptEngine {
         constants: &Map<String, Json>,
     ) -> Result<Code> {
         check::check(template)?;
+        if !template.contains("{{") && !template.contains("{%") && !template.contains("{#") {
+            return Ok(Code {
+                source: template.to_owned(),
+                holes: BTreeMap::new(),
+            });
+        }
         // Nobody can know what holes are called, so that no text can pretend to be one.
         let nonce = Uuid::new_v4().simple().to_string();
         let holes: Arc<Mutex<BTreeMap<String, Hole>>> = Arc::default();

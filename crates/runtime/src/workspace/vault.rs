@@ -6,9 +6,10 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    io::{self, Read as _},
     path::{Path, PathBuf},
-    process::Command,
-    sync::{Mutex, MutexGuard, PoisonError},
+    process::{Command, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError, mpsc},
     time::{Duration, Instant, SystemTime},
 };
 
@@ -30,6 +31,8 @@ const MAX_PAGE: u64 = 1024 * 1024;
 const MAX_DEPTH: usize = 32;
 /// How long what was seen is believed.
 const BELIEVED: Duration = Duration::from_secs(1);
+/// How long git may take for the history of a page.
+const GIT_TIME: Duration = Duration::from_secs(10);
 /// The most words of a query that count; more cost time and find nothing else.
 const MAX_WORDS: usize = 64;
 /// How much of a page a search shows.
@@ -452,37 +455,44 @@ impl Workspace for Vault {
             return Ok(Vec::new());
         };
         // Settings of a stranger's repository must not name programs to run.
-        let output = Command::new("git")
-            .args([
-                "-c",
-                "core.fsmonitor=false",
-                "-c",
-                "core.hooksPath=/dev/null",
-            ])
-            .args([
-                "-c",
-                "log.showSignature=false",
-                "--no-pager",
-                "log",
-                "--follow",
-            ])
-            .arg(format!("--max-count={}", limit.min(1000)))
-            .args([
-                "--no-show-signature",
-                "--format=%H%x1f%an%x1f%aI%x1f%s",
-                "--",
-            ])
-            .arg(format!("{slug}.md"))
-            .current_dir(&self.root)
-            .env("GIT_OPTIONAL_LOCKS", "0")
-            .env("GIT_TERMINAL_PROMPT", "0")
-            .output()
-            .map_err(|error| Error::Workspace(format!("history needs git: {error}")))?;
-        if !output.status.success() {
-            // No repository has no history.
+        let mut git = Command::new("git");
+        git.args([
+            "-c",
+            "core.fsmonitor=false",
+            "-c",
+            "core.hooksPath=/dev/null",
+        ])
+        .args([
+            "-c",
+            "log.showSignature=false",
+            "--no-pager",
+            "log",
+            "--follow",
+        ])
+        .arg(format!("--max-count={}", limit.min(1000)))
+        .args([
+            "--no-show-signature",
+            "--format=%H%x1f%an%x1f%aI%x1f%s",
+            "--",
+        ])
+        .arg(format!("{slug}.md"))
+        .current_dir(&self.root)
+        .env("GIT_OPTIONAL_LOCKS", "0")
+        .env("GIT_TERMINAL_PROMPT", "0");
+        let told = output_of(git).map_err(|error| {
+            Error::Workspace(match error.kind() {
+                io::ErrorKind::TimedOut => {
+                    let most = GIT_TIME.as_secs();
+                    format!("git took more than {most} s for the history of {slug:?}")
+                }
+                _ => format!("history needs git: {error}"),
+            })
+        })?;
+        // No repository has no history.
+        let Some(told) = told else {
             return Ok(Vec::new());
-        }
-        let text = String::from_utf8_lossy(&output.stdout);
+        };
+        let text = String::from_utf8_lossy(&told);
         let rows = text.lines().filter_map(|line| {
             let mut parts = line.splitn(4, '\u{1f}').map(str::to_owned);
             Some(Revision {
@@ -494,4 +504,30 @@ impl Workspace for Vault {
         });
         Ok(rows.collect())
     }
+}
+
+/// What a program prints if it succeeds, in good time.
+fn output_of(mut program: Command) -> io::Result<Option<Vec<u8>>> {
+    let mut child = program
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let mut printed = child.stdout.take();
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut all = Vec::new();
+        let read = printed
+            .as_mut()
+            .map(|printed| printed.read_to_end(&mut all));
+        // Nobody listens any more if it took too long.
+        let _ = sender.send(read.unwrap_or(Ok(0)).map(|_| all));
+    });
+    let read = receiver.recv_timeout(GIT_TIME);
+    if read.is_err() {
+        child.kill()?;
+    }
+    let status = child.wait()?;
+    let all = read.map_err(|_| io::ErrorKind::TimedOut)??;
+    Ok(status.success().then_some(all))
 }

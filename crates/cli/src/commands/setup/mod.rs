@@ -50,6 +50,37 @@ const FILES: [(&str, &str); 2] = [
 /// How many skills are read in one go.
 const AT_ONCE: usize = 16;
 
+/// Installs a part of the product, unless it is there.
+fn part(
+    name: &str,
+    target: &Path,
+    there: bool,
+    settings: &Settings,
+    output: &Output,
+    install: impl FnOnce(&dyn Fn() -> bool) -> Result<()>,
+) -> Result<ExitCode> {
+    let at = target.display();
+    if there {
+        output.note(format!("the {name} is installed in {at}"));
+    } else {
+        let begun = Instant::now();
+        fs::create_dir_all(&settings.account)
+            .with_context(|| settings.account.display().to_string())?;
+        interrupt::protect(install)?;
+        let took = begun.elapsed().as_secs_f64();
+        output.note(format!("installed the {name} in {at}, in {took:.0} s"));
+    }
+    if output.json {
+        let mut all = serde_json::Map::new();
+        all.insert(
+            name.to_owned(),
+            json!({"installed": true, "folder": target}),
+        );
+        output.print_json(&all)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 pub(crate) fn run(
     command: Option<SetupCommand>,
     settings: &Settings,

@@ -4,15 +4,13 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
-    time::Instant,
 };
 
 use anyhow::{Context, Result};
 use repertoire_runtime::sandbox;
-use serde_json::json;
 
 use super::python;
-use crate::{interrupt, output::Output, settings::Settings};
+use crate::{output::Output, settings::Settings};
 
 /// What builds the guest, pinned by version and by the digest of each platform's file.
 const REQUIREMENTS: &str = "\
@@ -36,31 +34,18 @@ pub(super) fn run(
     output: &Output,
 ) -> Result<ExitCode> {
     let target = folder(settings);
-    let begun = Instant::now();
-    if sandbox::is_installed(&target) && from.is_none() && !again {
-        output.note(format!("the sandbox is installed in {}", target.display()));
-    } else {
-        fs::create_dir_all(&settings.account)
-            .with_context(|| settings.account.display().to_string())?;
-        interrupt::protect(|stopped| {
-            let component = match from {
-                Some(file) => fs::read(file).with_context(|| file.display().to_string())?,
-                None => build(settings, stopped, output)?,
-            };
-            if stopped() {
-                return Ok(());
-            }
-            output.note("3/3 compiling Python for this machine");
-            output.working("compiling", || sandbox::compile(&component, &target))?;
-            let (at, took) = (target.display(), begun.elapsed().as_secs_f64());
-            output.note(format!("installed the sandbox in {at}, in {took:.0} s"));
-            anyhow::Ok(())
-        })?;
-    }
-    if output.json {
-        output.print_json(&json!({"sandbox": {"installed": true, "folder": target}}))?;
-    }
-    Ok(ExitCode::SUCCESS)
+    let there = sandbox::is_installed(&target) && from.is_none() && !again;
+    super::part("sandbox", &target, there, settings, output, |stopped| {
+        let component = match from {
+            Some(file) => fs::read(file).with_context(|| file.display().to_string())?,
+            None => build(settings, stopped, output)?,
+        };
+        if stopped() {
+            return Ok(());
+        }
+        output.note("3/3 compiling Python for this machine");
+        Ok(output.working("compiling", || sandbox::compile(&component, &target))?)
+    })
 }
 
 /// Builds the guest with componentize-py, in a folder that is gone afterwards.

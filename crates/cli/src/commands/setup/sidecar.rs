@@ -4,16 +4,14 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
-    time::Instant,
 };
 
 use anyhow::{Context, Result, bail};
 use repertoire_core::Digest;
 use repertoire_runtime::sidecar::Program;
-use serde_json::json;
 
 use super::python;
-use crate::{failure::Usage, interrupt, output::Output, settings::Settings};
+use crate::{failure::Usage, output::Output, settings::Settings};
 
 const REQUIREMENTS: &str = include_str!("../../../../../sidecar/requirements.txt");
 /// Its sources, by their path.
@@ -109,23 +107,18 @@ pub(super) fn run(
     output: &Output,
 ) -> Result<ExitCode> {
     let target = folder(settings);
-    let begun = Instant::now();
-    if is_installed(&target) && from.is_none() && !again {
-        output.note(format!("the sidecar is installed in {}", target.display()));
-    } else {
-        fs::create_dir_all(&settings.account)
-            .with_context(|| settings.account.display().to_string())?;
-        interrupt::protect(|stopped| match from {
+    let there = is_installed(&target) && from.is_none() && !again;
+    super::part(
+        "sidecar",
+        &target,
+        there,
+        settings,
+        output,
+        |stopped| match from {
             Some(file) => take(file, &target),
             None => install(&target, stopped, output),
-        })?;
-        let (at, took) = (target.display(), begun.elapsed().as_secs_f64());
-        output.note(format!("installed the sidecar in {at}, in {took:.0} s"));
-    }
-    if output.json {
-        output.print_json(&json!({"sidecar": {"installed": true, "folder": target}}))?;
-    }
-    Ok(ExitCode::SUCCESS)
+        },
+    )
 }
 
 /// Installs the environment in place, since it cannot be moved; it counts only once it is whole.
