@@ -7,6 +7,7 @@
 mod process;
 mod signature;
 mod state;
+mod wire;
 
 use std::{
     sync::{
@@ -25,7 +26,7 @@ pub use process::{Program, Sidecar};
 pub use signature::{Field, Signature, Type};
 pub use state::State;
 
-pub(crate) use self::process::{Answers, Question};
+pub(crate) use self::wire::{Answers, Question};
 use crate::{
     dispatch::{ArtifactHandler, ArtifactOutput, ExecutionContext, Notes},
     error::{Error, Result},

@@ -180,10 +180,10 @@ async fn questions_that_make_no_sense_are_refused_and_the_environment_is_empty()
     let value = report.outcome.unwrap().value.unwrap();
     assert_eq!(value["a"][0], 6);
     // Python itself adds the one for its locale.
-    let names: Vec<_> = value["a"][1].as_array().unwrap().iter().collect();
-    let names = names.iter().filter(|name| **name != "LC_CTYPE");
-    let known = ["DSPY_CACHEDIR", "HOME", "PYTHONUNBUFFERED", "PYTHONUTF8"];
-    assert!(names.eq(known.iter()), "{value}");
+    let names = value["a"][1].as_array().unwrap().iter();
+    let names: Vec<_> = names.filter(|name| **name != "LC_CTYPE").collect();
+    let known = "DSPY_CACHEDIR HOME PYTHONUNBUFFERED PYTHONUTF8 TEMP TMP TMPDIR";
+    assert_eq!(json!(names), json!(known.split(' ').collect::<Vec<_>>()));
     let loud = faulty("floods-stderr", folder.path());
     let report = go(&loud, &package(None, &json!({})), Scripted::new(&[])).await;
     assert_eq!(
@@ -272,12 +272,21 @@ async fn it_is_kept_while_it_is_needed_and_started_anew_when_it_is_gone() {
     let first = pid(&hangs).await;
     tokio::time::sleep(Duration::from_millis(600)).await;
     assert_ne!(pid(&hangs).await, first);
-    // One that nobody needs ends by itself.
-    let mut idle = faulty_program("well", folder.path());
+    // One that nobody needs ends by itself, and so does the folder it had.
+    let own = tempfile::tempdir().unwrap();
+    let mut idle = faulty_program("well", own.path());
     idle.idle = Duration::from_millis(200);
     let idle = Arc::new(Sidecar::new(idle));
     let first = pid(&idle).await;
     gone(&idle).await;
+    let begun = Instant::now();
+    while std::fs::read_dir(own.path()).unwrap().count() > 0 {
+        assert!(
+            begun.elapsed() < Duration::from_secs(20),
+            "it left something"
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     assert_ne!(pid(&idle).await, first);
 }
 

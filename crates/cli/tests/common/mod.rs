@@ -5,6 +5,7 @@
 use std::{
     path::{Path, PathBuf},
     process::{Command, Output},
+    time::{Duration, Instant},
 };
 
 /// A folder to work in and a home next to it, both gone afterwards.
@@ -98,4 +99,16 @@ pub(crate) fn project() -> PathBuf {
         .join("../..")
         .canonicalize()
         .unwrap()
+}
+
+/// Waits for something that comes soon or never.
+pub(crate) fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(
+            start.elapsed() < Duration::from_secs(20),
+            "{what} never came"
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }

@@ -1,15 +1,21 @@
 //! What scripts can ask. Each call is checked here: a script can make any.
 
+mod calls;
+
 use std::sync::{
     Arc, Mutex, PoisonError,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use futures::StreamExt;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use self::calls::{
+    Batch, History, Named, Names, Nothing, Query, RunSkill, Save, Search, Typed, Valued, fitting,
+    json_of, key, read, refuse, serialised, several, short,
+};
 use crate::{
     dispatch::{Checkpoints, ExecutionContext, Notes, Others},
     error::{Error, Result},
@@ -19,28 +25,23 @@ use crate::{
     run::{plan, run},
     template::PromptEngine,
     variant::family_of,
-    workspace::{Page, Workspace},
+    workspace::Workspace,
 };
 
 /// The most bytes of what a call is given.
 const MAX_ARGS: usize = 4 << 20;
-/// The most bytes of what a call answers.
-const MAX_ANSWER: usize = 8 << 20;
 /// The most prompts of a batch, and how many of them are asked at a time.
 const MAX_BATCH: usize = 1000;
 const AT_ONCE: usize = 8;
 /// How deep skills run skills.
 pub(super) const MAX_DEPTH: usize = 4;
-/// The most bytes of a name, and of a value that is kept.
-const MAX_NAME: usize = 200;
+/// The most bytes of a value that is kept.
 const MAX_CHECKPOINT: usize = 1 << 20;
 /// The most values one run keeps.
 const MAX_CHECKPOINTS: usize = 1000;
-/// The most results of a search, pages at a time, and bytes of a query, a name or a schema.
+/// The most results of a search, and pages at a time.
 const MAX_RESULTS: usize = 100;
 const MAX_PAGES: usize = 100;
-const MAX_QUERY: usize = 4 * 1024;
-const MAX_SCHEMA: usize = 64 * 1024;
 /// The most bytes one run keeps, with those it runs.
 const MAX_KEPT: u64 = 16 << 20;
 /// The most bytes of a refusal.
@@ -80,88 +81,6 @@ struct Said {
 
 /// What a call gives, when it does not end the script.
 type Answer = Result<Value>;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Search {
-    query: String,
-    #[serde(default = "ten")]
-    limit: usize,
-}
-
-fn ten() -> usize {
-    10
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Named {
-    name: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Names {
-    names: Vec<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Typed {
-    r#type: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Nothing {}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct History {
-    name: String,
-    #[serde(default = "ten")]
-    limit: usize,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Query {
-    prompt: String,
-    system: Option<String>,
-    max_tokens: Option<u64>,
-    schema: Option<Value>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Batch {
-    prompts: Vec<String>,
-    system: Option<String>,
-    max_tokens: Option<u64>,
-    schema: Option<Value>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Valued {
-    value: Value,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Save {
-    name: String,
-    value: Value,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RunSkill {
-    skill: String,
-    #[serde(default)]
-    params: Map<String, Value>,
-    artifact: Option<String>,
-}
 
 impl Host {
     pub(super) fn new(context: &ExecutionContext, limits: Limits) -> Arc<Self> {
@@ -463,72 +382,4 @@ impl Host {
         let output = report.outcome?;
         Ok(output.value.unwrap_or_else(|| json!(output.text)))
     }
-}
-
-fn refuse(call: &str, reason: String) -> Error {
-    Error::Call {
-        call: repertoire_core::markdown::cut(call, MAX_NAME),
-        reason,
-    }
-}
-
-fn read<T: DeserializeOwned>(call: &str, args: &str) -> Result<T> {
-    serde_json::from_str(args).map_err(|error| refuse(call, error.to_string()))
-}
-
-/// Several pages, and no more of them than fit into an answer.
-fn several(pages: &dyn Workspace, names: &[String]) -> Result<Vec<Page>> {
-    let (mut found, mut size) = (Vec::new(), 0);
-    for name in names {
-        let Some(page) = pages.page(name)? else {
-            continue;
-        };
-        size += page.text.len();
-        if size > MAX_ANSWER {
-            let why = format!("the answer has more than {MAX_ANSWER} bytes");
-            return Err(refuse("get_pages", why));
-        }
-        found.push(page);
-    }
-    Ok(found)
-}
-
-fn short(call: &str, text: String) -> Result<String> {
-    if text.len() > MAX_QUERY {
-        return Err(refuse(call, format!("takes at most {MAX_QUERY} bytes")));
-    }
-    Ok(text)
-}
-
-fn fitting(call: &str, schema: Option<Value>) -> Result<Option<Value>> {
-    match &schema {
-        Some(told) if told.to_string().len() > MAX_SCHEMA => {
-            let why = format!("a schema has at most {MAX_SCHEMA} bytes");
-            Err(refuse(call, why))
-        }
-        _ => Ok(schema),
-    }
-}
-
-fn key(call: &str, name: String) -> Result<String> {
-    if name.is_empty() || name.len() > MAX_NAME {
-        let most = MAX_NAME;
-        return Err(refuse(call, format!("a name has 1 to {most} bytes")));
-    }
-    Ok(name)
-}
-
-fn json_of(value: impl Serialize) -> Answer {
-    serde_json::to_value(value).map_err(|error| Error::Workspace(error.to_string()))
-}
-
-fn serialised(call: &str, value: &Value) -> Result<String> {
-    let text = value.to_string();
-    if text.len() > MAX_ANSWER {
-        return Err(refuse(
-            call,
-            format!("the answer has more than {MAX_ANSWER} bytes"),
-        ));
-    }
-    Ok(text)
 }

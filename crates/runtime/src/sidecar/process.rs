@@ -6,7 +6,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     ffi::OsString,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Stdio,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -17,14 +17,15 @@ use std::{
 
 use async_trait::async_trait;
 use futures::{StreamExt, stream::FuturesUnordered};
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use tempfile::TempDir;
 use tokio::{
-    io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    io::{AsyncReadExt, AsyncWriteExt, BufReader},
     process::{Child, Command},
     sync::{Semaphore, mpsc},
 };
 
+use super::wire::{Answers, Question, Said, read_line, told};
 use crate::error::{Error, Result};
 
 /// The version of what is spoken.
@@ -77,37 +78,6 @@ impl Program {
     }
 }
 
-/// What the sidecar asks while it works on something.
-#[derive(Debug)]
-pub(crate) struct Question {
-    pub(crate) kind: String,
-    pub(crate) body: Map<String, Value>,
-}
-
-/// Answers what the sidecar asks.
-#[async_trait]
-pub(crate) trait Answers: Sync {
-    /// The fields of the answer.
-    async fn answer(&self, question: Question) -> Result<Value>;
-}
-
-/// A line of the sidecar.
-#[derive(Debug, Deserialize)]
-struct Line {
-    r#type: String,
-    id: Option<u64>,
-    call: Option<u64>,
-    #[serde(flatten)]
-    body: Map<String, Value>,
-}
-
-#[derive(Debug)]
-enum Said {
-    Result(Map<String, Value>),
-    Refused { code: String, message: String },
-    Asked { call: u64, question: Question },
-}
-
 /// A process that was started.
 struct Running {
     lines: mpsc::Sender<String>,
@@ -115,7 +85,8 @@ struct Running {
     used: Mutex<Instant>,
     /// Why it is over.
     over: Mutex<Option<String>>,
-    child: Mutex<Option<Child>>,
+    /// The process, and the folder it has to itself, which goes with it.
+    child: Mutex<Option<(Child, TempDir)>>,
     stderr: Mutex<VecDeque<u8>>,
     /// Whether its end was counted.
     counted: AtomicBool,
@@ -130,7 +101,7 @@ impl Running {
     /// Ends it; whoever waits for it is told.
     fn end(&self, why: &str) {
         lock(&self.over).get_or_insert_with(|| why.to_owned());
-        if let Some(mut child) = lock(&self.child).take() {
+        if let Some((mut child, folder)) = lock(&self.child).take() {
             #[cfg(unix)]
             if let Some(pid) = child.id().and_then(|id| i32::try_from(id).ok())
                 && let Some(pid) = rustix::process::Pid::from_raw(pid)
@@ -140,7 +111,10 @@ impl Running {
             }
             let _ = child.start_kill();
             if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-                runtime.spawn(async move { child.wait().await });
+                runtime.spawn(async move {
+                    let _ = child.wait().await;
+                    drop(folder);
+                });
             }
         }
         lock(&self.waiting).clear();
@@ -288,6 +262,8 @@ impl Sidecar {
         let program = &self.program;
         let shown = program.program.display().to_string();
         std::fs::create_dir_all(&program.folder).map_err(broken(&shown))?;
+        // A bundle unpacks itself into it, and cannot tidy up when it is killed.
+        let own = own_folder(&program.folder).map_err(broken(&shown))?;
         let mut command = Command::new(&program.program);
         command
             .args(&program.args)
@@ -296,6 +272,7 @@ impl Sidecar {
             .env_clear()
             .env("HOME", &program.folder)
             .env("DSPY_CACHEDIR", program.folder.join("cache"))
+            .envs(["TMPDIR", "TMP", "TEMP"].map(|name| (name, own.path())))
             .env("PYTHONUTF8", "1")
             .env("PYTHONUNBUFFERED", "1")
             .stdin(Stdio::piped())
@@ -321,7 +298,7 @@ impl Sidecar {
             waiting: Mutex::default(),
             used: Mutex::new(Instant::now()),
             over: Mutex::default(),
-            child: Mutex::new(Some(child)),
+            child: Mutex::new(Some((child, own))),
             stderr: Mutex::default(),
             counted: AtomicBool::new(false),
             dspy: String::new(),
@@ -455,14 +432,6 @@ impl Sidecar {
     }
 }
 
-/// What the sidecar says of a request it could not do.
-fn told(code: &str, message: &str) -> Error {
-    Error::Program {
-        code: repertoire_core::markdown::cut(code, 40),
-        message: repertoire_core::markdown::cut(message, 2000),
-    }
-}
-
 /// A request that is waited for.
 struct Waiting<'a> {
     running: &'a Arc<Running>,
@@ -489,23 +458,6 @@ impl Answers for Nobody {
     }
 }
 
-/// Reads one line of so many bytes at most.
-async fn read_line(
-    reader: &mut (impl AsyncBufRead + Unpin),
-    most: u64,
-) -> std::io::Result<Vec<u8>> {
-    let mut line = Vec::new();
-    let read = reader.take(most + 1).read_until(b'\n', &mut line).await?;
-    let refuse = |why: String| Err(std::io::Error::new(std::io::ErrorKind::InvalidData, why));
-    if read as u64 > most {
-        return refuse(format!("a line has more than {most} bytes"));
-    }
-    if !line.ends_with(b"\n") {
-        return refuse("it ended".to_owned());
-    }
-    Ok(line)
-}
-
 /// Gives what is said to whoever waits for it, until it says something that makes no sense.
 async fn listen(
     running: Arc<Running>,
@@ -517,29 +469,11 @@ async fn listen(
             Ok(line) => line,
             Err(error) => break error.to_string(),
         };
-        let Ok(line) = serde_json::from_slice::<Line>(&line) else {
+        let Some((id, said)) = Said::read(&line) else {
             break "it said something that is no message".to_owned();
         };
-        let said = match (line.r#type.as_str(), line.call) {
-            ("result", _) => Said::Result(line.body),
-            ("error", _) => {
-                let word = |key: &str| line.body.get(key).and_then(Value::as_str);
-                Said::Refused {
-                    code: word("code").unwrap_or_default().to_owned(),
-                    message: word("message").unwrap_or_default().to_owned(),
-                }
-            }
-            (_, Some(call)) => Said::Asked {
-                call,
-                question: Question {
-                    kind: line.r#type,
-                    body: line.body,
-                },
-            },
-            _ => break "it said something that is no message".to_owned(),
-        };
         let mut waiting = lock(&running.waiting);
-        if let Some(id) = line.id
+        if let Some(id) = id
             && let Some(tell) = waiting.get(&id)
         {
             let ends = !matches!(said, Said::Asked { .. });
@@ -567,6 +501,21 @@ async fn overhear(running: Arc<Running>, mut stderr: BufReader<tokio::process::C
         let over = kept.len().saturating_sub(MAX_STDERR);
         kept.drain(..over);
     }
+}
+
+/// A folder for one process. Those that were left by processes that had to tidy up themselves are
+/// empty, and go.
+fn own_folder(folder: &Path) -> std::io::Result<TempDir> {
+    const BEGINS: &str = "process-";
+    const LEFT: Duration = Duration::from_hours(1);
+    for entry in std::fs::read_dir(folder)?.flatten() {
+        let modified = entry.metadata().and_then(|found| found.modified());
+        let old = modified.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > LEFT));
+        if old && entry.file_name().to_string_lossy().starts_with(BEGINS) {
+            let _ = std::fs::remove_dir(entry.path());
+        }
+    }
+    tempfile::Builder::new().prefix(BEGINS).tempdir_in(folder)
 }
 
 /// Ends a process that nobody has needed for a while.
