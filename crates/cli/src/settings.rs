@@ -194,7 +194,8 @@ impl Settings {
 /// Resolves the global options.
 pub(crate) fn resolve(global: &Global) -> Result<Settings> {
     let account = match &global.home {
-        Some(home) => home.clone(),
+        // Programs in it are started from elsewhere.
+        Some(home) => std::path::absolute(home)?,
         None => default_home()?,
     };
     let workspace = match &global.workspace {

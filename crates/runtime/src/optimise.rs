@@ -20,7 +20,7 @@ use crate::{
     error::{Error, Result},
     model::Usage,
     record::now,
-    sidecar::{Answers, Desk, Module, Question, Sidecar, State},
+    sidecar::{Answers, DEADLINE as ONE, Desk, Module, Question, Sidecar, State},
 };
 
 /// How long learning may take.
@@ -412,7 +412,7 @@ async fn measure_one(
     example: &Example,
     judge: &Judge,
 ) -> Result<f64> {
-    let given = sidecar.execute(module, state, &example.inputs, &judge.desk);
+    let given = sidecar.execute(module, state, &example.inputs, &judge.desk, ONE);
     match given.await {
         Ok(given) => Ok(judge.score(&example.outputs, &given).await.0),
         // An answer that cannot be read is a bad answer.

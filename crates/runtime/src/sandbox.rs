@@ -15,7 +15,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
@@ -97,6 +97,7 @@ impl Sandbox {
             return Err(Error::Interrupted);
         };
         self.begun.fetch_add(1, Ordering::Relaxed);
+        let begun = Instant::now();
         let this = self.clone();
         let work = threads.spawn(async move {
             // One that another script runs has that one's place.
@@ -111,7 +112,7 @@ impl Sandbox {
                 })?)
             };
             let _ticking = this.ticker.tick();
-            guest::run(&this.guest, code, &values, &host).await
+            guest::run(&this.guest, code, &values, &host, begun).await
         });
         let done = AbortOnDropHandle::new(work).await;
         done.map_err(|error| Error::Sandbox(error.to_string()))?

@@ -35,8 +35,8 @@ use crate::{
     workspace::Workspace,
 };
 
-/// How long one program may run.
-const DEADLINE: Duration = Duration::from_mins(5);
+/// How long one program may run, where nobody says otherwise.
+pub(crate) const DEADLINE: Duration = Duration::from_mins(5);
 /// How often one program may ask.
 const MAX_QUESTIONS: u64 = 200;
 /// The most pages a program finds at a time.
@@ -140,17 +140,18 @@ pub struct Given {
 }
 
 impl Sidecar {
-    /// Runs a program once.
+    /// Runs a program once, within some time.
     pub async fn execute(
         &self,
         module: &Module,
         state: Option<&State>,
         inputs: &Map<String, Value>,
         desk: &Desk,
+        within: Duration,
     ) -> Result<Map<String, Value>> {
         let mut request = module.request("execute", state);
         request["params"] = json!(inputs);
-        let body = self.request(request, desk, DEADLINE).await;
+        let body = self.request(request, desk, within).await;
         let mut body = body.map_err(|error| desk.reason(error))?;
         match body.remove("output") {
             Some(Value::Object(output)) => Ok(output),
@@ -372,14 +373,8 @@ impl ArtifactHandler for Modules {
         let begun = Instant::now();
         let work = self
             .sidecar
-            .execute(&module, state.as_ref(), &inputs, &desk);
-        let output = match tokio::time::timeout(limits.time(), work).await {
-            Ok(output) => output,
-            Err(_) => Err(Error::Sidecar(format!(
-                "it took more than {} s",
-                limits.seconds
-            ))),
-        };
+            .execute(&module, state.as_ref(), &inputs, &desk, limits.time());
+        let output = work.await;
         let asked = desk.questions.load(Ordering::Relaxed);
         let notes = &context.notes;
         notes.used("model_calls", asked, Some(MAX_QUESTIONS));

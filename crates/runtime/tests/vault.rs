@@ -88,6 +88,58 @@ fn templates_can_ask_it() {
     assert!(error.to_string().contains("--vault"), "{error}");
 }
 
+fn git(folder: &Path, args: &[&str]) -> String {
+    let done = Command::new("git")
+        .args(["-c", "user.name=Ada", "-c", "user.email=ada@example.com"])
+        .args(args)
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{done:?}");
+    String::from_utf8(done.stdout).unwrap().trim().to_owned()
+}
+
+#[cfg(unix)]
+#[test]
+fn the_repository_of_a_stranger_names_no_program_to_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let git = |args: &[&str]| git(folder.path(), args);
+    git(&["init", "-q"]);
+    for text in ["# A\n", "# A\n\nMore.\n"] {
+        fs::write(folder.path().join("a.md"), text).unwrap();
+        git(&["add", "a.md"]);
+        git(&["commit", "-qm", "Write"]);
+    }
+    // Something is missing, and fetched with what the settings say.
+    let tree = git(&["rev-parse", "HEAD~1^{tree}"]);
+    let object = format!(".git/objects/{}/{}", &tree[..2], &tree[2..]);
+    fs::remove_file(folder.path().join(object)).unwrap();
+    let ran = folder.path().join("ran");
+    for (name, value) in [
+        ("core.repositoryFormatVersion", "1"),
+        ("extensions.partialClone", "origin"),
+        ("remote.origin.promisor", "true"),
+        ("remote.origin.url", "ssh://stranger.invalid/x"),
+        (
+            "core.sshCommand",
+            &format!("touch '{}'; false", ran.display()),
+        ),
+    ] {
+        git(&["config", name, value]);
+    }
+    let log = ["--no-pager", "log", "--follow", "--", "a.md"];
+    let plain = Command::new("git")
+        .args(log)
+        .current_dir(folder.path())
+        .output();
+    assert!(!plain.unwrap().status.success());
+    assert!(ran.is_file(), "this would not be noticed");
+    fs::remove_file(&ran).unwrap();
+    let vault = Vault::open(folder.path()).unwrap();
+    assert_eq!(vault.history("a", 5).unwrap(), []);
+    assert!(!ran.exists());
+}
+
 #[test]
 fn history_is_gits_and_nothing_leads_out() {
     let folder = tempfile::tempdir().unwrap();
@@ -104,15 +156,7 @@ fn history_is_gits_and_nothing_leads_out() {
         .unwrap();
         symlink(outside.path(), folder.path().join("folder")).unwrap();
     }
-    let git = |args: &[&str]| {
-        let done = Command::new("git")
-            .args(["-c", "user.name=Ada", "-c", "user.email=ada@example.com"])
-            .args(args)
-            .current_dir(folder.path())
-            .output()
-            .unwrap();
-        assert!(done.status.success(), "{done:?}");
-    };
+    let git = |args: &[&str]| drop(git(folder.path(), args));
     let vault = Vault::open(folder.path()).unwrap();
     assert!(
         vault.history("a", 5).unwrap().is_empty(),

@@ -12,7 +12,7 @@ use repertoire_registry::{
     store::{Learned, Store},
 };
 use repertoire_runtime::{
-    Budget, ExecutionContext, Metered, Model, PromptEngine, Workspace,
+    Budget, Error, ExecutionContext, Metered, Model, PromptEngine, Workspace,
     optimise::{Effort, Optimizer, Split, optimise},
     sidecar::{Module, Sidecar},
 };
@@ -79,14 +79,17 @@ impl Renewal {
         tracing::info!("{path}: learning {:?} anew for DSPy {now}", artifact.name);
         let skill = skill.to_string();
         let learned = self.learn(registry, &skill, &artifact, &state);
-        let blob = if let Some(blob) = learned.await? {
-            blob
-        } else {
-            // What there is stays, and is not looked at again for this version.
-            state["metadata"]["looked_at_by"] = json!(now);
-            state.to_string().into_bytes()
+        let (blob, why) = match learned.await {
+            Ok(Some(blob)) => (blob, None),
+            Err(error) if may_pass(&error) => return Err(error),
+            nothing => {
+                // What there is stays, and is not paid for again for this version.
+                state["metadata"]["looked_at_by"] = json!(now);
+                (state.to_string().into_bytes(), nothing.err())
+            }
         };
-        keep_state(store, id, &artifact, blob)
+        keep_state(store, id, &artifact, blob)?;
+        why.map_or(Ok(()), Err)
     }
 
     /// A new state, if it is not worse.
@@ -128,4 +131,19 @@ impl Renewal {
         let improved = work.await?;
         Ok(improved.is_not_worse().then_some(improved.state))
     }
+}
+
+/// Whether the same would go otherwise another time.
+fn may_pass(error: &anyhow::Error) -> bool {
+    matches!(
+        error.downcast_ref(),
+        Some(
+            Error::Interrupted
+                | Error::Sidecar(_)
+                | Error::Model(_)
+                | Error::Key(_)
+                | Error::Provider { .. }
+                | Error::Timeout { .. }
+        )
+    )
 }

@@ -40,14 +40,19 @@ impl WasiView for State {
 impl ResourceLimiter for State {
     fn memory_growing(
         &mut self,
-        _current: usize,
+        current: usize,
         desired: usize,
         _maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        let fits = desired as u64 <= self.host.limits.memory;
+        let most = self.host.limits.memory;
+        let fits = desired as u64 <= most;
         if fits {
             let memory = &self.host.meter.memory;
             memory.fetch_max(desired as u64, Ordering::Relaxed);
+        } else if current == 0 {
+            self.host.end(Error::ScriptLimit(format!(
+                "Python alone takes {desired} bytes of memory, and it may have {most}"
+            )));
         }
         Ok(fits)
     }
@@ -109,6 +114,7 @@ pub(super) async fn run(
     code: Code,
     values: &serde_json::Value,
     host: &Arc<Host>,
+    begun: Instant,
 ) -> Result<ArtifactOutput> {
     let limits = &host.limits;
     let capacity = usize::try_from(limits.output).unwrap_or(usize::MAX);
@@ -131,8 +137,8 @@ pub(super) async fn run(
     store.set_fuel(limits.fuel).map_err(broken)?;
     store.epoch_deadline_async_yield_and_update(1);
     let given = json!({"values": values, "holes": code.holes}).to_string();
-    let begun = Instant::now();
-    let ended = tokio::time::timeout(limits.time(), async {
+    let over = tokio::time::Instant::from_std(begun) + limits.time();
+    let ended = tokio::time::timeout_at(over, async {
         let instance = guest.instantiate_async(&mut store).await?;
         let run: TypedFunc<Args, Answered> = instance.get_typed_func(&mut store, "run")?;
         run.call_async(&mut store, (code.source, given)).await
@@ -150,17 +156,14 @@ pub(super) async fn run(
         .fetch_add(printed.len() as u64, Ordering::Relaxed);
     meter.note(&host.notes, limits, begun.elapsed(), &host.budget);
     drop(store);
-    if let Some(error) = host.fatal() {
-        return Err(error);
-    }
-    if printed.len() >= capacity || meter.output.load(Ordering::Relaxed) > limits.output {
-        let most = limits.output;
-        return Err(Error::ScriptLimit(format!(
-            "it printed or submitted more than {most} bytes"
-        )));
-    }
+    let flooded = printed.len() >= capacity || meter.output.load(Ordering::Relaxed) > limits.output;
     let printed = String::from_utf8_lossy(&printed).into_owned();
     let outcome = match ended {
+        _ if let Some(error) = host.fatal() => Err(error),
+        _ if flooded => Err(Error::ScriptLimit(format!(
+            "it printed or submitted more than {} bytes",
+            limits.output
+        ))),
         Err(_) => Err(Error::ScriptLimit(format!(
             "it took more than {} s",
             limits.seconds

@@ -2,9 +2,12 @@
 
 mod calls;
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
 use futures::StreamExt;
@@ -72,7 +75,8 @@ pub(super) struct Host {
 #[derive(Debug, Default)]
 struct Said {
     submitted: Option<Value>,
-    kept: usize,
+    /// What was kept, and how many bytes it has.
+    kept: HashMap<String, u64>,
     /// The last call that was refused, so that a script that ends with it ends with its reason.
     refused: Option<Error>,
     /// Why the script was ended.
@@ -309,19 +313,22 @@ impl Host {
             ));
         }
         {
+            // One call is made at a time, also by those it runs.
             let mut said = self.said();
-            if said.kept >= MAX_CHECKPOINTS {
-                let most = MAX_CHECKPOINTS;
-                return Err(refuse(call, format!("a run keeps at most {most} values")));
+            let before = said.kept.get(&name).copied();
+            let all = self.kept.load(Ordering::Relaxed) - before.unwrap_or(0) + size as u64;
+            let why = if before.is_none() && said.kept.len() >= MAX_CHECKPOINTS {
+                format!("a run keeps at most {MAX_CHECKPOINTS} values")
+            } else if all > MAX_KEPT {
+                format!("a run keeps at most {MAX_KEPT} bytes")
+            } else {
+                said.kept.insert(name.clone(), size as u64);
+                self.kept.store(all, Ordering::Relaxed);
+                String::new()
+            };
+            if !why.is_empty() {
+                return Err(refuse(call, why));
             }
-            said.kept += 1;
-        }
-        let before = self.kept.fetch_add(size as u64, Ordering::Relaxed);
-        if before + size as u64 > MAX_KEPT {
-            return Err(refuse(
-                call,
-                format!("a run keeps at most {MAX_KEPT} bytes"),
-            ));
         }
         let (session, artifact) = (&self.session, &self.artifact);
         // It waits for the disk; other scripts go on meanwhile.

@@ -11,8 +11,7 @@ use std::{
 
 use repertoire_core::Digest;
 use wasmtime::{
-    Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig,
-    component::Component,
+    Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig, component::Component,
 };
 
 use crate::error::{Error, Result};
@@ -37,8 +36,7 @@ const SETTINGS: &str = "2";
 /// The most instances: each of those that run at a time, and what it runs.
 const MOST: u32 = 128 * 5;
 const _: () = assert!(MOST as usize == super::AT_ONCE * (super::host::MAX_DEPTH + 1));
-/// The most bytes of memory and of stack that stay where an instance was.
-const KEPT: usize = 2 << 20;
+/// The most bytes of stack that stay where an instance was; they are zeroed.
 const KEPT_STACK: usize = 64 << 10;
 /// The version of wasmtime; it checks for itself, too.
 const WASMTIME: &str = "48";
@@ -63,8 +61,8 @@ fn engine() -> Result<Engine> {
     pooled.map_err(|error| Error::Sandbox(format!("{error:#}")))
 }
 
-/// Room for instances, made once. What a script wrote is put back as it was, and up to `KEPT` of
-/// where it lay stays for the next one, which finds it sooner than what the system has to give.
+/// Room for instances, made once. What a script wrote is given back to the system when it ends, all
+/// of it: looking only for the pages that were written would miss those that are in swap.
 fn pool() -> InstanceAllocationStrategy {
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(MOST)
@@ -73,10 +71,6 @@ fn pool() -> InstanceAllocationStrategy {
         .total_tables(MOST * 4)
         .total_stacks(MOST)
         .async_stack_keep_resident(KEPT_STACK);
-    if PoolingAllocationConfig::is_pagemap_scan_available() {
-        pool.pagemap_scan(Enabled::Yes)
-            .linear_memory_keep_resident(KEPT);
-    }
     pool.into()
 }
 

@@ -6,6 +6,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     ffi::OsString,
+    fs::File,
     path::{Path, PathBuf},
     process::Stdio,
     sync::{
@@ -86,7 +87,7 @@ struct Running {
     /// Why it is over.
     over: Mutex<Option<String>>,
     /// The process, and the folder it has to itself, which goes with it.
-    child: Mutex<Option<(Child, TempDir)>>,
+    child: Mutex<Option<(Child, Own)>>,
     stderr: Mutex<VecDeque<u8>>,
     /// Whether its end was counted.
     counted: AtomicBool,
@@ -136,6 +137,12 @@ impl Running {
             text = format!("{text} (it said: {last})");
         }
         Error::Sidecar(text)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end("nobody waits for it");
     }
 }
 
@@ -263,7 +270,8 @@ impl Sidecar {
         let shown = program.program.display().to_string();
         std::fs::create_dir_all(&program.folder).map_err(broken(&shown))?;
         // A bundle unpacks itself into it, and cannot tidy up when it is killed.
-        let own = own_folder(&program.folder).map_err(broken(&shown))?;
+        let own = Own::within(&program.folder);
+        let own = own.map_err(broken(&program.folder.display().to_string()))?;
         let mut command = Command::new(&program.program);
         command
             .args(&program.args)
@@ -272,7 +280,7 @@ impl Sidecar {
             .env_clear()
             .env("HOME", &program.folder)
             .env("DSPY_CACHEDIR", program.folder.join("cache"))
-            .envs(["TMPDIR", "TMP", "TEMP"].map(|name| (name, own.path())))
+            .envs(["TMPDIR", "TMP", "TEMP"].map(|name| (name, own.folder.path())))
             .env("PYTHONUTF8", "1")
             .env("PYTHONUNBUFFERED", "1")
             .stdin(Stdio::piped())
@@ -380,6 +388,10 @@ impl Sidecar {
         lock(&running.waiting).insert(id, tell);
         // However this ends, it is cleaned up.
         let _waiting = Waiting { running, id };
+        // It may have ended before it could tell this one.
+        if running.is_over() {
+            return Err(running.why());
+        }
         let send = |message: &Value| -> Result<()> {
             let line = format!("{message}\n");
             if line.len() as u64 > self.program.max_line {
@@ -503,19 +515,38 @@ async fn overhear(running: Arc<Running>, mut stderr: BufReader<tokio::process::C
     }
 }
 
-/// A folder for one process. Those that were left by processes that had to tidy up themselves are
-/// empty, and go.
-fn own_folder(folder: &Path) -> std::io::Result<TempDir> {
-    const BEGINS: &str = "process-";
-    const LEFT: Duration = Duration::from_hours(1);
-    for entry in std::fs::read_dir(folder)?.flatten() {
-        let modified = entry.metadata().and_then(|found| found.modified());
-        let old = modified.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > LEFT));
-        if old && entry.file_name().to_string_lossy().starts_with(BEGINS) {
-            let _ = std::fs::remove_dir(entry.path());
+/// A folder for one process. Whoever made it holds a lock on a file in it, so that what is left
+/// behind can be told from what is in use.
+struct Own {
+    // Let go before the folder goes.
+    _lock: File,
+    folder: TempDir,
+}
+
+impl Own {
+    fn within(folder: &Path) -> std::io::Result<Self> {
+        const BEGINS: &str = "process-";
+        const LOCK: &str = "lock";
+        for entry in std::fs::read_dir(folder)?.flatten() {
+            let left = entry.path();
+            let locked = || File::open(left.join(LOCK)).map(|lock| lock.try_lock().is_err());
+            if entry.file_name().to_string_lossy().starts_with(BEGINS)
+                && locked().is_ok_and(|locked| !locked)
+            {
+                let _ = std::fs::remove_dir_all(left);
+            }
         }
+        let folder = tempfile::Builder::new().prefix(BEGINS).tempdir_in(folder)?;
+        // It is locked before others see it.
+        let hidden = folder.path().join("new-lock");
+        let lock = File::create(&hidden)?;
+        lock.lock()?;
+        std::fs::rename(hidden, folder.path().join(LOCK))?;
+        Ok(Self {
+            _lock: lock,
+            folder,
+        })
     }
-    tempfile::Builder::new().prefix(BEGINS).tempdir_in(folder)
 }
 
 /// Ends a process that nobody has needed for a while.

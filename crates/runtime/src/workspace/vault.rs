@@ -31,7 +31,8 @@ const MAX_PAGE: u64 = 1024 * 1024;
 const MAX_DEPTH: usize = 32;
 /// How long what was seen is believed.
 const BELIEVED: Duration = Duration::from_secs(1);
-/// How long git may take for the history of a page.
+/// The most bytes of a history, and how long git may take for it.
+const MAX_HISTORY: u64 = 8 << 20;
 const GIT_TIME: Duration = Duration::from_secs(10);
 /// The most words of a query that count; more cost time and find nothing else.
 const MAX_WORDS: usize = 64;
@@ -454,8 +455,11 @@ impl Workspace for Vault {
         else {
             return Ok(Vec::new());
         };
-        // Settings of a stranger's repository must not name programs to run.
+        // Settings of a stranger's repository must not name programs to run, nor whom to fetch from.
         let mut git = Command::new("git");
+        for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
+            git.env_remove(name);
+        }
         git.args([
             "-c",
             "core.fsmonitor=false",
@@ -466,6 +470,7 @@ impl Workspace for Vault {
             "-c",
             "log.showSignature=false",
             "--no-pager",
+            "--literal-pathspecs",
             "log",
             "--follow",
         ])
@@ -478,7 +483,9 @@ impl Workspace for Vault {
         .arg(format!("{slug}.md"))
         .current_dir(&self.root)
         .env("GIT_OPTIONAL_LOCKS", "0")
-        .env("GIT_TERMINAL_PROMPT", "0");
+        .env("GIT_TERMINAL_PROMPT", "0")
+        .env("GIT_NO_LAZY_FETCH", "1")
+        .env("GIT_ALLOW_PROTOCOL", "none");
         let told = output_of(git).map_err(|error| {
             Error::Workspace(match error.kind() {
                 io::ErrorKind::TimedOut => {
@@ -519,7 +526,7 @@ fn output_of(mut program: Command) -> io::Result<Option<Vec<u8>>> {
         let mut all = Vec::new();
         let read = printed
             .as_mut()
-            .map(|printed| printed.read_to_end(&mut all));
+            .map(|printed| printed.take(MAX_HISTORY).read_to_end(&mut all));
         // Nobody listens any more if it took too long.
         let _ = sender.send(read.unwrap_or(Ok(0)).map(|_| all));
     });

@@ -33,10 +33,13 @@ pub(super) fn environment(folder: &Path, requirements: &Path) -> Result<PathBuf>
         .status()
         .is_ok_and(|status| status.success());
     if has_uv {
+        // It heeds settings of the folder it is started in, which may be a stranger's.
+        let beside = folder.parent().unwrap_or(folder);
         let mut venv = Command::new("uv");
         venv.args(["venv", "--quiet", "--python"])
             .arg(system())
-            .arg(folder);
+            .arg(folder)
+            .current_dir(beside);
         run(&mut venv)?;
         let mut install = Command::new("uv");
         install
@@ -44,7 +47,8 @@ pub(super) fn environment(folder: &Path, requirements: &Path) -> Result<PathBuf>
             .arg("--python")
             .arg(&python)
             .arg("-r")
-            .arg(requirements);
+            .arg(requirements)
+            .current_dir(beside);
         run(&mut install)?;
     } else {
         let mut venv = Command::new(system());

@@ -121,9 +121,26 @@ pub(super) fn run(
     )
 }
 
-/// Installs the environment in place, since it cannot be moved; it counts only once it is whole.
+/// Installs the environment in place, since it cannot be moved. What was there is put back if this
+/// comes to nothing.
 fn install(target: &Path, stopped: &dyn Fn() -> bool, output: &Output) -> Result<()> {
-    let _ = fs::remove_dir_all(target);
+    let before = target.with_extension("before");
+    let _ = fs::remove_dir_all(&before);
+    let had_one = fs::rename(target, &before).is_ok();
+    let made = make(target, stopped, output);
+    if made.is_err() || stopped() {
+        let _ = fs::remove_dir_all(target);
+        if had_one {
+            fs::rename(&before, target).with_context(|| before.display().to_string())?;
+        }
+    } else {
+        let _ = fs::remove_dir_all(&before);
+    }
+    made
+}
+
+/// It counts only once it is whole.
+fn make(target: &Path, stopped: &dyn Fn() -> bool, output: &Output) -> Result<()> {
     fs::create_dir_all(target).with_context(|| target.display().to_string())?;
     for (name, text) in SOURCES {
         let file = target.join(name);
@@ -136,9 +153,6 @@ fn install(target: &Path, stopped: &dyn Fn() -> bool, output: &Output) -> Result
     let made = output.working("installing", || {
         python::environment(&target.join("python"), &requirements)
     });
-    if stopped() || made.is_err() {
-        let _ = fs::remove_dir_all(target);
-    }
     let python = made?;
     if stopped() {
         return Ok(());
