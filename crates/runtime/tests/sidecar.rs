@@ -290,6 +290,30 @@ async fn it_is_kept_while_it_is_needed_and_started_anew_when_it_is_gone() {
     assert_ne!(pid(&idle).await, first);
 }
 
+#[tokio::test]
+async fn what_a_killed_process_left_goes_and_what_is_used_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str| {
+        let place = folder.path().join(name);
+        std::fs::create_dir(&place).unwrap();
+        std::fs::write(place.join("unpacked"), "much").unwrap();
+        let lock = std::fs::File::create(place.join("lock")).unwrap();
+        (place, lock)
+    };
+    let (left, _) = place("process-left");
+    let (used, lock) = place("process-used");
+    lock.lock().unwrap();
+    let report = go(
+        &faulty("well", folder.path()),
+        &package(None, &json!({})),
+        Scripted::new(&[]),
+    )
+    .await;
+    report.outcome.unwrap();
+    assert!(!left.exists());
+    assert!(used.join("unpacked").is_file());
+}
+
 fn real() -> Option<Arc<Sidecar>> {
     let Some(folder) = std::env::var_os("REPERTOIRE_TEST_SIDECAR").map(PathBuf::from) else {
         eprintln!("skipped: REPERTOIRE_TEST_SIDECAR is not set");

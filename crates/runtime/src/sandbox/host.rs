@@ -312,24 +312,8 @@ impl Host {
                 format!("{name:?} has {size} bytes, more than {most}"),
             ));
         }
-        {
-            // One call is made at a time, also by those it runs.
-            let mut said = self.said();
-            let before = said.kept.get(&name).copied();
-            let all = self.kept.load(Ordering::Relaxed) - before.unwrap_or(0) + size as u64;
-            let why = if before.is_none() && said.kept.len() >= MAX_CHECKPOINTS {
-                format!("a run keeps at most {MAX_CHECKPOINTS} values")
-            } else if all > MAX_KEPT {
-                format!("a run keeps at most {MAX_KEPT} bytes")
-            } else {
-                said.kept.insert(name.clone(), size as u64);
-                self.kept.store(all, Ordering::Relaxed);
-                String::new()
-            };
-            if !why.is_empty() {
-                return Err(refuse(call, why));
-            }
-        }
+        self.make_room(&name, size as u64)
+            .map_err(|why| refuse(call, why))?;
         let (session, artifact) = (&self.session, &self.artifact);
         // It waits for the disk; other scripts go on meanwhile.
         tokio::task::block_in_place(|| {
@@ -337,6 +321,23 @@ impl Host {
             checkpoints.save(session, artifact, &name, &save.value)
         })?;
         Ok(Value::Null)
+    }
+
+    /// Makes room for a value among those that are kept.
+    fn make_room(&self, name: &str, size: u64) -> std::result::Result<(), String> {
+        let mut said = self.said();
+        let before = said.kept.get(name).copied();
+        if before.is_none() && said.kept.len() >= MAX_CHECKPOINTS {
+            return Err(format!("a run keeps at most {MAX_CHECKPOINTS} values"));
+        }
+        // One call is made at a time, also by those it runs.
+        let all = self.kept.load(Ordering::Relaxed) - before.unwrap_or(0) + size;
+        if all > MAX_KEPT {
+            return Err(format!("a run keeps at most {MAX_KEPT} bytes"));
+        }
+        said.kept.insert(name.to_owned(), size);
+        self.kept.store(all, Ordering::Relaxed);
+        Ok(())
     }
 
     fn submit(&self, value: Value, size: usize) -> Answer {
