@@ -80,6 +80,7 @@ fn nth(times: &[Duration], share: f64) -> Duration {
 }
 
 pub(crate) fn measure(folder: &Path, with: &Path, without: &Path) -> Result<()> {
+    let (with, without) = (&with.canonicalize()?, &without.canonicalize()?);
     let runtime = Runtime::new()?;
     let scripts = Arc::new(Scripts::new(folder, Limits::default()));
     println!("| what | measured | goal | |\n|---|---|---|---|");

@@ -64,14 +64,15 @@ fn main() -> ExitCode {
 }
 
 fn bench(args: &[&str]) -> anyhow::Result<()> {
-    let ours = run::project().join("target/release/repertoire");
+    // What is shipped is what is measured.
+    let ours = run::project().join("target/dist/repertoire");
     let pmcp = run::project().join("target/xtask/pmcp/release/pmcp-peer");
     let (ours, pmcp) = (ours.to_string_lossy(), pmcp.to_string_lossy());
     let servers = [&*ours, &*pmcp];
     let without = run::project().join("target/xtask/without-sandbox");
     if args == ["sandbox"] {
         println!("building without the sandbox first, to compare");
-        let mut plain = run::cargo(&["build", "--release", "--package", "repertoire"]);
+        let mut plain = run::cargo(&["build", "--profile", "dist", "--package", "repertoire"]);
         run::checked(plain.arg("--no-default-features"))?;
         std::fs::create_dir_all(run::project().join("target/xtask"))?;
         std::fs::copy(&*ours, &without)?;
@@ -79,7 +80,8 @@ fn bench(args: &[&str]) -> anyhow::Result<()> {
     if args == ["mcp"] || args == ["iii"] || args == ["sandbox"] {
         run::checked(&mut run::cargo(&[
             "build",
-            "--release",
+            "--profile",
+            "dist",
             "--package",
             "repertoire",
         ]))?;
@@ -93,7 +95,8 @@ fn bench(args: &[&str]) -> anyhow::Result<()> {
     }
     let mut command = run::cargo(&[
         "run",
-        "--release",
+        "--profile",
+        "dist",
         "--quiet",
         "--package",
         "repertoire-bench",
