@@ -65,6 +65,7 @@ fn engine() -> Result<Engine> {
 /// of it: looking only for the pages that were written would miss those that are in swap.
 fn pool() -> InstanceAllocationStrategy {
     let mut pool = PoolingAllocationConfig::new();
+    // A guest is one memory and some dozen modules that share it.
     pool.total_component_instances(MOST)
         .total_core_instances(MOST * 64)
         .total_memories(MOST)
