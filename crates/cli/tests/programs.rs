@@ -436,3 +436,29 @@ fn states_of_another_dspy_are_learned_anew_in_the_background() {
     server.wait().unwrap();
     assert!(renewed, "{}", state(home.path()).0);
 }
+
+#[test]
+fn a_python_that_is_too_old_is_named_before_anything_is_installed() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let home = tempfile::tempdir().unwrap();
+    let old = home.path().join("python3.9");
+    fs::write(&old, "#!/bin/sh\necho 3 9\n").unwrap();
+    fs::set_permissions(&old, fs::Permissions::from_mode(0o700)).unwrap();
+    for (part, needed) in [("sandbox", "3.10"), ("sidecar", "3.11")] {
+        let done = Command::new(env!("CARGO_BIN_EXE_repertoire"))
+            .args(["setup", part])
+            .env("REPERTOIRE_HOME", home.path())
+            .env("REPERTOIRE_PYTHON", &old)
+            .output()
+            .unwrap();
+        let told = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{told}");
+        let why = format!("this is Python 3.9, and {needed} is needed");
+        assert!(
+            told.contains(&why) && told.contains("REPERTOIRE_PYTHON"),
+            "{told}"
+        );
+        assert!(!home.path().join(part).exists());
+    }
+}

@@ -10,8 +10,13 @@ use anyhow::{Context, Result, bail};
 
 use crate::failure::Usage;
 
-/// The oldest Python that will do.
-const OLDEST: (u32, u32) = (3, 10);
+/// What goes into an environment.
+pub(super) struct Wanted<'a> {
+    /// A file of requirements, with the digest of whatever is downloaded.
+    pub(super) requirements: &'a Path,
+    /// The oldest Python they run on.
+    pub(super) oldest: (u32, u32),
+}
 
 /// The Python of this machine: `REPERTOIRE_PYTHON`, else `python3`.
 fn system() -> std::ffi::OsString {
@@ -19,8 +24,8 @@ fn system() -> std::ffi::OsString {
 }
 
 /// Makes an environment with exactly what a file of requirements says; gives its Python.
-pub(super) fn environment(folder: &Path, requirements: &Path) -> Result<PathBuf> {
-    is_new_enough()?;
+pub(super) fn environment(folder: &Path, wanted: &Wanted<'_>) -> Result<PathBuf> {
+    is_new_enough(wanted.oldest)?;
     let python = folder.join(if cfg!(windows) {
         "Scripts/python.exe"
     } else {
@@ -44,10 +49,10 @@ pub(super) fn environment(folder: &Path, requirements: &Path) -> Result<PathBuf>
         let mut install = Command::new("uv");
         install
             .args(["pip", "install", "--quiet", "--only-binary", ":all:"])
-            .arg("--python")
+            .args(["--require-hashes", "--python"])
             .arg(&python)
             .arg("-r")
-            .arg(requirements)
+            .arg(wanted.requirements)
             .current_dir(beside);
         run(&mut install)?;
     } else {
@@ -57,14 +62,15 @@ pub(super) fn environment(folder: &Path, requirements: &Path) -> Result<PathBuf>
         let mut install = Command::new(&python);
         install
             .args(["-I", "-m", "pip", "install", "--quiet", "--no-input"])
-            .args(["--disable-pip-version-check", "--only-binary=:all:", "-r"])
-            .arg(requirements);
+            .args(["--disable-pip-version-check", "--only-binary=:all:"])
+            .args(["--require-hashes", "-r"])
+            .arg(wanted.requirements);
         run(&mut install)?;
     }
     Ok(python)
 }
 
-fn is_new_enough() -> Result<()> {
+fn is_new_enough(oldest: (u32, u32)) -> Result<()> {
     let mut ask = Command::new(system());
     ask.args(["-I", "-c", "import sys; print(*sys.version_info[:2])"]);
     let said = run(&mut ask)?;
@@ -75,8 +81,8 @@ fn is_new_enough() -> Result<()> {
             Path::new(&system()).display()
         );
     };
-    if (major, minor) < OLDEST {
-        let (a, b) = OLDEST;
+    if (major, minor) < oldest {
+        let (a, b) = oldest;
         bail!(Usage(format!(
             "this is Python {major}.{minor}, and {a}.{b} is needed: name a newer one with \
              REPERTOIRE_PYTHON"

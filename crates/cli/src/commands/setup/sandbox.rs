@@ -60,8 +60,12 @@ fn build(settings: &Settings, stopped: &dyn Fn() -> bool, output: &Output) -> Re
     let requirements = beside.path().join("requirements.txt");
     fs::write(&requirements, REQUIREMENTS)?;
     output.note("1/3 installing componentize-py (39 MB) for the build");
+    let wanted = python::Wanted {
+        requirements: &requirements,
+        oldest: (3, 10),
+    };
     let python = output.working("installing", || {
-        python::environment(&beside.path().join("python"), &requirements)
+        python::environment(&beside.path().join("python"), &wanted)
     })?;
     if stopped() {
         return Ok(Vec::new());

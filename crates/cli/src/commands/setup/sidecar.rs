@@ -150,8 +150,12 @@ fn make(target: &Path, stopped: &dyn Fn() -> bool, output: &Output) -> Result<()
     let requirements = target.join("requirements.txt");
     fs::write(&requirements, REQUIREMENTS)?;
     output.note("1/2 installing DSPy and what it needs (240 MB)");
+    let wanted = python::Wanted {
+        requirements: &requirements,
+        oldest: (3, 11),
+    };
     let made = output.working("installing", || {
-        python::environment(&target.join("python"), &requirements)
+        python::environment(&target.join("python"), &wanted)
     });
     let python = made?;
     if stopped() {
