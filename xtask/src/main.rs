@@ -18,7 +18,7 @@ mod run;
 mod runtime;
 mod test;
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
@@ -65,27 +65,19 @@ fn main() -> ExitCode {
 
 fn bench(args: &[&str]) -> anyhow::Result<()> {
     // What is shipped is what is measured.
-    let ours = run::project().join("target/dist/repertoire");
+    let built = run::project().join("target/dist");
+    let ours = built.join("repertoire");
     let pmcp = run::project().join("target/xtask/pmcp/release/pmcp-peer");
-    let (ours, pmcp) = (ours.to_string_lossy(), pmcp.to_string_lossy());
-    let servers = [&*ours, &*pmcp];
     let without = run::project().join("target/xtask/without-sandbox");
+    let dist = ["build", "--profile", "dist", "--package", "repertoire"];
     if args == ["sandbox"] {
         println!("building without the sandbox first, to compare");
-        let mut plain = run::cargo(&["build", "--profile", "dist", "--package", "repertoire"]);
-        run::checked(plain.arg("--no-default-features"))?;
+        run::checked(run::cargo(&dist).arg("--no-default-features"))?;
         std::fs::create_dir_all(run::project().join("target/xtask"))?;
-        std::fs::copy(&*ours, &without)?;
+        std::fs::copy(&ours, &without)?;
     }
-    if args == ["mcp"] || args == ["iii"] || args == ["sandbox"] {
-        run::checked(&mut run::cargo(&[
-            "build",
-            "--profile",
-            "dist",
-            "--package",
-            "repertoire",
-        ]))?;
-    }
+    // Both at once: apart, they would be built from parts with other features, twice.
+    run::checked(run::cargo(&dist).args(["--package", "repertoire-bench"]))?;
     if args == ["mcp"] {
         println!("building the peer on pmcp; the first time takes some minutes");
         let manifest = "bench/peers/pmcp/Cargo.toml";
@@ -93,23 +85,14 @@ fn bench(args: &[&str]) -> anyhow::Result<()> {
         let mut peer = run::cargo(&["build", "--release", "--manifest-path", manifest]);
         run::checked(peer.args(["--target-dir", target]))?;
     }
-    let mut command = run::cargo(&[
-        "run",
-        "--profile",
-        "dist",
-        "--quiet",
-        "--package",
-        "repertoire-bench",
-        "--",
-    ]);
-    command.args(args);
+    let mut command = Command::new(built.join("repertoire-bench"));
+    command.args(args).current_dir(run::project());
     match args {
-        ["mcp"] => drop(command.args(servers)),
-        ["iii"] => drop(command.arg(servers[0])),
+        ["mcp"] => drop(command.arg(ours).arg(pmcp)),
+        ["iii"] => drop(command.arg(ours)),
         ["sandbox"] => {
-            let parts = runtime::Parts::with(servers[0].as_ref())?;
-            command.arg(parts.sandbox()).arg(servers[0]);
-            command.arg(without);
+            let parts = runtime::Parts::with(&ours)?;
+            command.arg(parts.sandbox()).arg(ours).arg(without);
         }
         ["search"] => drop(command.arg(models::Models::install()?.vectors)),
         _ => {}
