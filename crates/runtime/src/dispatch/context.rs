@@ -126,8 +126,8 @@ impl Notes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is being executed.
-    pub(crate) fn place(&self) -> String {
+    /// What is being executed: the skill and the artifact of it.
+    pub fn place(&self) -> String {
         self.lock().place.clone()
     }
 
