@@ -486,6 +486,48 @@ fn malformed(dice: &mut Dice) -> Vec<u8> {
     bytes
 }
 
+/// JSON in a string in JSON, and so on, each level with a limit of depth of its own: reading it
+/// would use up any stack.
+fn packed() -> String {
+    let mut text = "[]".to_owned();
+    for _ in 0..200 {
+        let inner = text.replace('\\', "\\u005c").replace('"', "\\u0022");
+        let (open, close) = ("[".repeat(100), "]".repeat(100));
+        text = format!("{open}{{\"$serde_json::private::RawValue\":\"{inner}\"}}{close}");
+    }
+    text
+}
+
+#[test]
+fn t7_json_packed_into_json_does_not_end_the_server() {
+    let (place, folder) = example_server();
+    let message = format!(
+        "{{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"params\":{{\"name\":\"x\",\
+         \"arguments\":{{\"a\":{}}}}}}}",
+        packed()
+    );
+    let mut piped = Piped::start(&place.home(), &[&folder], Era::Legacy);
+    piped.send(message.as_bytes());
+    let answer = piped.ask("skills/get", json!({"uri": "skill://one/SKILL.md"}));
+    assert_eq!(answer["result"]["skill"]["frontmatter"]["name"], "one");
+
+    let http = Http::start(&place.home(), &[&folder]);
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", http.port)).unwrap();
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAccept: \
+         application/json, text/event-stream\r\nConnection: close\r\nMCP-Protocol-Version: \
+         2026-07-28\r\nContent-Length: {}\r\n\r\n",
+        message.len()
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(message.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    assert!(answer.contains("reserved"), "{answer}");
+    assert_eq!(http.ask("skills/list", json!({})).status, 200);
+}
+
 #[test]
 fn a_hundred_thousand_malformed_requests_leave_the_server_answering() {
     let (place, folder) = example_server();

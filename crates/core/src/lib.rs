@@ -22,6 +22,7 @@ mod error;
 pub mod frontmatter;
 mod guard;
 mod id;
+pub mod json;
 pub mod lint;
 mod manifest;
 pub mod markdown;

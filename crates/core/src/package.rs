@@ -170,7 +170,7 @@ impl Package {
                 max: MAX_JSON as u64,
             });
         }
-        let package: Self = serde_json::from_slice(bytes).map_err(|e| json_error(&e))?;
+        let package: Self = crate::json::from_slice(bytes).map_err(|e| json_error(&e))?;
         package.check()?;
         Ok(package)
     }

@@ -191,7 +191,7 @@ impl PackageHead {
             trigger_phrases: Vec<String>,
             artifacts: Vec<serde::de::IgnoredAny>,
         }
-        let wire: Wire = serde_json::from_slice(bytes).ok()?;
+        let wire: Wire = repertoire_core::json::from_slice(bytes).ok()?;
         Some(Self {
             name: wire.name.into(),
             version: wire.version.as_deref().unwrap_or("1.0.0").into(),

@@ -100,7 +100,9 @@ pub fn body_of(value: &str) -> Option<String> {
     struct Row {
         skill: String,
     }
-    serde_json::from_str::<Row>(value).ok().map(|row| row.skill)
+    repertoire_core::json::from_str::<Row>(value)
+        .ok()
+        .map(|row| row.skill)
 }
 
 /// The body a row of skills holds, as the JSON text it is kept as.
@@ -110,7 +112,7 @@ pub(crate) fn raw_body_of(value: &str) -> Option<&str> {
         #[serde(borrow)]
         skill: &'a RawValue,
     }
-    let row: Row<'_> = serde_json::from_str(value).ok()?;
+    let row: Row<'_> = repertoire_core::json::from_str(value).ok()?;
     let raw = row.skill.get();
     raw.starts_with('"').then_some(raw)
 }
@@ -124,7 +126,7 @@ pub(crate) fn skill_of(key: &str, value: &str) -> Option<(SkillId, Head)> {
         registered_at: Option<String>,
     }
     let id: SkillId = key.parse().ok()?;
-    let row: Row = serde_json::from_str(value).ok()?;
+    let row: Row = repertoire_core::json::from_str(value).ok()?;
     if row.skill.trim().is_empty() || row.skill.len() > MAX_BODY {
         return None;
     }
@@ -156,7 +158,7 @@ pub(crate) fn prompt_of(key: &str, value: &str) -> Option<PromptRow> {
         registered_at: Option<String>,
     }
     let name: PromptName = key.parse().ok()?;
-    let row: Row = serde_json::from_str(value).ok()?;
+    let row: Row = repertoire_core::json::from_str(value).ok()?;
     let body = match (row.function_id, &row.body) {
         (Some(id), _) => PromptBody::Function(id),
         (None, Some(_)) => PromptBody::Static,

@@ -375,7 +375,7 @@ fn same_frontmatter(head: &Head, bytes: &[u8]) -> Result<(), String> {
     let theirs = read().map_err(|error| error.to_string())?;
     let listed = head.frontmatter.as_deref().unwrap_or("{}");
     let listed: Map<String, Value> =
-        serde_json::from_str(listed).map_err(|error| error.to_string())?;
+        repertoire_core::json::from_str(listed).map_err(|error| error.to_string())?;
     for key in theirs.keys().chain(listed.keys()) {
         match (theirs.get(key), listed.get(key)) {
             (Some(a), Some(b)) if same(a, b) => {}

@@ -63,7 +63,7 @@ impl Engine {
             mime: mime.into(),
             bytes: text.into(),
         };
-        Ok(match serde_json::from_str::<Value>(&made) {
+        Ok(match repertoire_core::json::from_str::<Value>(&made) {
             Ok(Value::String(text)) => content("text/markdown", text),
             Ok(Value::Object(mut object))
                 if object.get("content").is_some_and(Value::is_string) =>
@@ -170,7 +170,7 @@ impl Engine {
             PromptBody::Static if entry.is_on_bus() => {
                 let row = self.row(|on| &on.options.prompts, name).await?;
                 let row: Value = row
-                    .and_then(|row| serde_json::from_str(&row).ok())
+                    .and_then(|row| repertoire_core::json::from_str(&row).ok())
                     .unwrap_or_default();
                 let text = row
                     .get("body")

@@ -154,7 +154,7 @@ impl Checkpoints for Whole {
     fn load(&self, session: &str, artifact: &str, name: &str) -> Result<Option<Value>> {
         let kept = self.0.checkpoint(session, artifact, name);
         let kept = kept.map_err(|error| not_kept(&error))?;
-        kept.map(|text| serde_json::from_str(&text).map_err(|error| not_kept(&error)))
+        kept.map(|text| repertoire_core::json::from_str(&text).map_err(|error| not_kept(&error)))
             .transpose()
     }
 

@@ -208,7 +208,7 @@ impl Reader {
         if line.is_empty() {
             return Ok(());
         }
-        if let Ok(message) = serde_json::from_slice::<Message<'_>>(line) {
+        if let Ok(message) = repertoire_core::json::from_slice::<Message<'_>>(line) {
             if let Some(answer) = self.answer(&message) {
                 return self.output.line(answer).map_err(|_| Gone);
             }
@@ -220,7 +220,7 @@ impl Reader {
                 _ => {}
             }
         }
-        match serde_json::from_slice::<ClientJsonRpcMessage>(line) {
+        match repertoire_core::json::from_slice::<ClientJsonRpcMessage>(line) {
             Ok(message) => {
                 self.opened |= matches!(message, ClientJsonRpcMessage::Request(_));
                 if !self.opened {
@@ -244,7 +244,7 @@ impl Reader {
 
     /// Says what is wrong with a line that is no message.
     fn wrong(&self, line: &[u8], error: &serde_json::Error) -> Result<(), Gone> {
-        let Ok(value) = serde_json::from_slice::<Value>(line) else {
+        let Ok(value) = repertoire_core::json::from_slice::<Value>(line) else {
             return self.refuse(-32700, &format!("not JSON: {error}"), None);
         };
         let id = value.get("id").filter(|id| id.is_string() || id.is_i64());

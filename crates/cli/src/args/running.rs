@@ -89,7 +89,9 @@ fn parse_param(text: &str) -> Result<(String, Param), String> {
         return Err(format!("{name:?} is no name: {form}"));
     }
     let value = if json {
-        Param::Json(serde_json::from_str(value).map_err(|error| format!("{name}: {error}"))?)
+        Param::Json(
+            repertoire_core::json::from_str(value).map_err(|error| format!("{name}: {error}"))?,
+        )
     } else if let Some(file) = value.strip_prefix('@') {
         Param::File(file.into())
     } else {

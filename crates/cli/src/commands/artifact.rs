@@ -198,7 +198,7 @@ fn put(
         None => None,
         Some(file) => {
             let text = read_input(file, MAX_JSON)?;
-            let read = serde_json::from_slice(&text);
+            let read = repertoire_core::json::from_slice(&text);
             Some(read.with_context(|| format!("{}: no JSON object", file.display()))?)
         }
     };

@@ -57,7 +57,7 @@ pub(crate) fn call(
         }
         text => text.to_owned(),
     };
-    let payload: Value = serde_json::from_str(&text)
+    let payload: Value = repertoire_core::json::from_str(&text)
         .map_err(|error| Usage(format!("the payload is not JSON: {error}")))?;
     let answer = ask(function, &payload, timeout, bus)?;
     match (answer, output.json) {
@@ -120,6 +120,6 @@ fn ask(function: &str, payload: &Value, patience: Duration, bus: &Place) -> Resu
     runtime()?.block_on(async {
         let client = Client::connect(&bus.url, bus.token.as_deref()).await?;
         let answer = client.ask(function, &payload.to_string(), patience).await?;
-        Ok(serde_json::from_str(&answer)?)
+        Ok(repertoire_core::json::from_str(&answer)?)
     })
 }

@@ -41,7 +41,7 @@ pub(crate) fn run(skill: &str, settings: &Settings, output: &Output) -> Result<E
     if output.json {
         let mut value = list::to_json(entry);
         value["frontmatter"] = match entry.head.frontmatter.as_deref() {
-            Some(text) => serde_json::from_str(text)?,
+            Some(text) => repertoire_core::json::from_str(text)?,
             None => json!(null),
         };
         value["resources"] = entry
@@ -99,7 +99,8 @@ pub(crate) fn render(registry: &Registry, entry: &Entry) -> Result<String> {
         }
     }
     if let Some(text) = head.frontmatter.as_deref() {
-        let fields: serde_json::Map<String, serde_json::Value> = serde_json::from_str(text)?;
+        let fields: serde_json::Map<String, serde_json::Value> =
+            repertoire_core::json::from_str(text)?;
         for (key, value) in fields {
             if key != "name" && key != "description" {
                 let shown = value

@@ -143,6 +143,9 @@ impl<'a> Composer<'a> {
             let Some(key_text) = key.text else {
                 return self.refuse(mark, "a key must be plain text");
             };
+            if key_text == crate::json::RESERVED {
+                return self.refuse(mark, format!("the key `{key_text}` is reserved"));
+            }
             if fields.iter().any(|f| f.key == key_text) {
                 return self.refuse(mark, format!("duplicate key `{key_text}`"));
             }

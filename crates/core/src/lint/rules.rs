@@ -400,7 +400,7 @@ fn instructions(path: &str, line: usize, text: &str, out: &mut Vec<Finding>) {
 
 /// Rules about the package file: its tags, patterns and fallbacks.
 pub(super) fn package(path: &str, text: &str, out: &mut Vec<Finding>) {
-    let Ok(value) = serde_json::from_str::<serde_json::Value>(text) else {
+    let Ok(value) = crate::json::from_str::<serde_json::Value>(text) else {
         return;
     };
     let line_of = |needle: &str| {

@@ -64,7 +64,7 @@ impl Package {
             return Self::plain(document, files);
         };
         let mut package: Self =
-            serde_json::from_slice(manifest).map_err(|e| super::json_error(&e))?;
+            crate::json::from_slice(manifest).map_err(|e| super::json_error(&e))?;
         files.remove(&package_file()?);
         if package.artifacts.len() > super::MAX_ARTIFACTS {
             return Err(Error::Package("too many artifacts".to_owned()));
@@ -274,7 +274,7 @@ fn put(files: &mut BTreeMap<RelPath, Bytes>, path: RelPath, bytes: Bytes) -> Res
 
 /// Whether a `skill.json` is ours: any tool may keep a file of that name in a skill.
 fn is_manifest(bytes: &[u8]) -> bool {
-    serde_json::from_slice::<serde_json::Value>(bytes).is_ok_and(|value| {
+    crate::json::from_slice::<serde_json::Value>(bytes).is_ok_and(|value| {
         value
             .get("artifacts")
             .is_some_and(serde_json::Value::is_array)

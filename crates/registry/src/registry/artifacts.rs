@@ -45,7 +45,7 @@ impl Registry {
         }
         let path: RelPath = PACKAGE_FILE.parse()?;
         let bytes = self.file(entry, &path)?;
-        let package: Package = serde_json::from_slice(&bytes).map_err(|error| {
+        let package: Package = repertoire_core::json::from_slice(&bytes).map_err(|error| {
             let reason = format!("{}/{PACKAGE_FILE}: {error}", entry.id);
             repertoire_core::Error::Package(reason)
         })?;

@@ -72,7 +72,7 @@ impl Store {
             rows.map(|row| {
                 let (revision, files) = row?;
                 Ok(Revision {
-                    files: serde_json::from_str(&files).map_err(|_| Error::Corrupt {
+                    files: repertoire_core::json::from_str(&files).map_err(|_| Error::Corrupt {
                         path: self.path.clone(),
                         reason: format!("unreadable history of {id}"),
                     })?,

@@ -167,7 +167,7 @@ fn artifact(row: &Row<'_>) -> rusqlite::Result<Artifact> {
         file: None,
         model_variant: row.get(5)?,
         metadata: metadata
-            .map(|text| serde_json::from_str(&text))
+            .map(|text| repertoire_core::json::from_str(&text))
             .transpose()
             .map_err(|error| wrong(6, error.to_string()))?,
         state_blob: row.get(7)?,
@@ -250,7 +250,7 @@ impl SkillRepository for Store {
                     description,
                     version,
                     tags: tags
-                        .and_then(|tags| serde_json::from_str(&tags).ok())
+                        .and_then(|tags| repertoire_core::json::from_str(&tags).ok())
                         .unwrap_or_default(),
                     source,
                 })

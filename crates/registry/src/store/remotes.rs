@@ -86,7 +86,7 @@ impl Store {
                 let target: String = row.get(1)?;
                 Ok((
                     row.get(0)?,
-                    serde_json::from_str(&target).unwrap_or(Value::Null),
+                    repertoire_core::json::from_str(&target).unwrap_or(Value::Null),
                 ))
             })?;
             Ok(rows.collect::<rusqlite::Result<_>>()?)
@@ -100,7 +100,8 @@ impl Store {
                 "SELECT label, target, added_at, listed_at, listing FROM remotes ORDER BY label",
             )?;
             let rows = statement.query_map([], |row| {
-                let parse = |text: String| serde_json::from_str(&text).unwrap_or(Value::Null);
+                let parse =
+                    |text: String| repertoire_core::json::from_str(&text).unwrap_or(Value::Null);
                 Ok(StoredRemote {
                     label: row.get(0)?,
                     target: parse(row.get(1)?),

@@ -151,12 +151,12 @@ impl Store {
             path: self.path.clone(),
             reason: format!("unreadable metadata: {error}"),
         };
-        let mut head: Head = serde_json::from_str(head).map_err(corrupt)?;
+        let mut head: Head = repertoire_core::json::from_str(head).map_err(corrupt)?;
         if let Some(front) = &head.frontmatter {
             // It is served as it stands, and a store may be a stranger's: only what reads as one
             // JSON object is, and only as we would have written it.
             let read: serde_json::Map<String, serde_json::Value> =
-                serde_json::from_str(front).map_err(corrupt)?;
+                repertoire_core::json::from_str(front).map_err(corrupt)?;
             head.frontmatter = Some(serde_json::Value::Object(read).to_string().into());
         }
         Ok(head)

@@ -89,7 +89,7 @@ fn trace(row: &Row<'_>) -> rusqlite::Result<Trace> {
         assertions_run: row.get::<_, Option<i64>>(15)?.unwrap_or(0),
         assertions_passed: row.get::<_, Option<i64>>(16)?.unwrap_or(0),
         details: details
-            .and_then(|text| serde_json::from_str(&text).ok())
+            .and_then(|text| repertoire_core::json::from_str(&text).ok())
             .unwrap_or_default(),
     })
 }

@@ -266,7 +266,7 @@ async fn answer(response: Response, id: u64, limit: usize, until: Instant) -> Re
 
 /// Whether this is the answer with this id; an error without any is taken as meant for us.
 fn is_ours(bytes: &[u8], id: u64) -> bool {
-    let Ok(envelope) = serde_json::from_slice::<Envelope<'_>>(bytes) else {
+    let Ok(envelope) = repertoire_core::json::from_slice::<Envelope<'_>>(bytes) else {
         return false;
     };
     let answer = envelope.result.is_some() || envelope.error.is_some();

@@ -216,7 +216,9 @@ fn read_entry(raw: &str) -> std::result::Result<Listed, Refused> {
         struct Named {
             uri: Option<String>,
         }
-        let named = serde_json::from_str::<Named>(raw).ok().and_then(|n| n.uri);
+        let named = repertoire_core::json::from_str::<Named>(raw)
+            .ok()
+            .and_then(|n| n.uri);
         Refused {
             uri: crate::error::shorten(&named.unwrap_or_default()),
             code: "invalid_entry",
@@ -226,7 +228,7 @@ fn read_entry(raw: &str) -> std::result::Result<Listed, Refused> {
     if raw.len() > MAX_ENTRY {
         return Err(refuse(format!("its entry has more than {MAX_ENTRY} bytes")));
     }
-    serde_json::from_str(raw).map_err(|error| refuse(error.to_string()))
+    repertoire_core::json::from_str(raw).map_err(|error| refuse(error.to_string()))
 }
 
 #[derive(Deserialize)]
@@ -305,7 +307,7 @@ impl Message {
     /// The result, or the error it is.
     fn result<'a, T: Deserialize<'a>>(&'a self, method: &str) -> Result<T> {
         let wrong = |error: serde_json::Error| Failure::Unusable(format!("{method}: {error}"));
-        let envelope: Envelope<'_> = serde_json::from_slice(&self.0).map_err(wrong)?;
+        let envelope: Envelope<'_> = repertoire_core::json::from_slice(&self.0).map_err(wrong)?;
         if let Some(error) = envelope.error {
             #[derive(Default, Deserialize)]
             struct Wire<'a> {
@@ -314,7 +316,7 @@ impl Message {
                 #[serde(borrow, default)]
                 message: Cow<'a, str>,
             }
-            let error: Wire<'_> = serde_json::from_str(error.get()).unwrap_or_default();
+            let error: Wire<'_> = repertoire_core::json::from_str(error.get()).unwrap_or_default();
             return Err(Failure::Answer {
                 code: error.code,
                 message: crate::error::shorten(&error.message),
@@ -323,7 +325,7 @@ impl Message {
         let result = envelope
             .result
             .ok_or_else(|| Failure::Unusable("answered with neither result nor error".into()))?;
-        serde_json::from_str(result.get()).map_err(wrong)
+        repertoire_core::json::from_str(result.get()).map_err(wrong)
     }
 }
 

@@ -167,7 +167,7 @@ impl Process {
                 if !read_line(&mut reader, &mut line, &limit).await {
                     break;
                 }
-                let Ok(envelope) = serde_json::from_slice::<Envelope<'_>>(&line) else {
+                let Ok(envelope) = repertoire_core::json::from_slice::<Envelope<'_>>(&line) else {
                     continue;
                 };
                 if let Some(method) = &envelope.method {

@@ -320,12 +320,14 @@ fn look(bytes: &[u8]) -> Result<Option<Message<'_>>, Refused> {
         Some(b'{') => {}
         Some(_) | None => return Err(refuse(-32700, "not a JSON object")),
     }
-    match serde_json::from_slice::<Message<'_>>(bytes) {
+    match repertoire_core::json::from_slice::<Message<'_>>(bytes) {
         Ok(message) => Ok(Some(message)),
-        Err(error) if error.is_data() => match serde_json::from_slice::<IgnoredAny>(bytes) {
-            Ok(_) => Ok(None),
-            Err(error) => Err(refuse(-32700, &format!("not JSON: {error}"))),
-        },
+        Err(error) if error.is_data() => {
+            match repertoire_core::json::from_slice::<IgnoredAny>(bytes) {
+                Ok(_) => Ok(None),
+                Err(error) => Err(refuse(-32700, &format!("not JSON: {error}"))),
+            }
+        }
         Err(error) => Err(refuse(-32700, &format!("not JSON: {error}"))),
     }
 }

@@ -62,7 +62,7 @@ pub trait Bus: Send + Sync + std::fmt::Debug {
         deadline: Duration,
     ) -> BoxFuture<'a, Result<(), CallError>> {
         Box::pin(async move {
-            let value: Value = serde_json::from_str(&row.value)
+            let value: Value = repertoire_core::json::from_str(&row.value)
                 .map_err(|error| CallError::new("internal", format!("not JSON: {error}")))?;
             let payload = json!({"scope": scope, "key": key, "value": value});
             self.call("state::set", payload, deadline).await?;

@@ -69,7 +69,7 @@ impl Client {
             .map_err(|error| match error {
                 tokio_tungstenite::tungstenite::Error::Http(response) => {
                     let body = response.body().as_deref().unwrap_or_default();
-                    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+                    let body: Value = repertoire_core::json::from_slice(body).unwrap_or_default();
                     let message = body["error"]["message"].as_str().unwrap_or_default();
                     Error::Transport(format!("{url}: {}: {message}", response.status()))
                 }
@@ -161,7 +161,7 @@ fn take(waiting: &Waiting, text: &str) {
     if let Some(tell) = waiting.remove(id) {
         let _ = tell.send(match frame.error {
             None => Ok(frame.result.map_or("null", |raw| raw.get()).to_owned()),
-            Some(error) => Err(serde_json::from_str(error.get())
+            Some(error) => Err(repertoire_core::json::from_str(error.get())
                 .unwrap_or_else(|_| CallError::new("invocation_failed", error.get()))),
         });
     }

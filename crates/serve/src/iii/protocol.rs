@@ -70,7 +70,7 @@ impl<'a> Frame<'a> {
 
     /// Reads a message that was asked for, however deep.
     pub(crate) fn read(text: &'a str) -> Result<Self, String> {
-        serde_json::from_str(text).map_err(|error| format!("not a message: {error}"))
+        repertoire_core::json::from_str(text).map_err(|error| format!("not a message: {error}"))
     }
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn kind_of(text: &str) -> Option<String> {
         #[serde(rename = "type")]
         kind: String,
     }
-    serde_json::from_str::<Kind>(text)
+    repertoire_core::json::from_str::<Kind>(text)
         .ok()
         .map(|kind| kind.kind)
 }
@@ -254,7 +254,7 @@ pub(crate) fn with_caller(data: Option<&str>, caller: &str) -> Option<String> {
     };
     // An escaped letter could hide the key.
     if inside.contains(KEY) || inside.contains("\\u") {
-        let mut object: BTreeMap<String, &RawValue> = serde_json::from_str(text).ok()?;
+        let mut object: BTreeMap<String, &RawValue> = repertoire_core::json::from_str(text).ok()?;
         object.remove(KEY);
         let mut out = format!("{{\"{KEY}\":\"{caller}\"");
         for (key, value) in object {
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn callers_are_named_by_the_hub_alone() {
         let named = |text: &str| -> Value {
-            serde_json::from_str(&with_caller(Some(text), "w").unwrap()).unwrap()
+            repertoire_core::json::from_str(&with_caller(Some(text), "w").unwrap()).unwrap()
         };
         assert_eq!(named("{}"), json!({"_caller_worker_id": "w"}));
         assert_eq!(named("{ }"), json!({"_caller_worker_id": "w"}));

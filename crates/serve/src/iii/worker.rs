@@ -377,7 +377,7 @@ impl Worker {
         let listed = self
             .bus
             .call("engine::functions::list", json!({}), deadline);
-        let listed: Value = serde_json::from_str(&listed.await?).unwrap_or_default();
+        let listed: Value = repertoire_core::json::from_str(&listed.await?).unwrap_or_default();
         let none = Vec::new();
         let rows = listed["functions"].as_array().unwrap_or(&none);
         if !self.options.tools.is_empty() {
@@ -395,7 +395,10 @@ impl Worker {
         let types = self
             .bus
             .call("engine::trigger-types::list", json!({}), deadline);
-        let types: Option<Value> = types.await.ok().and_then(|t| serde_json::from_str(&t).ok());
+        let types: Option<Value> = types
+            .await
+            .ok()
+            .and_then(|t| repertoire_core::json::from_str(&t).ok());
         let types = types
             .as_ref()
             .and_then(|types| types["trigger_types"].as_array());
@@ -524,7 +527,8 @@ impl Worker {
         }
         self.feeder.settled().await;
         let answer = self.functions.call(id, payload).await?;
-        serde_json::from_str(&answer).map_err(|error| CallError::new("internal", error.to_string()))
+        repertoire_core::json::from_str(&answer)
+            .map_err(|error| CallError::new("internal", error.to_string()))
     }
 
     /// Asks the bus to tell of changes of the state.

@@ -37,7 +37,7 @@ pub(super) fn document(entry: &Entry) -> Resource {
         .head
         .frontmatter
         .as_deref()
-        .and_then(|text| serde_json::from_str(text).ok())
+        .and_then(|text| repertoire_core::json::from_str(text).ok())
         .unwrap_or_default();
     let name = front.remove("name");
     let name = name.as_ref().and_then(Value::as_str);

@@ -25,7 +25,7 @@ pub(super) fn push(out: &mut String, entry: &Entry) {
 fn value(entry: &Entry) -> Value {
     let mut text = String::new();
     push(&mut text, entry);
-    serde_json::from_str(&text).unwrap_or_default()
+    repertoire_core::json::from_str(&text).unwrap_or_default()
 }
 
 /// The bytes an entry takes in a listing, about.

@@ -143,7 +143,7 @@ async fn call_function(
             return CallToolResult::error(vec![ContentBlock::text(message)]);
         }
     };
-    let value: Value = serde_json::from_str(&text).unwrap_or_default();
+    let value: Value = repertoire_core::json::from_str(&text).unwrap_or_default();
     let promised = function.response.as_ref().and_then(Value::as_object);
     if promised.is_some_and(is_object) && !value.is_object() {
         let message = format!("{id} did not answer with the object it declares");

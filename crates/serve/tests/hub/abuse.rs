@@ -47,6 +47,13 @@ async fn frames_that_are_none_are_closed_with_a_reason() {
             "`id` is empty",
         ),
         (Message::text(deep), 1007, "nested deeper than 128"),
+        (
+            Message::text(
+                "{\"type\":\"ping\",\"data\":{\"\\u0024serde_json::private::RawValue\":\"[]\"}}",
+            ),
+            1007,
+            "reserved",
+        ),
         (Message::binary(vec![0xff, 0xfe]), 1007, "UTF-8"),
         (Message::text("x".repeat(64 * 1024 + 1)), 1009, "65536"),
     ] {

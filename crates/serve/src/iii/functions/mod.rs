@@ -267,7 +267,7 @@ impl Functions {
         let payload = serde_json::json!({"scope": scope, "key": key});
         let deadline = self.options.deadline;
         let old = self.bus.call("state::delete", payload, deadline).await?;
-        Ok(match serde_json::from_str::<Value>(&old) {
+        Ok(match repertoire_core::json::from_str::<Value>(&old) {
             // Some engines wrap the value that was there.
             Ok(Value::Object(wrapped))
                 if wrapped.len() == 1 && wrapped.contains_key("old_value") =>

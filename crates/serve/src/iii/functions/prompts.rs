@@ -127,7 +127,7 @@ pub(crate) enum Said {
 
 /// Brings what a function gave into one of the forms a prompt can have.
 pub(crate) fn normalise(function_id: &str, answer: &str) -> Result<Said, CallError> {
-    match serde_json::from_str(answer) {
+    match repertoire_core::json::from_str(answer) {
         Ok(Value::String(text)) => return Ok(Said::Text(text)),
         Ok(Value::Object(mut object)) => {
             if let Some(Value::Array(messages)) = object.get_mut("messages") {

@@ -91,7 +91,7 @@ pub(super) fn input<'a, T: Deserialize<'a>>(id: &str, data: &'a str) -> Result<T
         let message = format!("{id}: takes an object");
         return Err(CallError::new("invalid_request", message));
     }
-    serde_json::from_str(data)
+    repertoire_core::json::from_str(data)
         .map_err(|error| CallError::new("invalid_request", format!("{id}: {error}")))
 }
 
@@ -156,7 +156,7 @@ impl Hub {
 
     /// Keeps what a worker says about itself, as far as it is short.
     fn describe(&self, caller: &WorkerId, data: &str) {
-        let Ok(Value::Object(mut about)) = serde_json::from_str(data) else {
+        let Ok(Value::Object(mut about)) = repertoire_core::json::from_str(data) else {
             return;
         };
         about.retain(|key, value| match value {

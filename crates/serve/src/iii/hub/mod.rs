@@ -203,7 +203,7 @@ impl Hub {
             if builtin::is_builtin(&id) {
                 return hub.builtin(&caller, &id, &data).await;
             }
-            let payload = serde_json::from_str(&data)
+            let payload = repertoire_core::json::from_str(&data)
                 .map_err(|error| CallError::new("invalid_request", format!("{id}: {error}")))?;
             match hub.functions.get() {
                 Some(functions) => functions.call(&id, payload).await,
@@ -272,7 +272,7 @@ impl Hub {
             }
             Caller::Local(tell) => {
                 let answer = outcome.map(str::to_owned).map_err(|error| {
-                    serde_json::from_str(error).unwrap_or_else(|_| {
+                    repertoire_core::json::from_str(error).unwrap_or_else(|_| {
                         CallError::new("invocation_failed", "the function failed")
                     })
                 });

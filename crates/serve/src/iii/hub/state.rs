@@ -82,7 +82,7 @@ impl Wanted {
     pub(super) fn of(config: Option<&RawValue>) -> Result<Self, String> {
         let text = config.map_or("{}", RawValue::get);
         let text = if text == "null" { "{}" } else { text };
-        serde_json::from_str(text).map_err(|error| format!("cannot be used: {error}"))
+        repertoire_core::json::from_str(text).map_err(|error| format!("cannot be used: {error}"))
     }
 
     pub(super) fn fits(&self, scope: &str, key: &str) -> bool {
@@ -136,7 +136,7 @@ fn stopped() -> CallError {
 fn apply(old: Option<&str>, ops: Vec<Op>, limit: usize) -> Result<(String, Vec<OpError>), String> {
     let before = match old {
         None => Value::Null,
-        Some(old) => serde_json::from_str(old)
+        Some(old) => repertoire_core::json::from_str(old)
             .map_err(|error| format!("the value that is there cannot be changed: {error}"))?,
     };
     let (new, errors) = ops::apply(before, ops);
@@ -400,7 +400,7 @@ impl Hub {
             (Some(_), Some(_)) => "state:updated",
         };
         let value = |text: Option<&str>| -> Value {
-            text.and_then(|text| serde_json::from_str(text).ok())
+            text.and_then(|text| repertoire_core::json::from_str(text).ok())
                 .unwrap_or_default()
         };
         let event = json!({

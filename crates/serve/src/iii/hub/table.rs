@@ -111,7 +111,7 @@ fn shared(raw: Option<&RawValue>) -> Option<Arc<RawValue>> {
 }
 
 fn value(raw: Option<&RawValue>) -> Option<Value> {
-    raw.and_then(|raw| serde_json::from_str(raw.get()).ok())
+    raw.and_then(|raw| repertoire_core::json::from_str(raw.get()).ok())
 }
 
 impl Table {

@@ -207,7 +207,7 @@ impl Feeder {
             let Ok(value) = bus.call("state::get", payload, self.deadline).await else {
                 return;
             };
-            serde_json::from_str(&value).unwrap_or_default()
+            repertoire_core::json::from_str(&value).unwrap_or_default()
         };
         let value = Some(value).filter(|value| !value.is_null());
         {
@@ -332,9 +332,9 @@ impl Feeder {
                 // An engine knows no pages.
                 Some(b'[') => {
                     let values: Vec<Box<RawValue>> =
-                        serde_json::from_str(&listed).map_err(unreadable)?;
+                        repertoire_core::json::from_str(&listed).map_err(unreadable)?;
                     for value in values {
-                        let named = serde_json::from_str::<Named>(value.get()).ok();
+                        let named = repertoire_core::json::from_str::<Named>(value.get()).ok();
                         if let Some(key) = named.and_then(|named| named.key(feed)) {
                             rows.push((key, value));
                         } else {
@@ -344,7 +344,8 @@ impl Feeder {
                     return Ok(rows);
                 }
                 Some(b'{') => {
-                    let page: Page = serde_json::from_str(&listed).map_err(unreadable)?;
+                    let page: Page =
+                        repertoire_core::json::from_str(&listed).map_err(unreadable)?;
                     rows.extend(page.items.into_iter().map(|item| (item.key, item.value)));
                     cursor = page.next_cursor;
                     if cursor.is_none() {
