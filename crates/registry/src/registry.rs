@@ -295,6 +295,13 @@ impl Registry {
         Ok(&self.attached(scope)?.store)
     }
 
+    /// The stores that are this user's own or trusted, and can be written to: what they hold may be
+    /// acted upon without being asked for.
+    pub fn trusted_stores(&self) -> impl Iterator<Item = &Arc<Store>> {
+        let own = |attached: &&Attached| attached.store.is_own();
+        self.trusted().filter(own).map(|attached| &attached.store)
+    }
+
     fn attached(&self, scope: Scope) -> Result<&Attached> {
         let found = self.stores.iter().find(|attached| attached.scope == scope);
         found.ok_or_else(|| self.no_store(scope))

@@ -74,6 +74,12 @@ fn t17_a_planted_store_and_folder_override_nothing_until_trusted() {
         .add(Scope::Workspace, vec![new("x", "")])
         .unwrap_err();
     assert_eq!(error.code(), "untrusted");
+    // Nor is anything in it acted upon unasked.
+    let acted_upon: Vec<_> = registry
+        .trusted_stores()
+        .map(|store| store.path())
+        .collect();
+    assert_eq!(acted_upon, [home.path().join(trust::STORE)]);
     registry
         .register(&"note".parse().unwrap(), "# Note\n")
         .unwrap();
