@@ -5,6 +5,9 @@ import dspy
 from . import host, templates
 from .wire import Refused
 
+# An answer that cannot be read is a bad one, and no reason to stop.
+_MAX_ERRORS = 1_000_000
+
 
 def _number(metric):
     def judged(example, prediction, trace=None):
@@ -20,7 +23,7 @@ def _bootstrap(metric, settings, lm):
         metric=_number(metric),
         max_bootstrapped_demos=settings.get("demos", 4),
         max_labeled_demos=settings.get("demos", 4),
-        max_errors=settings.get("max_errors", 10),
+        max_errors=_MAX_ERRORS,
     )
 
 
@@ -31,7 +34,7 @@ def _random_search(metric, settings, lm):
         max_labeled_demos=settings.get("demos", 4),
         num_candidate_programs=settings.get("candidates", 4),
         num_threads=settings.get("threads", 2),
-        max_errors=settings.get("max_errors", 10),
+        max_errors=_MAX_ERRORS,
     )
 
 
@@ -45,7 +48,7 @@ def _mipro(metric, settings, lm):
         max_bootstrapped_demos=settings.get("demos", 4),
         max_labeled_demos=settings.get("demos", 4),
         num_threads=settings.get("threads", 2),
-        max_errors=settings.get("max_errors", 10),
+        max_errors=_MAX_ERRORS,
         verbose=False,
     )
 

@@ -10,6 +10,18 @@ _PLAIN = {"str": str, "int": int, "float": float, "bool": bool, "any": Any}
 # How deep types nest, and how many fields a signature has.
 _DEPTH = 4
 _FIELDS = 32
+# What a program takes for something else than a value.
+_RESERVED = {
+    "config",
+    "demos",
+    "fields",
+    "input_fields",
+    "instructions",
+    "lm",
+    "output_fields",
+    "signature",
+    "traces",
+}
 
 
 def type_of(told, depth=0):
@@ -40,6 +52,8 @@ def signature_of(told):
             name = field["name"]
             if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
                 raise Refused("invalid_signature", f"{name!r} is no name of a field")
+            if name in _RESERVED:
+                raise Refused("invalid_signature", f"{name!r} means something else")
             if name in fields:
                 raise Refused("invalid_signature", f"two fields are called {name!r}")
             about = field.get("desc")

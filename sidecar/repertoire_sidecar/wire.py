@@ -69,6 +69,9 @@ class Pipe:
         with self._state:
             if self._closed or request in self._cancelled:
                 raise Refused("cancelled", "nobody waits for this any more")
+            if request in self._refused:
+                # What comes of it would be thrown away, so that it is not paid for.
+                raise self._refused[request]
             self._calls += 1
             call = self._calls
             self._waiting[call] = [answered, None, request]
@@ -82,8 +85,10 @@ class Pipe:
             raise Refused("cancelled", "nobody waits for this any more")
         if answer.get("type") == "refused":
             refused = Refused(str(answer.get("code")), str(answer.get("message")))
-            with self._state:
-                self._refused.setdefault(request, refused)
+            # A program that cannot look at a page can go on without.
+            if kind != "host":
+                with self._state:
+                    self._refused.setdefault(request, refused)
             raise refused
         return answer
 

@@ -239,6 +239,42 @@ class Sidecar(unittest.TestCase):
         )
         self.assertEqual((said["type"], said["code"]), ("error", "budget_exceeded"))
 
+    def learn(self, optimizer, template="predict"):
+        self.host.asked = []
+        said = self.host.ask(
+            type="optimize",
+            template_id=template,
+            signature=SIGNATURE,
+            optimizer=optimizer,
+            training_data=EXAMPLES,
+            settings={"candidates": 2},
+        )
+        return said, [message["type"] for message in self.host.asked]
+
+    def test_nothing_is_paid_for_after_a_refusal(self):
+        def answer(told):
+            raise LookupError("nothing is left")
+
+        self.host.answer = answer
+        said, asked = self.learn("random-search")
+        self.assertEqual(said["code"], "budget_exceeded", said)
+        # Those under way when the first was refused, and no other.
+        self.assertLessEqual(asked.count("complete"), 4)
+
+    def test_answers_that_cannot_be_read_do_not_end_learning(self):
+        self.host.answer = lambda told: "no format at all"
+        said, asked = self.learn("random-search")
+        self.assertEqual(said["type"], "result", said)
+        self.assertGreater(asked.count("complete"), 20)
+
+    def test_values_have_names_of_their_own(self):
+        for name in ["signature", "config", "lm", "demos", "instructions"]:
+            signature = {**SIGNATURE, "inputs": [{"name": name, "type": {"type": "str"}}]}
+            said = self.host.ask(
+                type="execute", template_id="predict", signature=signature, params={name: "q"}
+            )
+            self.assertEqual(said["code"], "invalid_signature", said)
+
     def test_it_ends_with_its_host(self):
         self.assertEqual(self.host.process.poll(), None)
         self.host.process.stdin.close()

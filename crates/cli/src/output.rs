@@ -110,6 +110,16 @@ impl Output {
         let _ = anstream::stderr().lock().write_all(text.as_bytes());
     }
 
+    /// A line that says how far long work is, where a terminal shows it.
+    pub(crate) fn spinner(&self) -> indicatif::ProgressBar {
+        let bar = indicatif::ProgressBar::hidden();
+        if !self.quiet {
+            bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());
+            bar.enable_steady_tick(Duration::from_millis(100));
+        }
+        bar
+    }
+
     /// Runs work; if it takes longer than a second, a terminal shows that it goes on.
     pub(crate) fn working<T>(&self, what: &'static str, work: impl FnOnce() -> T) -> T {
         if self.quiet || !std::io::stderr().is_terminal() {

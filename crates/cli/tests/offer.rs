@@ -268,3 +268,24 @@ fn without_sessions_the_host_comes_back_with_the_answer_of_its_model() {
     let none = call(&mut server, "skill_run", &json!({"skill": "colour-picker"}));
     assert!(none.to_string().contains("no model to ask"), "{none}");
 }
+
+#[cfg(unix)]
+#[test]
+fn a_script_that_asks_nobody_needs_no_model() {
+    let Some(sandbox) = std::env::var_os("REPERTOIRE_TEST_SANDBOX") else {
+        return;
+    };
+    let home = home("");
+    std::os::unix::fs::symlink(sandbox, home.path().join("sandbox")).unwrap();
+    let script = "import repertoire\nrepertoire.submit(40 + more)";
+    let sums = json!({"name": "Sums", "description": "Adds.", "artifacts": [
+        {"kind": "code_template", "name": "Add", "content": script},
+    ]});
+    fs::write(home.path().join("sums.json"), sums.to_string()).unwrap();
+    let imported = repertoire(home.path(), &["import", "sums.json"]);
+    assert!(imported.status.success());
+    let mut server = Piped::start(home.path(), &["--offer", "run"], Era::Modern);
+    let arguments = json!({"skill": "sums", "params": {"more": 2}});
+    let done = call(&mut server, "skill_run", &arguments);
+    assert_eq!(done["structuredContent"]["value"], 42, "{done}");
+}

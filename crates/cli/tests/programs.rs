@@ -321,20 +321,53 @@ fn a_module_learns_from_its_traces_and_the_next_run_uses_it() {
     }
 }
 
-#[test]
-fn what_is_worse_is_not_kept_unless_it_is_forced() {
-    // Good until something was learned, and bad from then on.
+/// A provider that is good until something was learned, and bad from then on.
+fn worsening() -> Fake {
     let good = (0..5).map(|_| answer(COLOUR));
     let bad = (0..400).map(|_| answer("[[ ## reasoning ## ]]\nx\n\n[[ ## colour ## ]]\nmud"));
-    let fake = Fake::start(good.chain(bad).collect());
-    let Some(home) = home(&fake, &["sidecar"]) else {
-        return;
-    };
-    import(home.path(), &colours());
+    Fake::start(good.chain(bad).collect())
+}
+
+fn with_rows(home: &Path) {
+    import(home, &colours());
     let rows: Vec<Value> = (0..8)
         .map(|n| json!({"thing": format!("thing {n}"), "colour": "blue"}))
         .collect();
-    fs::write(home.path().join("rows.json"), json!(rows).to_string()).unwrap();
+    fs::write(home.join("rows.json"), json!(rows).to_string()).unwrap();
+}
+
+#[test]
+fn what_is_worse_is_kept_if_it_is_forced() {
+    let fake = worsening();
+    let Some(home) = home(&fake, &["sidecar"]) else {
+        return;
+    };
+    with_rows(home.path());
+    let args = [
+        "optimize",
+        "colours",
+        "--from",
+        "rows.json",
+        "--force",
+        "--json",
+    ];
+    let forced = run(home.path(), &args);
+    assert!(forced.status.success(), "{}", text(&forced.stderr));
+    let told = json_of(&forced);
+    assert_eq!(told["kept"], true);
+    let score = |key: &str| told["improvement"][key].as_f64().unwrap();
+    assert!(score("after") < score("before"), "{told}");
+    let history = json_of(&run(home.path(), &["history", "colours", "--json"]));
+    assert_eq!(history["revisions"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn what_is_worse_is_not_kept() {
+    let fake = worsening();
+    let Some(home) = home(&fake, &["sidecar"]) else {
+        return;
+    };
+    with_rows(home.path());
     let worse = run(
         home.path(),
         &["optimize", "colours", "--from", "rows.json", "--json"],
@@ -461,4 +494,47 @@ fn a_python_that_is_too_old_is_named_before_anything_is_installed() {
         );
         assert!(!home.path().join(part).exists());
     }
+}
+
+#[test]
+fn a_terminal_shows_what_a_script_gives() {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    use std::io::Read as _;
+
+    let fake = Fake::start(Vec::new());
+    let Some(home) = home(&fake, &["sandbox"]) else {
+        return;
+    };
+    import(
+        home.path(),
+        &json!({"name": "Sums", "description": "Adds.", "artifacts": [
+            {"kind": "code_template", "name": "Add",
+             "content": "import repertoire\nrepertoire.submit({'sum': 40 + 2})"},
+        ]}),
+    );
+    let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&screen).unwrap();
+    unlockpt(&screen).unwrap();
+    let name = ptsname(&screen, Vec::new()).unwrap();
+    let terminal = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(name.to_str().unwrap())
+        .unwrap();
+    let done = Command::new(env!("CARGO_BIN_EXE_repertoire"))
+        .args(["run", "sums"])
+        .env("REPERTOIRE_HOME", home.path())
+        .env("PLANTED_API_KEY", at_home::KEY)
+        .current_dir(home.path())
+        .stdout(terminal)
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    // The other end is closed by now: what there is, is read until that is noticed.
+    let (mut shown, mut chunk) = (Vec::new(), [0; 1024]);
+    let mut screen = fs::File::from(screen);
+    while let Ok(read @ 1..) = screen.read(&mut chunk) {
+        shown.extend_from_slice(&chunk[..read]);
+    }
+    assert_eq!(text(&shown).trim(), "{\"sum\":42}");
 }

@@ -246,8 +246,20 @@ impl Assertion {
         }
     }
 
-    /// Checks an output. What a judge costs is given too.
+    /// Checks an output. What a judge costs is given too; one who cannot be asked is no pass.
     pub async fn evaluate(&self, output: &str, model: Option<&Arc<dyn Model>>) -> (Verdict, Usage) {
+        self.check(output, model).await.unwrap_or_else(|error| {
+            let why = format!("the judge cannot be asked: {error}");
+            (self.verdict(Err(why)), Usage::default())
+        })
+    }
+
+    /// Checks an output; fails if there is a judge who cannot be asked.
+    pub(crate) async fn check(
+        &self,
+        output: &str,
+        model: Option<&Arc<dyn Model>>,
+    ) -> Result<(Verdict, Usage)> {
         let mut usage = Usage::default();
         let found = match &self.check {
             Check::Schema { validator, .. } => schema::check(validator, output),
@@ -261,26 +273,27 @@ impl Assertion {
             },
             Check::Judge { question, expected } => match model {
                 None => Err("there is no model to judge it".to_owned()),
-                Some(model) => match judge(&**model, question, output).await {
-                    Ok((answer, cost)) => {
-                        usage = cost;
-                        match answer {
-                            Some(answer) if answer == *expected => Ok(()),
-                            Some(answer) => Err(format!("the judge says {answer}")),
-                            None => Err("the judge says neither yes nor no".to_owned()),
-                        }
+                Some(model) => {
+                    let (answer, cost) = judge(&**model, question, output).await?;
+                    usage = cost;
+                    match answer {
+                        Some(answer) if answer == *expected => Ok(()),
+                        Some(answer) => Err(format!("the judge says {answer}")),
+                        None => Err("the judge says neither yes nor no".to_owned()),
                     }
-                    Err(error) => Err(format!("the judge cannot be asked: {error}")),
-                },
+                }
             },
         };
-        let verdict = Verdict {
+        Ok((self.verdict(found), usage))
+    }
+
+    fn verdict(&self, found: Result<(), String>) -> Verdict {
+        Verdict {
             description: self.description.clone(),
             severity: self.severity,
             passed: found.is_ok(),
             explanation: found.err(),
-        };
-        (verdict, usage)
+        }
     }
 }
 

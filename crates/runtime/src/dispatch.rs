@@ -416,6 +416,7 @@ fn finish(
     record.rendered_input = noted.input;
     record.charge(noted.usage);
     record.details.used = noted.used;
+    record.details.others = noted.others;
     record.details.printed = noted.printed;
     if record.model_id.is_none() {
         record.model_id = noted.model_id;

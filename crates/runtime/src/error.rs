@@ -113,6 +113,8 @@ pub enum Error {
         provider: String,
         /// The status of its answer, where there was one.
         status: Option<u16>,
+        /// Whether it may have answered all the same, and charge for it.
+        charged: bool,
         /// What it said, shortened and redacted.
         reason: String,
     },
@@ -196,7 +198,10 @@ impl Error {
     /// Whether a model that failed with this has charged for nothing: one that was given up may
     /// have answered all the same.
     pub(crate) fn is_free(&self) -> bool {
-        !matches!(self, Self::Timeout { .. } | Self::Interrupted)
+        !matches!(
+            self,
+            Self::Timeout { .. } | Self::Interrupted | Self::Provider { charged: true, .. }
+        )
     }
 
     /// A way out, where there is one.
@@ -225,6 +230,7 @@ impl Error {
             Self::Provider { status: None, .. } => {
                 Some("is its server running, and is base_url in config.toml right?")
             }
+            Self::Sandbox(_) => Some("`repertoire setup sandbox --again` builds it anew"),
             Self::Decision(_) => Some(
                 "a larger model decides better; `repertoire search` and `repertoire run SKILL` \
                  need no decision",

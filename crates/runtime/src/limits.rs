@@ -1,17 +1,21 @@
 //! What a script may use, and what it has used.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
+    collections::BTreeMap,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use repertoire_core::Artifact;
 use serde::Deserialize;
 
 use crate::{
-    dispatch::Notes,
     error::{Error, Result},
     model::Budget,
+    record::Used,
 };
 
 /// What one run of a script may use.
@@ -78,15 +82,37 @@ impl Limits {
             output: lower(self.output, own.output),
             host_calls: lower(self.host_calls, own.host_calls),
             tokens: lower(self.tokens, own.tokens),
-            cost: match (self.cost, own.cost) {
-                (Some(most), Some(own)) => Some(own.min(most)),
-                (most, own) => most.or(own),
-            },
+            cost: self::lower(self.cost, own.cost),
         })
     }
 
+    /// These, and no more than others.
+    pub(crate) fn within(self, others: Option<Self>) -> Self {
+        let Some(others) = others else { return self };
+        Self {
+            fuel: self.fuel.min(others.fuel),
+            seconds: self.seconds.min(others.seconds),
+            memory: self.memory.min(others.memory),
+            output: self.output.min(others.output),
+            host_calls: self.host_calls.min(others.host_calls),
+            tokens: self.tokens.min(others.tokens),
+            cost: lower(self.cost, others.cost),
+        }
+    }
+
     pub(crate) fn time(&self) -> Duration {
-        Duration::from_secs(self.seconds)
+        // Whoever says more means for ever, and a clock has an end.
+        Duration::from_secs(self.seconds.min(LONGEST))
+    }
+}
+
+/// The most seconds: a year.
+const LONGEST: u64 = 365 * 24 * 60 * 60;
+
+fn lower(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
     }
 }
 
@@ -97,6 +123,8 @@ pub(crate) struct Meter {
     pub(crate) memory: AtomicU64,
     pub(crate) output: AtomicU64,
     pub(crate) host_calls: AtomicU64,
+    /// How long it took, once it is over.
+    pub(crate) time: OnceLock<Duration>,
 }
 
 impl Meter {
@@ -112,27 +140,45 @@ impl Meter {
         Ok(())
     }
 
-    /// Leaves behind what was used.
-    pub(crate) fn note(&self, notes: &Notes, limits: &Limits, time: Duration, budget: &Budget) {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        notes.used("fuel", read(&self.fuel), Some(limits.fuel));
-        notes.used("memory_bytes", read(&self.memory), Some(limits.memory));
-        notes.used("output_bytes", read(&self.output), Some(limits.output));
-        let calls = read(&self.host_calls);
-        notes.used("host_calls", calls, Some(limits.host_calls));
-        note_common(notes, limits, time, budget);
+    /// Tells what was used so far.
+    pub(crate) fn tell(
+        &self,
+        used: &mut BTreeMap<String, Used>,
+        limits: &Limits,
+        begun: Instant,
+        budget: &Budget,
+    ) {
+        let mut put = |what: &str, counter: &AtomicU64, limit: u64| {
+            tell(used, what, counter.load(Ordering::Relaxed), Some(limit));
+        };
+        put("fuel", &self.fuel, limits.fuel);
+        put("memory_bytes", &self.memory, limits.memory);
+        put("output_bytes", &self.output, limits.output);
+        put("host_calls", &self.host_calls, limits.host_calls);
+        let time = self.time.get().copied().unwrap_or_else(|| begun.elapsed());
+        tell_common(used, limits, time, budget);
     }
 }
 
-/// Leaves behind what scripts and programs use alike.
-pub(crate) fn note_common(notes: &Notes, limits: &Limits, time: Duration, budget: &Budget) {
+/// Tells how much of something was used.
+pub(crate) fn tell(used: &mut BTreeMap<String, Used>, what: &str, many: u64, limit: Option<u64>) {
+    used.insert(what.to_owned(), Used { used: many, limit });
+}
+
+/// Tells what scripts and programs use alike.
+pub(crate) fn tell_common(
+    used: &mut BTreeMap<String, Used>,
+    limits: &Limits,
+    time: Duration,
+    budget: &Budget,
+) {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    notes.used("time_ms", millis(time), Some(millis(limits.time())));
-    let used = budget.used();
-    notes.used("model_tokens", used.tokens(), Some(limits.tokens));
-    if limits.cost.is_some() || used.cost.is_some() {
-        let spent = used.cost.map_or(0, micros);
-        notes.used("cost_micro_usd", spent, limits.cost.map(micros));
+    tell(used, "time_ms", millis(time), Some(millis(limits.time())));
+    let spent = budget.used();
+    tell(used, "model_tokens", spent.tokens(), Some(limits.tokens));
+    if limits.cost.is_some() || spent.cost.is_some() {
+        let cost = spent.cost.map_or(0, micros);
+        tell(used, "cost_micro_usd", cost, limits.cost.map(micros));
     }
 }
 

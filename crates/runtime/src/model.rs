@@ -405,6 +405,7 @@ mod tests {
                 Self::Refuses => Err(Error::Provider {
                     provider: "test".to_owned(),
                     status: Some(400),
+                    charged: false,
                     reason: "no".to_owned(),
                 }),
                 Self::Uncounted => Ok(Reply {

@@ -3,10 +3,7 @@
 //! What is learned is a state, and it counts only if it does at least as well on examples it never
 //! saw. How good an answer is says the artifact: its assertions, and what the example expects.
 
-use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
+use std::{sync::atomic::Ordering, time::Duration};
 
 use async_trait::async_trait;
 use futures::StreamExt;
@@ -108,8 +105,8 @@ pub struct Split {
 }
 
 impl Split {
-    /// Holds a quarter back, by what the examples are and not by their order; the same examples
-    /// are split in the same way again. Copies count once.
+    /// Holds about a quarter back, each by what it is and not by what others there are, so that one
+    /// that was learned on is not measured on another time. Copies count once.
     pub fn of(examples: Vec<Example>) -> Result<Self> {
         let mut known: Vec<(Digest, Example)> = Vec::new();
         for example in examples.into_iter().take(MOST) {
@@ -128,13 +125,21 @@ impl Split {
             });
         }
         known.sort_by_key(|(digest, _)| digest.hex());
+        let many = known.iter().filter(|(digest, _)| is_low(digest)).count();
+        // Of few, chance may leave none on one side.
+        let many = many.clamp(1, known.len() / 2);
         let mut all: Vec<Example> = known.into_iter().map(|(_, example)| example).collect();
-        let held_back = all.split_off(all.len() - (all.len() / 4).max(1));
+        let training = all.split_off(many);
         Ok(Self {
-            training: all,
-            held_back,
+            training,
+            held_back: all,
         })
     }
+}
+
+/// Whether a digest is among the lowest quarter.
+fn is_low(digest: &Digest) -> bool {
+    digest.as_bytes().first().is_some_and(|first| *first < 64)
 }
 
 /// How hard it is tried.
@@ -200,11 +205,12 @@ impl Judge {
         &self,
         expected: &Map<String, Value>,
         given: &Map<String, Value>,
-    ) -> (f64, String) {
+    ) -> Result<(f64, String)> {
         let (mut scores, mut wrong) = (Vec::new(), Vec::new());
         let text = Value::Object(given.clone()).to_string();
         for assertion in &self.assertions {
-            let (verdict, usage) = assertion.evaluate(&text, self.desk.model.as_ref()).await;
+            // A judge who cannot be asked says nothing about the answer.
+            let (verdict, usage) = assertion.check(&text, self.desk.model.as_ref()).await?;
             self.desk.notes.usage(usage);
             scores.push(if verdict.passed { 1.0 } else { 0.0 });
             wrong.extend(verdict.explanation);
@@ -224,11 +230,11 @@ impl Judge {
             }
         }
         if scores.is_empty() {
-            return (0.0, "nothing says what a good answer is".to_owned());
+            return Ok((0.0, "nothing says what a good answer is".to_owned()));
         }
         #[allow(clippy::cast_precision_loss, reason = "there are few")]
         let mean = scores.iter().sum::<f64>() / scores.len() as f64;
-        (mean, wrong.join("; "))
+        Ok((mean, wrong.join("; ")))
     }
 }
 
@@ -283,7 +289,7 @@ impl Answers for Judge {
             .into_iter()
             .filter(|(name, _)| self.outputs.contains(name))
             .collect();
-        let (score, feedback) = self.score(&expected, &given).await;
+        let (score, feedback) = self.score(&expected, &given).await?;
         Ok(json!({"score": score, "feedback": feedback}))
     }
 }
@@ -302,7 +308,9 @@ pub async fn optimise(
     progress: Progress<'_>,
 ) -> Result<Improvement> {
     let module = Module::read(artifact)?;
+    let held_back: Vec<_> = split.held_back.iter().map(|held| &held.inputs).collect();
     let old = module.state(artifact)?;
+    let old = old.map(|state| state.without(&held_back));
     let assertions = assertion::of(artifact)?;
     context.needs_model()?;
     let by_example = by_example || assertions.is_empty();
@@ -321,7 +329,6 @@ pub async fn optimise(
     }
     let mut desk = Desk::of(context);
     desk.most = Some(MAX_QUESTIONS);
-    desk.questions = AtomicU64::new(0);
     let outputs = module.signature.outputs.iter();
     let judge = Judge {
         desk,
@@ -342,7 +349,11 @@ pub async fn optimise(
     let (optimizer, effort) = how;
     let rows = |examples: &[Example]| examples.iter().map(Example::row).collect::<Vec<_>>();
     // Nothing of what is held back is seen; what is chosen by, is taken from what is learned on.
-    let (learn, choose) = split.training.split_at(many - (many / 4).max(1));
+    let choosing = match optimizer {
+        Optimizer::Bootstrap => 0,
+        Optimizer::RandomSearch | Optimizer::Mipro | Optimizer::Gepa => (many / 4).max(1),
+    };
+    let (learn, choose) = split.training.split_at(many - choosing);
     let mut request = module.request("optimize", old.as_ref());
     request["optimizer"] = json!(optimizer);
     request["settings"] = json!(effort);
@@ -414,9 +425,9 @@ async fn measure_one(
 ) -> Result<f64> {
     let given = sidecar.execute(module, state, &example.inputs, &judge.desk, ONE);
     match given.await {
-        Ok(given) => Ok(judge.score(&example.outputs, &given).await.0),
+        Ok(given) => Ok(judge.score(&example.outputs, &given).await?.0),
         // An answer that cannot be read is a bad answer.
-        Err(Error::Program { .. }) => Ok(0.0),
+        Err(Error::Program { code, .. }) if code == "program_error" => Ok(0.0),
         Err(error) => Err(error),
     }
 }
@@ -448,10 +459,24 @@ mod tests {
             inputs: [("q".to_owned(), json!(n))].into_iter().collect(),
             outputs: Map::new(),
         };
-        let split = Split::of((0..10).chain(0..10).map(example).collect()).unwrap();
-        assert_eq!((split.training.len(), split.held_back.len()), (8, 2));
-        let again = Split::of((0..10).rev().map(example).collect()).unwrap();
+        let split = Split::of((0..40).chain(0..40).map(example).collect()).unwrap();
+        assert_eq!(split.training.len() + split.held_back.len(), 40);
+        assert!((4..=16).contains(&split.held_back.len()));
+        let again = Split::of((0..40).rev().map(example).collect()).unwrap();
         assert_eq!(split, again);
+        // What was learned on before is not measured on when there are more.
+        let more = Split::of((0..200).map(example).collect()).unwrap();
+        assert!(split.training.iter().all(|one| more.training.contains(one)));
+        assert!(
+            split
+                .held_back
+                .iter()
+                .all(|one| more.held_back.contains(one))
+        );
+        for few in 4..10 {
+            let split = Split::of((0..few).map(example).collect()).unwrap();
+            assert!(!split.held_back.is_empty() && split.training.len() >= 2);
+        }
         let few = Split::of((0..3).map(example).collect()).unwrap_err();
         assert!(few.to_string().contains("3 different examples"), "{few}");
     }

@@ -343,6 +343,8 @@ impl Remote {
             })
             .map(Duration::from_secs);
         let timed_out = matches!(error, ProviderError::Http(inner) if http::is_timeout(inner));
+        let unreachable =
+            matches!(error, ProviderError::Http(inner) if http::is_unreachable(inner));
         let said = match (error, status) {
             (_, Some(status)) => {
                 let body = error.provider_response_body().unwrap_or_default();
@@ -365,6 +367,7 @@ impl Remote {
             Error::Provider {
                 provider: self.provider.clone(),
                 status,
+                charged: status.is_none() && !unreachable,
                 reason: self.redactor.redact(&said),
             }
         };
@@ -431,6 +434,7 @@ impl Remote {
                 error: Error::Provider {
                     provider: self.provider.clone(),
                     status: None,
+                    charged: true,
                     reason: self
                         .redactor
                         .redact(&repertoire_core::markdown::cut(&said, SAID)),
@@ -465,7 +469,7 @@ impl Remote {
 
 /// What a provider says in an error, on one line.
 fn said(body: &str) -> String {
-    let json: Option<serde_json::Value> = serde_json::from_str(body).ok();
+    let json: Option<serde_json::Value> = repertoire_core::json::from_str(body).ok();
     let message = json.as_ref().and_then(|json| {
         let places = ["/error/message", "/error", "/message", "/detail"];
         places

@@ -54,7 +54,7 @@ pub struct ExecutionRecord {
 }
 
 /// What has no column of its own.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Details {
     /// The skill's id in the catalogue.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -74,6 +74,9 @@ pub struct Details {
     /// What was used of what there was, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub used: BTreeMap<String, Used>,
+    /// What the skills it ran cost, which have rows of their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub others: Option<Usage>,
     /// What a script printed besides its result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub printed: Option<String>,
@@ -117,12 +120,23 @@ impl ExecutionRecord {
         }
     }
 
-    pub(crate) fn charge(&mut self, usage: Usage) {
-        let mut all = Usage {
+    /// What it cost, with the skills it ran.
+    pub fn usage(&self) -> Usage {
+        let mut all = self.own_usage();
+        all.add(self.details.others.unwrap_or_default());
+        all
+    }
+
+    fn own_usage(&self) -> Usage {
+        Usage {
             input_tokens: self.input_tokens,
             output_tokens: self.output_tokens,
             cost: self.estimated_cost,
-        };
+        }
+    }
+
+    pub(crate) fn charge(&mut self, usage: Usage) {
+        let mut all = self.own_usage();
         all.add(usage);
         self.input_tokens = all.input_tokens;
         self.output_tokens = all.output_tokens;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::{
     dispatch::{ArtifactDispatcher, ArtifactInfo, ArtifactOutput, ExecutionContext, SkillSource},
     error::{Error, Result},
+    model::Usage,
     record::ExecutionRecord,
     variant::choose,
 };
@@ -22,6 +23,18 @@ pub struct Plan {
     pub skipped: Vec<String>,
 }
 
+impl Plan {
+    /// Whether a model is asked for sure; a script may ask one, or not.
+    pub fn asks_a_model(&self) -> bool {
+        self.steps.iter().any(|info| {
+            matches!(
+                info.artifact.kind,
+                ArtifactKind::PromptTemplate | ArtifactKind::DspyModule
+            )
+        })
+    }
+}
+
 /// What came of a run.
 #[derive(Debug)]
 pub struct Report {
@@ -33,6 +46,17 @@ pub struct Report {
     pub outcome: Result<ArtifactOutput>,
     /// What was left out, and what did not hold without ending the run.
     pub warnings: Vec<String>,
+}
+
+impl Report {
+    /// What all of it cost, with the skills that were run on the way.
+    pub fn usage(&self) -> Usage {
+        let mut all = Usage::default();
+        for record in &self.records {
+            all.add(record.usage());
+        }
+        all
+    }
 }
 
 pub(crate) fn is_context(kind: ArtifactKind) -> bool {

@@ -15,15 +15,15 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use async_trait::async_trait;
 use repertoire_core::{Artifact, ArtifactKind};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio_util::task::AbortOnDropHandle;
-use wasmtime::component::InstancePre;
+use wasmtime::component::{Component, InstancePre};
 
 pub use install::{GUEST, compile, is_installed};
 
@@ -66,8 +66,11 @@ impl Drop for Sandbox {
 impl Sandbox {
     /// Loads what was installed in a folder.
     pub fn open(folder: &Path) -> Result<Self> {
-        let component = install::load(folder)?;
-        let guest = guest::bind(&component);
+        Self::of(&install::load(folder)?)
+    }
+
+    fn of(component: &Component) -> Result<Self> {
+        let guest = guest::bind(component);
         let guest = guest.map_err(|error| Error::Sandbox(format!("{error:#}")))?;
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         let threads = tokio::runtime::Builder::new_multi_thread()
@@ -97,7 +100,6 @@ impl Sandbox {
             return Err(Error::Interrupted);
         };
         self.begun.fetch_add(1, Ordering::Relaxed);
-        let begun = Instant::now();
         let this = self.clone();
         let work = threads.spawn(async move {
             // One that another script runs has that one's place.
@@ -112,11 +114,38 @@ impl Sandbox {
                 })?)
             };
             let _ticking = this.ticker.tick();
-            guest::run(&this.guest, code, &values, &host, begun).await
+            guest::run(&this.guest, code, &values, &host).await
         });
         let done = AbortOnDropHandle::new(work).await;
         done.map_err(|error| Error::Sandbox(error.to_string()))?
     }
+}
+
+/// Whether a component is a guest: it runs a script.
+fn try_out(component: &Component) -> Result<()> {
+    let sandbox = Arc::new(Sandbox::of(component)?);
+    let context = ExecutionContext::new();
+    let script = "import repertoire\nrepertoire.submit(6 * 7)";
+    let code =
+        context
+            .engine
+            .render_code(script, &context.template_values(), &serde_json::Map::new())?;
+    let host = Host::new(&context, Limits::default());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::Sandbox(error.to_string()))?;
+    // Whoever asks may be on a thread that must not wait like this.
+    let done = std::thread::scope(|scope| {
+        let work = scope.spawn(|| runtime.block_on(sandbox.run(code, json!({}), host)));
+        work.join()
+    });
+    let value = done.map_err(|_| Error::Interrupted)??.value;
+    if value != Some(json!(42)) {
+        let why = "this is no guest: it does not do what a script says";
+        return Err(Error::Sandbox(why.to_owned()));
+    }
+    Ok(())
 }
 
 type Loaded = Mutex<Option<Arc<Sandbox>>>;
@@ -216,7 +245,7 @@ impl ArtifactHandler for Scripts {
         artifact: &Artifact,
         context: &ExecutionContext,
     ) -> Result<ArtifactOutput> {
-        let limits = self.limits.of(artifact)?;
+        let limits = self.limits.of(artifact)?.within(context.left);
         let constants = constants_of(artifact)?;
         let (engine, values) = (context.engine.clone(), context.template_values());
         let given = serde_json::to_value(&values).unwrap_or_default();

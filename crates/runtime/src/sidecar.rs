@@ -4,14 +4,16 @@
 //! and state are checked here before DSPy sees them. Whatever the program asks a model comes back
 //! over the pipe, so that the process needs no key and reaches nobody.
 
+mod own;
 mod process;
+mod running;
 mod signature;
 mod state;
 mod wire;
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -77,7 +79,7 @@ impl Module {
             artifact: artifact.name.clone(),
             reason,
         };
-        let content: Content = serde_json::from_str(&artifact.content)
+        let content: Content = repertoire_core::json::from_str(&artifact.content)
             .map_err(|error| refuse(format!("a dspy_module is JSON: {error}")))?;
         let mut signature =
             Signature::parse(&content.signature).map_err(|error| refuse(error.to_string()))?;
@@ -87,6 +89,16 @@ impl Module {
             let template = content.template_id;
             return Err(refuse(format!(
                 "there is no template `{template}`: there are {known}"
+            )));
+        }
+        if let Some(field) = signature
+            .fields()
+            .find(|field| state::is_taken(&content.template_id, &field.name))
+        {
+            let (template, name) = (&content.template_id, &field.name);
+            return Err(refuse(format!(
+                "the template `{template}` has a value `{name}` itself: call this one something \
+                 else"
             )));
         }
         let mut options = Map::new();
@@ -179,7 +191,7 @@ pub struct Desk {
     /// Where what is used is noted.
     pub notes: Notes,
     /// How often it was asked.
-    pub questions: AtomicU64,
+    pub questions: Arc<AtomicU64>,
     /// How often it may be.
     pub most: Option<u64>,
     /// The last question that was refused, so that a program that ends with it ends with its reason.
@@ -208,7 +220,7 @@ impl Desk {
             max_tokens: context.max_tokens,
             workspace: context.engine.workspace().cloned(),
             notes: context.notes.clone(),
-            questions: AtomicU64::new(0),
+            questions: Arc::default(),
             most: None,
             refused: Mutex::default(),
         }
@@ -270,26 +282,30 @@ impl Desk {
         }))
     }
 
-    fn page(&self, mut body: Map<String, Value>) -> Result<Value> {
+    /// Looks at pages, elsewhere: it may wait for a disk.
+    async fn page(&self, mut body: Map<String, Value>) -> Result<Value> {
         let none = || Error::Workspace("there is none".to_owned());
-        let workspace = self.workspace.as_ref().ok_or_else(none)?;
-        let word = |key: &str| body["args"][key].as_str().map(str::to_owned);
-        let value = match (
-            body.get("name").and_then(Value::as_str),
-            word("query"),
-            word("name"),
-        ) {
-            (Some("workspace_search"), Some(query), _) => {
-                json!(workspace.search(&query, MAX_RESULTS)?)
-            }
-            (Some("get_page"), _, Some(name)) => json!(workspace.page(&name)?),
-            _ => {
-                let call = body.remove("name").unwrap_or_default().to_string();
-                let reason = "there is no such call".to_owned();
-                return Err(Error::Call { call, reason });
-            }
-        };
-        Ok(json!({"value": value}))
+        let workspace = self.workspace.clone().ok_or_else(none)?;
+        let looked = tokio::task::spawn_blocking(move || {
+            let word = |key: &str| body["args"][key].as_str().map(str::to_owned);
+            let value = match (
+                body.get("name").and_then(Value::as_str),
+                word("query"),
+                word("name"),
+            ) {
+                (Some("workspace_search"), Some(query), _) => {
+                    json!(workspace.search(&query, MAX_RESULTS)?)
+                }
+                (Some("get_page"), _, Some(name)) => json!(workspace.page(&name)?),
+                _ => {
+                    let call = body.remove("name").unwrap_or_default().to_string();
+                    let reason = "there is no such call".to_owned();
+                    return Err(Error::Call { call, reason });
+                }
+            };
+            Ok(json!({"value": value}))
+        });
+        looked.await.map_err(|_| Error::Interrupted)?
     }
 }
 
@@ -320,7 +336,7 @@ impl Desk {
                 if !question.body.get("args").is_some_and(Value::is_object) {
                     question.body.insert("args".to_owned(), json!({}));
                 }
-                self.page(question.body)
+                self.page(question.body).await
             }
             other => Err(Error::Call {
                 call: repertoire_core::markdown::cut(other, 40),
@@ -365,20 +381,24 @@ impl ArtifactHandler for Modules {
         context
             .notes
             .input(&Value::Object(inputs.clone()).to_string());
-        let limits = self.limits.of(artifact)?;
+        let limits = self.limits.of(artifact)?.within(context.left);
         let budget = Arc::new(Budget::new(Some(limits.tokens), limits.cost));
         let model = Metered::new(context.needs_model()?.clone(), budget.clone());
         let mut desk = Desk::of(context);
         desk.model = Some(Arc::new(model));
-        let begun = Instant::now();
+        let (begun, took) = (Instant::now(), Arc::new(OnceLock::new()));
+        let (asked, over) = (desk.questions.clone(), took.clone());
+        context.notes.measure(move |used| {
+            let asked = asked.load(Ordering::Relaxed);
+            limits::tell(used, "model_calls", asked, Some(MAX_QUESTIONS));
+            let time = over.get().copied().unwrap_or_else(|| begun.elapsed());
+            limits::tell_common(used, &limits, time, &budget);
+        });
         let work = self
             .sidecar
             .execute(&module, state.as_ref(), &inputs, &desk, limits.time());
         let output = work.await;
-        let asked = desk.questions.load(Ordering::Relaxed);
-        let notes = &context.notes;
-        notes.used("model_calls", asked, Some(MAX_QUESTIONS));
-        limits::note_common(notes, &limits, begun.elapsed(), &budget);
+        let _ = took.set(begun.elapsed());
         let output = Value::Object(output?);
         Ok(ArtifactOutput {
             text: output.to_string(),

@@ -269,6 +269,117 @@ else:
     assert!(error.to_string().contains("at most 4 deep"), "{error}");
 }
 
+/// A script that others, and itself, can run, with the metadata it has.
+fn shelved(
+    dispatcher: &ArtifactDispatcher,
+    code: &str,
+    metadata: &Value,
+    params: &Value,
+) -> (Arc<Spy>, ExecutionContext) {
+    let skill = Arc::new(script(code, metadata));
+    let mut cx = context(params);
+    cx.others = Some(Arc::new(Others {
+        skills: Arc::new(Shelf(skill.clone())),
+        dispatcher: dispatcher.clone(),
+        keep: Arc::new(|_| {}),
+    }));
+    (skill, cx)
+}
+
+#[tokio::test]
+async fn t31_what_a_script_runs_has_what_the_script_has_left() {
+    let Some(dispatcher) = dispatcher() else {
+        return;
+    };
+    // Each of them makes some calls and steps, which together are more than one may.
+    let code = r#"
+import repertoire
+if not inner:
+    for n in range(20):
+        repertoire.run_skill("s", {"inner": n + 1}, "Script")
+for _ in range(20): repertoire.checkpoint("x")
+for _ in range(200_000): pass
+repertoire.submit(1)
+"#;
+    let limits = json!({"limits": {"host_calls": 200}});
+    let (skill, mut cx) = shelved(&dispatcher, code, &limits, &json!({"inner": 0}));
+    let report = go(&dispatcher, &skill, &mut cx).await;
+    let told = report.outcome.unwrap_err().to_string();
+    assert!(told.contains("called the host more than"), "{told}");
+    let used = &report.records[0].details.used;
+    assert!(used["host_calls"].used >= 180, "{used:?}");
+
+    let one = json!({"limits": {"fuel": 1_000_000_000}});
+    let (skill, mut cx) = shelved(&dispatcher, code, &one, &json!({"inner": 1}));
+    let report = go(&dispatcher, &skill, &mut cx).await;
+    let fuel = report.records[0].details.used["fuel"].used;
+    assert!(report.outcome.is_ok());
+    // Enough for a few, and not for all.
+    let few = json!({"limits": {"fuel": fuel * 5}});
+    let (skill, mut cx) = shelved(&dispatcher, code, &few, &json!({"inner": 0}));
+    let report = go(&dispatcher, &skill, &mut cx).await;
+    let error = report.outcome.unwrap_err();
+    assert!(error.to_string().contains("steps"), "{error}");
+}
+
+#[tokio::test]
+async fn what_a_script_runs_keeps_values_of_its_own() {
+    let Some(dispatcher) = dispatcher() else {
+        return;
+    };
+    let code = r#"
+import repertoire
+if page:
+    repertoire.submit(repertoire.checkpoint("summary", lambda: repertoire.llm_query(page)))
+both = [repertoire.run_skill("s", {"page": page}, "Script") for page in ("one", "two", "one")]
+repertoire.submit(both)
+"#;
+    let (skill, mut cx) = shelved(&dispatcher, code, &json!({}), &json!({"page": ""}));
+    let report = go(&dispatcher, &skill, &mut cx).await;
+    // What they cost is told, although it is on rows of their own.
+    assert_eq!(report.usage().input_tokens, Some(2));
+    assert_eq!(report.records[0].input_tokens, None);
+    let value = report.outcome.unwrap().value.unwrap();
+    assert_eq!(value, json!(["one", "two", "one"]));
+}
+
+#[tokio::test]
+async fn a_limit_of_what_it_runs_is_a_refusal_to_a_script() {
+    let Some(dispatcher) = dispatcher() else {
+        return;
+    };
+    let code = r#"
+import repertoire
+if inner:
+    while True: pass
+try:
+    repertoire.run_skill("s", {"inner": 1}, "Script")
+except repertoire.Error as error:
+    repertoire.submit([error.code, str(error)])
+"#;
+    // The inner one would take the outer one's time, so that it is stopped in time to say so.
+    let limits = json!({"limits": {"fuel": 2_000_000_000}});
+    let (skill, mut cx) = shelved(&dispatcher, code, &limits, &json!({"inner": 0}));
+    let report = go(&dispatcher, &skill, &mut cx).await;
+    let told = report.outcome.unwrap_err().to_string();
+    assert!(told.contains("steps"), "{told}");
+
+    let outer = script(code, &json!({}));
+    let (_, mut cx) = shelved(
+        &dispatcher,
+        code,
+        &json!({"limits": {"seconds": 1}}),
+        &json!({"inner": 0}),
+    );
+    let report = go(&dispatcher, &outer, &mut cx).await;
+    let value = report.outcome.unwrap().value.unwrap();
+    assert_eq!(value[0], "invalid_call");
+    assert!(
+        value[1].as_str().unwrap().contains("more than 1 s"),
+        "{value}"
+    );
+}
+
 #[tokio::test]
 async fn errors_name_the_line_and_refusals_keep_their_reason() {
     let Some(dispatcher) = dispatcher() else {
@@ -311,9 +422,11 @@ async fn errors_name_the_line_and_refusals_keep_their_reason() {
 
 #[tokio::test]
 async fn a_script_that_nobody_waits_for_is_stopped_and_leaves_its_row() {
-    let Some(dispatcher) = dispatcher() else {
-        return;
-    };
+    let Some(folder) = installed() else { return };
+    let scripts = Scripts::new(folder, Limits::default()).idle(Duration::from_millis(20));
+    let scripts = Arc::new(scripts);
+    let mut dispatcher = ArtifactDispatcher::default();
+    dispatcher.add(scripts.clone());
     let skill = script(
         "import repertoire\nrepertoire.llm_query('x')\nwhile True: pass",
         &json!({}),
@@ -330,6 +443,15 @@ async fn a_script_that_nobody_waits_for_is_stopped_and_leaves_its_row() {
     let report = go(&dispatcher, &skill, &mut cx).await;
     assert_eq!(report.outcome.unwrap_err(), Error::Interrupted);
     assert_eq!(report.records[0].input_tokens, Some(1));
+    let used = &report.records[0].details.used;
+    assert_eq!(used["host_calls"].used, 1, "{used:?}");
+    assert!(used["fuel"].used > 0, "{used:?}");
+    // It is let go only once nothing runs in it.
+    let begun = std::time::Instant::now();
+    while scripts.is_loaded() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it runs on");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 #[tokio::test]

@@ -195,7 +195,7 @@ fn finish(
     live: bool,
     output: &Output,
 ) -> Result<ExitCode> {
-    let mut usage = run::usage_of(&report);
+    let mut usage = report.usage();
     usage.add(spent);
     usage.add(decided.usage);
     if output.json {

@@ -1,17 +1,18 @@
 //! `optimize`: makes the program of a skill better from examples, and keeps it if it is.
 
-use std::{path::Path, process::ExitCode, sync::Arc};
+use std::{path::Path, pin::pin, process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
 use repertoire_core::{Artifact, ArtifactKind, text::terminal_safe};
 use repertoire_registry::{
-    Registry,
+    Origin, Registry, Scope,
     store::{SkillRepository, TraceFilter},
 };
 use repertoire_runtime::{
     Error as RunError, SkillSource,
     optimise::{Effort, Example, Improvement, Optimizer, Split, optimise},
     sidecar::{Module, Sidecar},
+    variant::choose,
 };
 use repertoire_serve::runs::Runnable;
 use serde_json::{Value, json};
@@ -36,10 +37,30 @@ pub(crate) fn optimize(
     let registry = open(&[], settings, output)?;
     let entry = run::find(&registry, &args.skill)?;
     let skill = Runnable::new(&registry, &entry)?;
-    let module = chosen(&skill, args.artifact.as_deref())?;
+    let context = run::context(&args.model, &[], None, true, settings)?;
+    let module = chosen(&skill, args.artifact.as_deref(), &context.family())?;
     let program = Module::read(&module)?;
-    // Before anything is asked: where it would be kept.
+    if args.with == With::RandomSearch && args.demos == Some(0) {
+        let why = "random-search looks for examples to show: --demos is at least 1";
+        return Err(Usage(why.to_owned()).into());
+    }
+    // Before anything is asked: where it would be kept, and whether it would be used there.
     let scope = history::scope_of(&registry, &args.skill, args.scope, settings)?;
+    let used = [Scope::Workspace, Scope::Account]
+        .into_iter()
+        .find(|scope| entry.origin == Origin::of_scope(*scope));
+    let scope = match (args.scope, used) {
+        (Some(_), Some(used)) if used != scope => {
+            let (used, scope) = (used.as_str(), scope.as_str());
+            return Err(Usage(format!(
+                "the {used}'s copy of {} is the one that runs, so that what is learned for the \
+                 {scope}'s would not be used: leave --scope out",
+                entry.id
+            ))
+            .into());
+        }
+        (_, used) => used.unwrap_or(scope),
+    };
     let (store, summary) = artifact::stored(&registry, scope, &args.skill)?;
     let (examples, by_example) = if args.from.as_os_str() == "traces" {
         (
@@ -50,7 +71,6 @@ pub(crate) fn optimize(
         (from_file(&args.from, &program)?, true)
     };
     let split = Split::of(examples)?;
-    let context = run::context(&args.model, &[], None, true, settings)?;
     let context = Arc::new(context);
     run::stop_on_signal(&context);
     let sidecar = Sidecar::new(setup::sidecar::program(settings));
@@ -71,15 +91,24 @@ pub(crate) fn optimize(
             metric_calls: args.judgements,
         },
     );
-    let progress = |what: &str| output.note(what);
+    let bar = output.spinner();
+    let progress = |what: &str| bar.suspend(|| output.note(what));
     let improved = runtime()?.block_on(async {
-        let work = optimise(
+        let mut work = pin!(optimise(
             &sidecar, &module, &split, how, by_example, &context, &progress,
-        );
-        tokio::select! {
-            improved = work => improved,
-            () = context.stop.cancelled() => Err(RunError::Interrupted),
+        ));
+        let mut now_and_then = tokio::time::interval(Duration::from_secs(1));
+        loop {
+            tokio::select! {
+                improved = &mut work => break improved,
+                () = context.stop.cancelled() => break Err(RunError::Interrupted),
+                _ = now_and_then.tick() => bar.set_message(spent(&context.notes.spent())),
+            }
         }
+    });
+    bar.finish_and_clear();
+    let improved = improved.inspect_err(|_| {
+        output.note(format!("{} until then", spent(&context.notes.spent())));
     })?;
     let keep = improved.is_not_worse() || args.force;
     if keep {
@@ -126,7 +155,7 @@ pub(super) fn keep_state(
 }
 
 /// The program that is meant.
-fn chosen(skill: &Runnable, name: Option<&str>) -> Result<Artifact> {
+fn chosen(skill: &Runnable, name: Option<&str>, family: &str) -> Result<Artifact> {
     let outline = skill.outline();
     let is_module = |kind: ArtifactKind| kind == ArtifactKind::DspyModule;
     let modules: Vec<_> = outline
@@ -135,12 +164,17 @@ fn chosen(skill: &Runnable, name: Option<&str>) -> Result<Artifact> {
         .filter(|info| is_module(info.artifact.kind))
         .filter(|info| name.is_none_or(|name| info.artifact.name.eq_ignore_ascii_case(name)))
         .collect();
-    match modules[..] {
-        [info] => Ok(Artifact {
+    // Those of one name are variants, and the model says which is meant.
+    let first = modules.first().map(|info| &info.artifact.name);
+    let are_variants = modules
+        .iter()
+        .all(|info| Some(&info.artifact.name) == first);
+    match choose(&modules, family).filter(|_| are_variants) {
+        Some(info) => Ok(Artifact {
             content: skill.content(info)?,
             ..info.artifact.clone()
         }),
-        [] => Err(Usage(match name {
+        None if modules.is_empty() => Err(Usage(match name {
             Some(name) => format!("skill {} has no dspy_module {name:?}", outline.skill),
             None => format!(
                 "skill {} has no dspy_module: add one with `repertoire artifact put {} NAME FILE \
@@ -149,7 +183,7 @@ fn chosen(skill: &Runnable, name: Option<&str>) -> Result<Artifact> {
             ),
         })
         .into()),
-        _ => {
+        None => {
             let names: Vec<&str> = modules.iter().map(|info| &*info.artifact.name).collect();
             let all = names.join(", ");
             Err(Usage(format!("which one? Name it with --artifact: {all}")).into())
@@ -172,13 +206,15 @@ pub(super) fn from_traces(
     let good = traces.iter().filter(|trace| {
         trace.artifact_kind == ArtifactKind::DspyModule.as_str()
             && trace.details["artifact"] == module.name
+            && trace.details.get("variant").and_then(Value::as_str)
+                == module.model_variant.as_deref()
             && trace.error.is_none()
             && trace.assertions_passed == trace.assertions_run
     });
     let examples: Vec<Example> = good
         .filter_map(|trace| {
             let read = |text: &Option<String>| -> Option<Value> {
-                serde_json::from_str(text.as_deref()?).ok()
+                repertoire_core::json::from_str(text.as_deref()?).ok()
             };
             let row = json!({
                 "inputs": read(&trace.rendered_input)?, "outputs": read(&trace.raw_output)?,
@@ -201,24 +237,30 @@ fn from_file(file: &Path, program: &Module) -> Result<Vec<Example>> {
     let text = super::read_input(file, MAX_FILE)?;
     let shown = file.display();
     let text = String::from_utf8(text).map_err(|_| Usage(format!("{shown} is no text")))?;
-    let rows: Vec<(usize, Value)> = if let Ok(rows) = serde_json::from_str::<Vec<Value>>(&text) {
-        (1..).zip(rows).collect()
-    } else {
-        let lines = (1..).zip(text.lines());
-        let lines = lines.filter(|(_, line)| !line.trim().is_empty());
-        let rows = lines.map(|(at, line)| {
-            let row = serde_json::from_str(line);
-            let row = row.map_err(|error| Usage(format!("{shown}, line {at}: {error}")))?;
-            Ok((at, row))
-        });
-        rows.collect::<Result<_>>()?
-    };
+    let rows: Vec<(usize, Value)> =
+        if let Ok(rows) = repertoire_core::json::from_str::<Vec<Value>>(&text) {
+            (1..).zip(rows).collect()
+        } else {
+            let lines = (1..).zip(text.lines());
+            let lines = lines.filter(|(_, line)| !line.trim().is_empty());
+            let rows = lines.map(|(at, line)| {
+                let row = repertoire_core::json::from_str(line);
+                let row = row.map_err(|error| Usage(format!("{shown}, line {at}: {error}")))?;
+                Ok((at, row))
+            });
+            rows.collect::<Result<_>>()?
+        };
     rows.iter()
         .map(|(at, row)| {
             let read = Example::read(row, program);
             Ok(read.map_err(|error| Usage(format!("{shown}, {at}: {error}")))?)
         })
         .collect()
+}
+
+fn spent(usage: &repertoire_runtime::Usage) -> String {
+    let cost = usage.cost.map(|cost| format!(", ${cost:.6}"));
+    format!("{} tokens{}", usage.tokens(), cost.unwrap_or_default())
 }
 
 fn tell(
@@ -234,10 +276,6 @@ fn tell(
             "kept": kept, "improvement": improved,
         }));
     }
-    let money = |usage: &repertoire_runtime::Usage| {
-        let cost = usage.cost.map(|cost| format!(", ${cost:.6}"));
-        format!("{} tokens{}", usage.tokens(), cost.unwrap_or_default())
-    };
     output.print(&format!(
         "{BOLD}{}{BOLD:#}  {:.3} before, {:.3} after, on {} examples held back\n\
          {DIM}learned from {} with {}: {}; measuring: {}; DSPy {}{DIM:#}\n",
@@ -247,8 +285,8 @@ fn tell(
         improved.held_back,
         improved.training,
         args.with.as_str(),
-        money(&improved.learning),
-        money(&improved.measuring),
+        spent(&improved.learning),
+        spent(&improved.measuring),
         improved.dspy,
     ))?;
     if kept {

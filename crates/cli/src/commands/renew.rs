@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use repertoire_core::Artifact;
 use repertoire_registry::{
-    Registry, Scope,
+    Registry,
     store::{Learned, Store},
 };
 use repertoire_runtime::{
@@ -32,10 +32,8 @@ pub(super) struct Renewal {
 impl Renewal {
     /// Goes through every state that is kept; a failure is only logged.
     pub(super) async fn go(self, registry: Arc<Registry>) {
-        for scope in [Scope::Workspace, Scope::Account] {
-            let Ok(store) = registry.store(scope) else {
-                continue;
-            };
+        // It costs money, so that nothing of a stranger's is renewed.
+        for store in registry.trusted_stores() {
             let learned = match store.learned() {
                 Ok(learned) if !learned.is_empty() => learned,
                 Ok(_) => continue,
@@ -60,7 +58,7 @@ impl Renewal {
             artifact,
         } = learned;
         let blob = artifact.state_blob.as_deref().context("no state")?;
-        let mut state: Value = serde_json::from_slice(blob)?;
+        let mut state: Value = repertoire_core::json::from_slice(blob)?;
         ensure!(state.is_object(), "the state is no object");
         if !state["metadata"].is_object() {
             state["metadata"] = json!({});

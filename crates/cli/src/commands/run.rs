@@ -43,13 +43,7 @@ pub(crate) fn run(args: &RunArgs, settings: &Settings, output: &Output) -> Resul
     if args.dry_run {
         return show_plan(&skill, &dispatcher, &steps, &context, output);
     }
-    let asks = |kind: ArtifactKind| {
-        matches!(
-            kind,
-            ArtifactKind::PromptTemplate | ArtifactKind::DspyModule
-        )
-    };
-    if context.model.is_none() && steps.steps.iter().any(|info| asks(info.artifact.kind)) {
+    if context.model.is_none() && steps.asks_a_model() {
         let none = "this skill asks a model, and none was named".to_owned();
         return Err(RunError::Model(none).into());
     }
@@ -243,19 +237,6 @@ fn show_plan(
     Ok(ExitCode::SUCCESS)
 }
 
-/// What all steps of a run cost.
-pub(super) fn usage_of(report: &Report) -> Usage {
-    let mut usage = Usage::default();
-    for record in &report.records {
-        usage.add(Usage {
-            input_tokens: record.input_tokens,
-            output_tokens: record.output_tokens,
-            cost: record.estimated_cost,
-        });
-    }
-    usage
-}
-
 /// A report for programs.
 pub(super) fn to_json(report: &Report, usage: Usage) -> Value {
     let (text, value) = match &report.outcome {
@@ -272,7 +253,7 @@ pub(super) fn to_json(report: &Report, usage: Usage) -> Value {
 }
 
 fn print(report: Report, live: bool, output: &Output) -> Result<ExitCode> {
-    let usage = usage_of(&report);
+    let usage = report.usage();
     if output.json {
         output.print_json(&to_json(&report, usage))?;
     } else {
@@ -289,9 +270,13 @@ pub(super) fn print_for_people(
     output: &Output,
 ) -> Result<()> {
     if let Ok(done) = &report.outcome {
-        if live {
+        // Only what a prompt is answered is heard as it comes.
+        let is_prompt =
+            |record: &ExecutionRecord| record.artifact_kind == ArtifactKind::PromptTemplate;
+        if live && (report.records.is_empty() || report.records.iter().any(is_prompt)) {
             output.print("\n")?;
-        } else {
+        }
+        if !live || report.records.last().is_some_and(|last| !is_prompt(last)) {
             output.print_bytes(format!("{}\n", done.text.trim_end()).as_bytes())?;
         }
     }

@@ -96,7 +96,11 @@ pub(crate) fn http(
         let quiet = output.quiet();
         let mut sources = settings.sources_of(paths)?;
         side.adapt(&mut sources, settings);
-        let renewal = renewal(settings)?;
+        // Serving does not depend on it.
+        let renewal = renewal(settings).unwrap_or_else(|error| {
+            tracing::warn!("states of DSPy modules are not renewed: {error:#}");
+            None
+        });
         let background = tokio::runtime::Handle::current();
         let engine = engine(sources, expose, settings, output, move |registry| {
             if let Some(renewal) = renewal {

@@ -117,7 +117,7 @@ pub fn json_of(output: &str) -> Option<Value> {
         let (_, rest) = rest.split_once('\n')?;
         rest.trim_end().strip_suffix("```")
     });
-    serde_json::from_str(fenced.unwrap_or(text).trim()).ok()
+    repertoire_core::json::from_str(fenced.unwrap_or(text).trim()).ok()
 }
 
 /// Checks an output; says where it does not fit, and repeats nothing of it.

@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::{ArtifactDispatcher, Skills};
 use crate::{
     error::{Error, Result},
+    limits::Limits,
     model::{Listener, Model, Turn, Usage},
     record::{ExecutionRecord, Used},
     redact::Redactor,
@@ -87,8 +88,14 @@ pub struct ExecutionContext {
     pub others: Option<Arc<Others>>,
     /// How many skills are running this one.
     pub depth: usize,
+    /// What the script that runs this one has left; this one has no more.
+    pub left: Option<Limits>,
+    /// What tells this one from others that the same script runs: its place in their checkpoints.
+    pub within: String,
     /// How many bytes scripts of this run have kept.
     pub kept: Arc<AtomicU64>,
+    /// How many skills scripts of this run have run.
+    pub runs: Arc<AtomicU64>,
     /// What handlers note.
     pub notes: Notes,
 }
@@ -103,9 +110,23 @@ pub(super) struct Noted {
     place: String,
     pub(super) input: Option<String>,
     pub(super) usage: Usage,
+    pub(super) others: Option<Usage>,
     pub(super) model_id: Option<String>,
-    pub(super) used: BTreeMap<String, Used>,
+    pub(super) used: Uses,
     pub(super) printed: Option<String>,
+    /// Tells what has been used so far.
+    measure: Option<Measure>,
+}
+
+type Uses = BTreeMap<String, Used>;
+
+/// Notes what has been used so far, whenever that is asked for.
+struct Measure(Box<dyn Fn(&mut Uses) + Send>);
+
+impl std::fmt::Debug for Measure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Measure")
+    }
 }
 
 impl Notes {
@@ -119,7 +140,16 @@ impl Notes {
 
     /// What was noted; nothing is, after that.
     pub(super) fn take(&self) -> Noted {
-        std::mem::take(&mut *self.lock())
+        let mut noted = std::mem::take(&mut *self.lock());
+        if let Some(Measure(measure)) = noted.measure.take() {
+            measure(&mut noted.used);
+        }
+        noted
+    }
+
+    /// Asks for what was used when it is over, however it ends.
+    pub(crate) fn measure(&self, measure: impl Fn(&mut Uses) + Send + 'static) {
+        self.lock().measure = Some(Measure(Box::new(measure)));
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Noted> {
@@ -141,6 +171,12 @@ impl Notes {
         self.lock().usage.add(usage);
     }
 
+    /// Notes what a skill cost that was run on the way.
+    pub fn others(&self, usage: Usage) {
+        let others = &mut self.lock().others;
+        others.get_or_insert_default().add(usage);
+    }
+
     /// What was noted of what calls cost, so far.
     pub fn spent(&self) -> Usage {
         self.lock().usage
@@ -154,13 +190,6 @@ impl Notes {
     /// Notes what was printed besides the result.
     pub fn printed(&self, text: String) {
         self.lock().printed = Some(text);
-    }
-
-    /// Notes how much of something was used.
-    pub fn used(&self, what: &str, used: u64, limit: Option<u64>) {
-        self.lock()
-            .used
-            .insert(what.to_owned(), Used { used, limit });
     }
 }
 
@@ -191,7 +220,10 @@ impl ExecutionContext {
             checkpoints: Arc::new(Forgetful::default()),
             others: None,
             depth: 0,
+            left: None,
+            within: String::new(),
             kept: Arc::default(),
+            runs: Arc::default(),
             notes: Notes::default(),
         }
     }

@@ -91,7 +91,7 @@ pub fn examples_of(artifact: &Artifact) -> Result<Vec<Turn>> {
     };
     let content = artifact.content.trim();
     if content.starts_with(['[', '{']) {
-        let value: Value = serde_json::from_str(content)
+        let value: Value = repertoire_core::json::from_str(content)
             .map_err(|error| refuse(&format!("an example that is no JSON: {error}")))?;
         let pairs = match value {
             Value::Array(pairs) => pairs,

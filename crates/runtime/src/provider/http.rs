@@ -74,7 +74,17 @@ fn failed(error: reqwest::Error) -> wire::Error {
         cause = deeper;
     }
     let why = format!("{host}{port} cannot be reached: {cause}");
-    wire::Error::instance(std::io::Error::other(why))
+    wire::Error::instance(std::io::Error::new(std::io::ErrorKind::NotConnected, why))
+}
+
+/// Whether nothing was sent, since there was nobody to send it to.
+pub(super) fn is_unreachable(error: &wire::Error) -> bool {
+    match error {
+        wire::Error::Instance(inner) => inner
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(|error| error.kind() == std::io::ErrorKind::NotConnected),
+        _ => false,
+    }
 }
 
 fn head(response: &reqwest::Response) -> ::http::response::Builder {
@@ -116,6 +126,7 @@ impl HttpClientExt for Http {
                 while let Some(chunk) = chunks.next().await {
                     all.extend_from_slice(&chunk?);
                 }
+                repertoire_core::json::check(&all).map_err(wire::Error::instance)?;
                 Ok(U::from(all.freeze()))
             });
             builder.body(body).map_err(wire::Error::Protocol)

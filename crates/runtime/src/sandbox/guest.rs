@@ -1,9 +1,6 @@
 //! One instance of the guest: made for one script, dropped with it.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Instant,
-};
+use std::sync::{Arc, atomic::Ordering};
 
 use repertoire_core::{markdown::cut, text::terminal_safe};
 use serde::Deserialize;
@@ -84,16 +81,17 @@ pub(super) fn bind(component: &Component) -> wasmtime::Result<InstancePre<State>
     wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
     linker.root().func_wrap_async(
         "call",
-        |store: StoreContextMut<'_, State>, (name, args): Args| {
+        |mut store: StoreContextMut<'_, State>, (name, args): Args| {
             let host = store.data().host.clone();
             Box::new(async move {
-                match host.call(&name, &args).await {
-                    Ok(answer) => Ok((answer,)),
-                    Err(error) => {
-                        host.end(error);
-                        Err(wasmtime::Error::msg("ended by the host"))
-                    }
-                }
+                let fuel = store.get_fuel()?;
+                let answered = host.call(&name, &args, fuel).await;
+                // What was run for it is its own doing.
+                store.set_fuel(host.fuel_left(fuel))?;
+                answered.map(|answer| (answer,)).map_err(|error| {
+                    host.end(error);
+                    wasmtime::Error::msg("ended by the host")
+                })
             })
         },
     )?;
@@ -114,7 +112,6 @@ pub(super) async fn run(
     code: Code,
     values: &serde_json::Value,
     host: &Arc<Host>,
-    begun: Instant,
 ) -> Result<ArtifactOutput> {
     let limits = &host.limits;
     let capacity = usize::try_from(limits.output).unwrap_or(usize::MAX);
@@ -137,7 +134,7 @@ pub(super) async fn run(
     store.set_fuel(limits.fuel).map_err(broken)?;
     store.epoch_deadline_async_yield_and_update(1);
     let given = json!({"values": values, "holes": code.holes}).to_string();
-    let over = tokio::time::Instant::from_std(begun) + limits.time();
+    let over = tokio::time::Instant::from_std(host.begun) + limits.time();
     let ended = tokio::time::timeout_at(over, async {
         let instance = guest.instantiate_async(&mut store).await?;
         let run: TypedFunc<Args, Answered> = instance.get_typed_func(&mut store, "run")?;
@@ -154,7 +151,7 @@ pub(super) async fn run(
     meter
         .output
         .fetch_add(printed.len() as u64, Ordering::Relaxed);
-    meter.note(&host.notes, limits, begun.elapsed(), &host.budget);
+    let _ = meter.time.set(host.begun.elapsed());
     drop(store);
     let flooded = printed.len() >= capacity || meter.output.load(Ordering::Relaxed) > limits.output;
     let printed = String::from_utf8_lossy(&printed).into_owned();
@@ -201,7 +198,7 @@ fn failed(told: &str, host: &Host) -> Error {
         r#type: kind,
         message,
         line,
-    }) = serde_json::from_str(told)
+    }) = repertoire_core::json::from_str(told)
     else {
         return Error::Sandbox("the guest did not say what went wrong".to_owned());
     };

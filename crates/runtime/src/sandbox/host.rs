@@ -3,17 +3,19 @@
 mod calls;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use futures::StreamExt;
+use repertoire_core::Digest;
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use self::calls::{
     Batch, History, Named, Names, Nothing, Query, RunSkill, Save, Search, Typed, Valued, fitting,
@@ -24,6 +26,7 @@ use crate::{
     error::{Error, Result},
     limits::{Limits, Meter},
     model::{Ask, Budget, Metered, Model},
+    record::Used,
     redact::Redactor,
     run::{plan, run},
     template::PromptEngine,
@@ -38,6 +41,10 @@ const MAX_BATCH: usize = 1000;
 const AT_ONCE: usize = 8;
 /// How deep skills run skills.
 pub(super) const MAX_DEPTH: usize = 4;
+/// The most skills one run runs, with those they run.
+const MAX_RUNS: u64 = 500;
+/// How long before the end of its time a script stops what it runs.
+const GRACE: Duration = Duration::from_millis(50);
 /// The most bytes of a value that is kept.
 const MAX_CHECKPOINT: usize = 1 << 20;
 /// The most values one run keeps.
@@ -62,13 +69,17 @@ pub(super) struct Host {
     checkpoints: Arc<dyn Checkpoints>,
     others: Option<Arc<Others>>,
     depth: usize,
-    /// How many bytes this run has kept, with those it runs and those that run it.
+    /// How many bytes this run has kept, with those it runs and those that run it; how many skills
+    /// they have run.
     kept: Arc<AtomicU64>,
+    runs: Arc<AtomicU64>,
+    /// The fuel of scripts it has run, not yet taken from its own.
+    burnt: AtomicU64,
+    pub(super) begun: Instant,
     stop: CancellationToken,
     pub(super) notes: Notes,
     pub(super) limits: Limits,
-    pub(super) budget: Arc<Budget>,
-    pub(super) meter: Meter,
+    pub(super) meter: Arc<Meter>,
     said: Mutex<Said>,
 }
 
@@ -93,9 +104,15 @@ impl Host {
             .model
             .clone()
             .map(|model| -> Arc<dyn Model> { Arc::new(Metered::new(model, budget.clone())) });
+        let (begun, meter): (_, Arc<Meter>) = (Instant::now(), Arc::default());
+        let counted = meter.clone();
+        // However it ends, what it used is known.
+        context
+            .notes
+            .measure(move |used| counted.tell(used, &limits, begun, &budget));
         Arc::new(Self {
             session: context.session_id.clone(),
-            artifact: context.notes.place(),
+            artifact: format!("{}{}", context.within, context.notes.place()),
             engine: context.engine.clone(),
             model,
             max_tokens: context.max_tokens,
@@ -105,11 +122,13 @@ impl Host {
             others: context.others.clone(),
             depth: context.depth,
             kept: context.kept.clone(),
+            runs: context.runs.clone(),
+            burnt: AtomicU64::new(0),
+            begun,
             stop: context.stop.child_token(),
             notes: context.notes.clone(),
             limits,
-            budget,
-            meter: Meter::default(),
+            meter,
             said: Mutex::default(),
         })
     }
@@ -143,10 +162,22 @@ impl Host {
         self.depth > 0
     }
 
+    /// What is left of some fuel, after what was run meanwhile.
+    pub(super) fn fuel_left(&self, fuel: u64) -> u64 {
+        fuel.saturating_sub(self.burnt.swap(0, Ordering::Relaxed))
+    }
+
     /// Answers a call: with a value, or with why not. A failure ends the script.
-    pub(super) async fn call(&self, name: &str, args: &str) -> Result<Result<String, String>> {
+    pub(super) async fn call(
+        &self,
+        name: &str,
+        args: &str,
+        fuel: u64,
+    ) -> Result<Result<String, String>> {
+        let burnt = self.limits.fuel.saturating_sub(fuel);
+        self.meter.fuel.store(burnt, Ordering::Relaxed);
         self.meter.count_calls(1, &self.limits)?;
-        let answered = match self.answer(name, args).await {
+        let answered = match self.answer(name, args, fuel).await {
             Ok(value) => serialised(name, &value),
             Err(error) => Err(error),
         };
@@ -162,7 +193,7 @@ impl Host {
         })
     }
 
-    async fn answer(&self, name: &str, args: &str) -> Answer {
+    async fn answer(&self, name: &str, args: &str, fuel: u64) -> Answer {
         if args.len() > MAX_ARGS {
             return Err(refuse(name, format!("takes at most {MAX_ARGS} bytes")));
         }
@@ -219,7 +250,7 @@ impl Host {
             }
             "checkpoint_save" => self.save(read(name, args)?),
             "submit" => self.submit(read::<Valued>(name, args)?.value, args.len()),
-            "run_skill" => self.run_skill(read(name, args)?).await,
+            "run_skill" => self.run_skill(read(name, args)?, fuel).await,
             _ => Err(refuse(name, "there is no such call".to_owned())),
         }
     }
@@ -249,7 +280,8 @@ impl Host {
             let system = self.system.join("\n\n");
             (!system.is_empty()).then_some(system)
         });
-        ask.max_tokens = max_tokens.map_or(self.max_tokens, |most| most.clamp(1, self.max_tokens));
+        let most = self.max_tokens.max(1);
+        ask.max_tokens = max_tokens.map_or(most, |wanted| wanted.clamp(1, most));
         ask.schema = schema;
         ask
     }
@@ -356,7 +388,7 @@ impl Host {
         Ok(Value::Null)
     }
 
-    async fn run_skill(&self, wanted: RunSkill) -> Answer {
+    async fn run_skill(&self, wanted: RunSkill, fuel: u64) -> Answer {
         let call = "run_skill";
         let Some(others) = &self.others else {
             return Err(refuse(call, "no other skill can be run here".to_owned()));
@@ -367,15 +399,33 @@ impl Host {
                 format!("skills run skills at most {MAX_DEPTH} deep"),
             ));
         }
+        if self.runs.fetch_add(1, Ordering::Relaxed) >= MAX_RUNS {
+            return Err(refuse(
+                call,
+                format!("a run runs at most {MAX_RUNS} skills"),
+            ));
+        }
         let skill = others.skills.open(&wanted.skill)?;
         let mut context = ExecutionContext::new();
         context.session_id.clone_from(&self.session);
+        // What it keeps is its own: by what it is asked, so that it has it when it is asked again.
+        let asked = Digest::of(json!(wanted.params).to_string().as_bytes()).hex();
+        context.within = format!("{}>{}>", self.artifact, asked.get(..16).unwrap_or(&asked));
+        context.left = Some(self.left(fuel));
+        context.runs = self.runs.clone();
         context.values = wanted.params;
         context.model.clone_from(&self.model);
         context.engine = self.engine.clone();
         context.max_tokens = self.max_tokens;
         context.redactor = self.redactor.clone();
-        context.stop = self.stop.clone();
+        // Shortly before this one's time is up, so that it leaves its record.
+        context.stop = self.stop.child_token();
+        let until = tokio::time::Instant::from_std(self.begun) + self.limits.time();
+        let stop = context.stop.clone();
+        let _timer = AbortOnDropHandle::new(tokio::spawn(async move {
+            tokio::time::sleep_until(until.checked_sub(GRACE).unwrap_or(until)).await;
+            stop.cancel();
+        }));
         context.checkpoints = self.checkpoints.clone();
         context.others = Some(others.clone());
         context.depth = self.depth + 1;
@@ -387,7 +437,36 @@ impl Host {
         let mut keep = |record: &crate::ExecutionRecord| (others.keep)(record);
         // Boxed, since it may come by here again.
         let report = Box::pin(run(&*skill, dispatcher, &steps, &mut context, &mut keep)).await;
-        let output = report.outcome?;
-        Ok(output.value.unwrap_or_else(|| json!(output.text)))
+        for record in &report.records {
+            self.charge(&record.details.used);
+        }
+        self.notes.others(report.usage());
+        match report.outcome {
+            Ok(output) => Ok(output.value.unwrap_or_else(|| json!(output.text))),
+            // What it may not is no fault of whoever runs it, who may go on.
+            Err(Error::ScriptLimit(why)) => Err(refuse(call, format!("{}: {why}", wanted.skill))),
+            Err(Error::Interrupted) if !self.stop.is_cancelled() => Err(Error::ScriptLimit(
+                format!("it took more than {} s", self.limits.seconds),
+            )),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What is left for a skill that is run now.
+    fn left(&self, fuel: u64) -> Limits {
+        let calls = self.meter.host_calls.load(Ordering::Relaxed);
+        Limits {
+            fuel,
+            host_calls: self.limits.host_calls.saturating_sub(calls),
+            ..self.limits
+        }
+    }
+
+    /// Counts what a skill that was run has used.
+    fn charge(&self, used: &BTreeMap<String, Used>) {
+        let of = |what: &str| used.get(what).map_or(0, |used| used.used);
+        self.burnt.fetch_add(of("fuel"), Ordering::Relaxed);
+        let calls = &self.meter.host_calls;
+        calls.fetch_add(of("host_calls"), Ordering::Relaxed);
     }
 }

@@ -6,7 +6,7 @@
 use std::{
     fs,
     io::{self, Write},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use repertoire_core::Digest;
@@ -92,13 +92,22 @@ pub fn is_installed(folder: &Path) -> bool {
     built_from.trim() == sources() && folder.join(COMPONENT).is_file()
 }
 
-/// Compiles a component that was built from [`GUEST`], and installs it in a folder that only this
-/// user can enter. It takes some seconds.
+/// Compiles a component that was built from [`GUEST`], tries it, and installs it in a folder that
+/// only this user can enter. It takes some seconds.
 pub fn compile(component: &[u8], folder: &Path) -> Result<()> {
     let broken = |error: io::Error| Error::Sandbox(format!("{}: {error}", folder.display()));
     private(folder).map_err(broken)?;
     let digest = Digest::of(component).hex();
-    compiled(&engine()?, component, &folder.join(name_of(&digest)))?;
+    let engine = engine()?;
+    let file = folder.join(name_of(&digest));
+    compiled(&engine, component, &file)?;
+    let tried = repertoire_precompiled::load(&engine, &file)
+        .map_err(|error| Error::Sandbox(format!("{error:#}")))
+        .and_then(|guest| super::try_out(&guest));
+    if let Err(error) = tried {
+        let _ = fs::remove_file(&file);
+        return Err(error);
+    }
     for (name, bytes) in [
         (COMPONENT, component),
         (DIGEST, digest.as_bytes()),
@@ -107,7 +116,19 @@ pub fn compile(component: &[u8], folder: &Path) -> Result<()> {
     ] {
         write(&folder.join(name), bytes).map_err(broken)?;
     }
+    tidy(folder, &file);
     Ok(())
+}
+
+/// Removes what earlier builds and broken attempts have left.
+fn tidy(folder: &Path, current: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let end = path.extension().unwrap_or_default();
+        if path != current && (end == "cwasm" || end == "part") {
+            let _ = fs::remove_file(path);
+        }
+    }
 }
 
 fn name_of(digest: &str) -> String {
@@ -156,19 +177,13 @@ fn private(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a file whole or not at all.
+/// Writes a file whole or not at all, for this user alone.
 fn write(file: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut beside: PathBuf = file.to_owned();
-    beside.set_extension(format!("{}.part", std::process::id()));
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        options.mode(0o600);
-    }
-    let mut part = options.open(&beside)?;
+    let folder = file.parent().unwrap_or(file);
+    let part = tempfile::Builder::new().suffix(".part").tempfile_in(folder);
+    let mut part = part?;
     part.write_all(bytes)?;
-    part.sync_all()?;
-    fs::rename(&beside, file)
+    part.as_file().sync_all()?;
+    part.persist(file).map_err(|error| error.error)?;
+    Ok(())
 }

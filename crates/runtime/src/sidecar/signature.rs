@@ -13,6 +13,19 @@ const MAX_TEXT: usize = 8 * 1024;
 const MAX_FIELDS: usize = 32;
 const MAX_DEPTH: usize = 4;
 
+/// Names that DSPy takes for something else than a value.
+const RESERVED: [&str; 9] = [
+    "config",
+    "demos",
+    "fields",
+    "input_fields",
+    "instructions",
+    "lm",
+    "output_fields",
+    "signature",
+    "traces",
+];
+
 /// What goes into a program, and what comes out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Signature {
@@ -153,6 +166,11 @@ fn field(text: &str) -> std::result::Result<Field, String> {
     if !is_name || name.len() > 64 {
         return Err(format!("`{name}` is no name of a value"));
     }
+    if RESERVED.contains(&name) {
+        return Err(format!(
+            "`{name}` means something to DSPy: call the value something else"
+        ));
+    }
     Ok(Field {
         name: name.to_owned(),
         r#type: kind,
@@ -262,6 +280,11 @@ mod tests {
             "__class__ -> a",
             "q.x -> a",
             "q -> a, q",
+            "signature -> a",
+            "config -> a",
+            "q, lm -> a",
+            "demos -> a",
+            "q -> instructions",
             "q ->",
             "-> a",
             "q",

@@ -57,6 +57,20 @@ pub(super) fn parts_of(
     })
 }
 
+/// Whether a template has a value of this name itself.
+pub(super) fn is_taken(template: &str, name: &str) -> bool {
+    match template {
+        "chain_of_thought" => name == "reasoning",
+        "react" => {
+            ["reasoning", "trajectory", "max_iters"].contains(&name) || name.starts_with("next_")
+        }
+        "draft_and_refine" => {
+            ["reasoning", "problems"].contains(&name) || name.starts_with("draft_")
+        }
+        _ => false,
+    }
+}
+
 fn refuse(reason: impl Into<String>) -> Error {
     Error::Call {
         call: "state_blob".to_owned(),
@@ -70,7 +84,7 @@ impl State {
         if blob.len() > MAX_STATE {
             return Err(refuse(format!("it has more than {MAX_STATE} bytes")));
         }
-        let state: Value = serde_json::from_slice(blob).map_err(|_| {
+        let state: Value = repertoire_core::json::from_slice(blob).map_err(|_| {
             refuse("it is no JSON: save a program with `save_program=False`; pickles are not read")
         })?;
         let Value::Object(mut state) = state else {
@@ -103,6 +117,27 @@ impl State {
             parts: Value::Object(parts),
             dspy,
         })
+    }
+}
+
+impl State {
+    /// The same without examples of these inputs.
+    pub(crate) fn without(mut self, inputs: &[&Map<String, Value>]) -> Self {
+        let Value::Object(parts) = &mut self.parts else {
+            return self;
+        };
+        for part in parts.values_mut() {
+            if let Some(Value::Array(demos)) = part.get_mut("demos") {
+                demos.retain(|demo| {
+                    !inputs.iter().any(|inputs| {
+                        inputs
+                            .iter()
+                            .all(|(name, value)| demo.get(name) == Some(value))
+                    })
+                });
+            }
+        }
+        self
     }
 }
 
@@ -153,9 +188,10 @@ fn checked(name: &str, part: Value, fields: usize) -> Result<Value> {
     let known = |field: &Value| {
         field.as_object().is_some_and(|field| {
             let keys = ["prefix", "description"];
-            field
-                .iter()
-                .all(|(key, value)| keys.contains(&&**key) && value.is_string())
+            field.len() == keys.len()
+                && keys
+                    .iter()
+                    .all(|key| field.get(*key).is_some_and(Value::is_string))
         })
     };
     if !told.iter().all(known) {
@@ -225,6 +261,8 @@ mod tests {
         unknown_part["other"] = good["predict"].clone();
         let mut unknown_key = good.clone();
         unknown_key["predict"]["__class__"] = json!("os.system");
+        let mut bare_field = good.clone();
+        bare_field["predict"]["signature"]["fields"][0] = json!({"description": "d"});
         let mut no_demos = good.clone();
         no_demos["predict"]["demos"] = json!("x");
         for (state, why) in [
@@ -245,6 +283,7 @@ mod tests {
             (unknown_part, "no part `other`"),
             (unknown_key, "`__class__` is not known"),
             (no_demos, "a list"),
+            (bare_field, "a `prefix` and a `description`"),
             (json!([]), "no object"),
             (json!({}), "is missing"),
         ] {
@@ -261,5 +300,16 @@ mod tests {
         }
         let unknown = State::read(b"{}", "exec", &signature).unwrap_err();
         assert!(unknown.to_string().contains("no template"), "{unknown}");
+    }
+
+    #[test]
+    fn examples_that_are_measured_on_are_taken_out() {
+        let taken = read(&state(&Value::Null, 3)).unwrap();
+        let (same, other) = (json!({"q": "1"}), json!({"q": "9"}));
+        let (same, other) = (same.as_object().unwrap(), other.as_object().unwrap());
+        let kept = taken.clone().without(&[other]);
+        assert_eq!(kept, taken);
+        let left = taken.without(&[other, same]);
+        assert_eq!(left.parts["predict"]["demos"], json!([]));
     }
 }

@@ -42,7 +42,7 @@ pub(super) enum Said {
 impl Said {
     /// Reads a line: which request it is about, and what it says of it.
     pub(super) fn read(line: &[u8]) -> Option<(Option<u64>, Self)> {
-        let line: Line = serde_json::from_slice(line).ok()?;
+        let line: Line = repertoire_core::json::from_slice(line).ok()?;
         let said = match (line.r#type.as_str(), line.call) {
             ("result", _) => Self::Result(line.body),
             ("error", _) => {

@@ -133,6 +133,7 @@ fn refused(reason: String) -> Error {
     Error::Provider {
         provider: "host".to_owned(),
         status: None,
+        charged: false,
         reason,
     }
 }

@@ -14,7 +14,7 @@ use repertoire_registry::{
     search::{MEANING_THRESHOLD, Recommendation, THRESHOLD},
 };
 use repertoire_runtime::{
-    Budget, Error, ExecutionContext, ExecutionRecord, Metered, Model, PromptEngine, Usage,
+    Budget, Error, ExecutionContext, ExecutionRecord, Metered, Model, PromptEngine,
     run::{Report, plan, run},
 };
 use rmcp::{
@@ -213,19 +213,13 @@ fn begin(
     let entry = registry.snapshot().skill(&reference).cloned();
     let entry = entry.ok_or_else(|| format!("skill {}: not found", shorten(name)))?;
     let skill = Runnable::new(registry, &entry).map_err(|error| error.to_string())?;
-    let (model, questions): (Arc<dyn Model>, _) = match &runs.model {
-        Some(model) => (model.clone(), None),
+    let (model, questions): (Option<Arc<dyn Model>>, _) = match &runs.model {
+        Some(model) => (Some(model.clone()), None),
         None if host::offers_a_model(context) => {
             let (model, questions) = HostModel::new();
-            (model, Some(questions))
+            (Some(model), Some(questions))
         }
-        None => {
-            return Err(
-                "there is no model to ask: this server has none, and the host offers none over \
-                 sampling"
-                    .to_owned(),
-            );
-        }
+        None => (None, None),
     };
     let mut going = ExecutionContext::new();
     going.values = params;
@@ -235,11 +229,18 @@ fn begin(
         going.engine = PromptEngine::over(workspace.clone());
     }
     let budget = Arc::new(Budget::new(runs.max_tokens, runs.max_cost));
-    going.model = Some(Arc::new(Metered::new(model, budget)));
+    going.model = model.map(|model| -> Arc<dyn Model> { Arc::new(Metered::new(model, budget)) });
     let dispatcher = runs.dispatcher.clone();
     equip(&mut going, registry, &dispatcher);
     let steps = plan(&skill, &dispatcher, &going.family(), &names);
     let steps = steps.map_err(|error| error.to_string())?;
+    if going.model.is_none() && steps.asks_a_model() {
+        return Err(
+            "there is no model to ask: this server has none, and the host offers none over \
+             sampling"
+                .to_owned(),
+        );
+    }
     let stop = going.stop.clone();
     let registry = registry.clone();
     let running = async move {
@@ -364,16 +365,8 @@ impl Parked {
 
 /// What came of a run.
 fn told(report: &Report) -> CallToolResult {
-    let mut usage = Usage::default();
-    for record in &report.records {
-        usage.add(Usage {
-            input_tokens: record.input_tokens,
-            output_tokens: record.output_tokens,
-            cost: record.estimated_cost,
-        });
-    }
     let mut about = json!({
-        "session": report.session_id, "warnings": report.warnings, "usage": usage,
+        "session": report.session_id, "warnings": report.warnings, "usage": report.usage(),
         "artifacts": report.records.iter().map(|record| json!({
             "artifact": record.details.artifact, "kind": record.artifact_kind,
             "duration_ms": record.duration_ms, "assertions_run": record.assertions_run,

@@ -123,7 +123,7 @@ impl Outputs {
                 // A folder that is only looked at keeps no traces.
                 let mut keep = |record: &_| drop(registry.put_trace(trace_of(record)));
                 let report = run(&skill, &dispatcher, &steps, &mut context, &mut keep).await;
-                let usage = running::usage_of(&report);
+                let usage = report.usage();
                 let text = report.outcome.map(|output| output.text);
                 let with = judge(&assertions, text, usage, &asked).await;
                 let plain = asked.ask(&Ask::new(case.message.as_str()), None).await;

@@ -64,8 +64,15 @@ fn part(
         output.note(format!("the {name} is installed in {at}"));
     } else {
         let begun = Instant::now();
-        fs::create_dir_all(&settings.account)
-            .with_context(|| settings.account.display().to_string())?;
+        let account = settings.account.display().to_string();
+        fs::create_dir_all(&settings.account).with_context(|| account.clone())?;
+        // Two at once would be in each other's way.
+        let lock = settings.account.join("setup.lock");
+        let lock = fs::File::create(&lock).with_context(|| lock.display().to_string())?;
+        if lock.try_lock().is_err() {
+            output.note("waiting for another setup to end");
+            lock.lock().with_context(|| account)?;
+        }
         interrupt::protect(install)?;
         let took = begun.elapsed().as_secs_f64();
         output.note(format!("installed the {name} in {at}, in {took:.0} s"));

@@ -125,13 +125,23 @@ pub(super) fn run(
 /// comes to nothing.
 fn install(target: &Path, stopped: &dyn Fn() -> bool, output: &Output) -> Result<()> {
     let before = target.with_extension("before");
+    let at = |path: &Path| path.display().to_string();
+    if before.is_dir() && !is_installed(target) {
+        // Whoever put it aside did not get to the end.
+        let _ = fs::remove_dir_all(target);
+        fs::rename(&before, target).with_context(|| at(&before))?;
+    }
     let _ = fs::remove_dir_all(&before);
-    let had_one = fs::rename(target, &before).is_ok();
+    let had_one = match fs::rename(target, &before) {
+        Ok(()) => true,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
+        Err(error) => return Err(error).with_context(|| at(target)),
+    };
     let made = make(target, stopped, output);
     if made.is_err() || stopped() {
         let _ = fs::remove_dir_all(target);
         if had_one {
-            fs::rename(&before, target).with_context(|| before.display().to_string())?;
+            fs::rename(&before, target).with_context(|| at(&before))?;
         }
     } else {
         let _ = fs::remove_dir_all(&before);

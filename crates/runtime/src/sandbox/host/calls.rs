@@ -105,7 +105,7 @@ pub(super) fn refuse(call: &str, reason: String) -> Error {
 }
 
 pub(super) fn read<T: DeserializeOwned>(call: &str, args: &str) -> Result<T> {
-    serde_json::from_str(args).map_err(|error| refuse(call, error.to_string()))
+    repertoire_core::json::from_str(args).map_err(|error| refuse(call, error.to_string()))
 }
 
 /// Several pages, and no more of them than fit into an answer.
