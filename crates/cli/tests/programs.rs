@@ -538,3 +538,34 @@ fn a_terminal_shows_what_a_script_gives() {
     }
     assert_eq!(text(&shown).trim(), "{\"sum\":42}");
 }
+
+#[test]
+fn a_sidecar_of_an_earlier_version_is_brought_up_to_date_without_a_download() {
+    let Some(installed) = std::env::var_os("REPERTOIRE_TEST_SIDECAR") else {
+        return;
+    };
+    let installed = Path::new(&installed);
+    let home = tempfile::tempdir().unwrap();
+    let sidecar = home.path().join("sidecar");
+    fs::create_dir_all(&sidecar).unwrap();
+    std::os::unix::fs::symlink(installed.join("python"), sidecar.join("python")).unwrap();
+    fs::copy(
+        installed.join("requirements.txt"),
+        sidecar.join("requirements.txt"),
+    )
+    .unwrap();
+    fs::write(sidecar.join("installed.sha256"), "of another version").unwrap();
+    fs::write(sidecar.join("main.py"), "raise SystemExit(1)").unwrap();
+    let done = Command::new(env!("CARGO_BIN_EXE_repertoire"))
+        .args(["setup", "sidecar"])
+        .env("REPERTOIRE_HOME", home.path())
+        // Nothing that could install anything is found.
+        .env("PATH", home.path())
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    for file in ["main.py", "installed.sha256", "repertoire_sidecar/wire.py"] {
+        let new = fs::read_to_string(sidecar.join(file)).unwrap();
+        assert_eq!(new, fs::read_to_string(installed.join(file)).unwrap());
+    }
+}

@@ -116,6 +116,7 @@ pub(super) fn run(
         output,
         |stopped| match from {
             Some(file) => take(file, &target),
+            None if !again && refresh(&target)? => Ok(()),
             None => install(&target, stopped, output),
         },
     )
@@ -149,14 +150,34 @@ fn install(target: &Path, stopped: &dyn Fn() -> bool, output: &Output) -> Result
     made
 }
 
-/// It counts only once it is whole.
-fn make(target: &Path, stopped: &dyn Fn() -> bool, output: &Output) -> Result<()> {
-    fs::create_dir_all(target).with_context(|| target.display().to_string())?;
+/// Puts the sources of this version into an environment that has all they need; says whether there
+/// was one.
+fn refresh(target: &Path) -> Result<bool> {
+    let (mark, have) = (target.join(INSTALLED), target.join("requirements.txt"));
+    let have = fs::read_to_string(have).unwrap_or_default();
+    if have != REQUIREMENTS || !mark.is_file() || !python_of(target).is_file() {
+        return Ok(false);
+    }
+    // It does not count until it is whole again.
+    fs::remove_file(&mark).with_context(|| mark.display().to_string())?;
+    write_sources(target)?;
+    fs::write(&mark, version()).with_context(|| mark.display().to_string())?;
+    Ok(true)
+}
+
+fn write_sources(target: &Path) -> Result<()> {
     for (name, text) in SOURCES {
         let file = target.join(name);
         fs::create_dir_all(file.parent().unwrap_or(target))?;
-        fs::write(file, text)?;
+        fs::write(&file, text).with_context(|| file.display().to_string())?;
     }
+    Ok(())
+}
+
+/// It counts only once it is whole.
+fn make(target: &Path, stopped: &dyn Fn() -> bool, output: &Output) -> Result<()> {
+    fs::create_dir_all(target).with_context(|| target.display().to_string())?;
+    write_sources(target)?;
     let requirements = target.join("requirements.txt");
     fs::write(&requirements, REQUIREMENTS)?;
     output.note("1/2 installing DSPy and what it needs (240 MB)");
