@@ -9,18 +9,27 @@ use std::{
         OnceLock,
         atomic::{AtomicBool, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use crate::failure::INTERRUPTED;
 
 static BUSY: AtomicBool = AtomicBool::new(false);
 static STOP: AtomicBool = AtomicBool::new(false);
+static FIRST: OnceLock<Instant> = OnceLock::new();
+/// Signals within so long of the first are one.
+const ONE: Duration = Duration::from_millis(200);
 static SHUT_DOWN: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
 
 /// Listens for Ctrl-C and SIGTERM.
 pub(crate) fn install() {
     let installed = ctrlc::set_handler(|| {
+        let first = *FIRST.get_or_init(Instant::now);
         let again = STOP.swap(true, Ordering::SeqCst);
+        // Some send one to a process and then one to its whole group.
+        if again && first.elapsed() < ONE {
+            return;
+        }
         if let Some(shut_down) = SHUT_DOWN.get()
             && !again
         {

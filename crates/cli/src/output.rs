@@ -88,6 +88,8 @@ impl Output {
     }
 
     pub(crate) fn error(&self, text: &str) {
+        // What strangers say in it begins no line.
+        let text = text.trim_end().replace('\n', "\n  ");
         self.raw_err(&format!("{ERROR}error:{ERROR:#} {text}\n"));
     }
 

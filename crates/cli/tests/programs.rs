@@ -183,6 +183,13 @@ fn a_script_is_resumed_where_it_was_and_runs_other_skills() {
     ];
     let done = json_of(&run(home.path(), &args));
     assert_eq!(done["value"], json!(["told", 40]), "{done}");
+    // A session nobody knows is not begun, and one of another skill is none of its.
+    for (skill, session) in [("long-job", "nonsense"), ("consistency-checker", session)] {
+        let refused = run(home.path(), &["run", skill, "--resume", session]);
+        let said = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{said}");
+        assert!(said.contains("was not run in a session"), "{said}");
+    }
     assert_eq!(fake.asked().len(), 1);
     let listed = json_of(&run(
         home.path(),
@@ -568,4 +575,27 @@ fn a_sidecar_of_an_earlier_version_is_brought_up_to_date_without_a_download() {
         let new = fs::read_to_string(sidecar.join(file)).unwrap();
         assert_eq!(new, fs::read_to_string(installed.join(file)).unwrap());
     }
+}
+
+#[test]
+fn a_skill_that_is_nothing_but_a_script_fails_without_the_sandbox() {
+    let fake = Fake::start(Vec::new());
+    let home = home(&fake, &[]).unwrap();
+    let package = json!({"name": "Sums", "description": "Adds.", "artifacts": [
+        {"kind": "description", "name": "About", "content": "Adds numbers."},
+        {"kind": "code_template", "name": "Add", "ordinal": 1, "content": "print(1)",
+         "metadata": {"limits": {"second": 1}}},
+    ]});
+    fs::write(home.path().join("sums.json"), package.to_string()).unwrap();
+    let imported = run(home.path(), &["import", "sums.json"]);
+    let said = text(&imported.stderr);
+    assert!(
+        said.contains("will fail when it is run") && said.contains("second"),
+        "{said}"
+    );
+    let failed = run(home.path(), &["run", "sums", "--json"]);
+    assert!(!failed.status.success());
+    let report = json_of(&failed);
+    assert_eq!(report["error"]["code"], "needs_sandbox", "{report}");
+    assert_eq!(report["traces"][1]["details"]["code"], "needs_sandbox");
 }

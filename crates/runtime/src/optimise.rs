@@ -172,8 +172,8 @@ pub struct Improvement {
     pub held_back: usize,
     /// What learning cost.
     pub learning: Usage,
-    /// What measuring cost, before and after.
-    pub measuring: Usage,
+    /// What measuring cost.
+    pub measuring: Measuring,
     /// How often a model or a page was asked for.
     pub questions: u64,
     /// The version of DSPy.
@@ -181,6 +181,15 @@ pub struct Improvement {
     /// The new state, as an artifact keeps it.
     #[serde(skip)]
     pub state: Vec<u8>,
+}
+
+/// What measuring cost, on the same examples.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Measuring {
+    /// With what there was.
+    pub before: Usage,
+    /// With what was learned.
+    pub after: Usage,
 }
 
 impl Improvement {
@@ -378,8 +387,10 @@ pub async fn optimise(
     let new = State::read(&blob, &module.template, &module.signature)?;
     progress("measuring what was learned");
     let after = measure(sidecar, &module, Some(&new), &split.held_back, &judge).await?;
-    let mut measuring = less(measured, start);
-    measuring.add(less(spent(), learned));
+    let measuring = Measuring {
+        before: less(measured, start),
+        after: less(spent(), learned),
+    };
     Ok(Improvement {
         before,
         after,

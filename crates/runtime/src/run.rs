@@ -107,6 +107,7 @@ pub fn plan(
         steps: Vec::new(),
         skipped: Vec::new(),
     };
+    let mut left_out = Vec::new();
     for (kind, name) in places {
         let wanted_now = names.iter().any(|wanted| wanted.eq_ignore_ascii_case(name));
         let variants: Vec<&ArtifactInfo> = artifacts
@@ -128,10 +129,16 @@ pub fn plan(
                 let hint = why.hint().map(|hint| format!(" ({hint})"));
                 plan.skipped
                     .push(format!("{name}: {why}{}", hint.unwrap_or_default()));
+                left_out.push(info.clone());
                 continue;
             }
         }
         plan.steps.push(info.clone());
+    }
+    if plan.steps.iter().all(|info| is_context(info.artifact.kind)) {
+        // With nothing left to do, what cannot be done fails, and says why.
+        plan.steps.append(&mut left_out);
+        plan.skipped.clear();
     }
     let rank = |kind: ArtifactKind| match kind {
         ArtifactKind::Description => 0,

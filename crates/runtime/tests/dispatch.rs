@@ -293,22 +293,28 @@ async fn only_what_was_asked_for_is_loaded() {
 
 #[tokio::test]
 async fn what_cannot_be_run_is_said() {
-    let package = json!({
-        "name": "C", "description": "d", "artifacts": [
-            {"kind": "description", "name": "Overview", "content": "o"},
-            {"kind": "code_template", "name": "Script", "content": "print(1)"},
-        ],
-    });
-    let skill = Spy::new(&package);
-    let model = Scripted::new(&[]);
+    let overview = json!({"kind": "description", "name": "Overview", "content": "o"});
+    let script = json!({"kind": "code_template", "name": "Script", "content": "print(1)"});
+    let prompt = json!({"kind": "prompt_template", "name": "Ask", "content": "x"});
+    let of = |artifacts: &[&Value]| {
+        Spy::new(&json!({"name": "C", "description": "d", "artifacts": artifacts}))
+    };
+    let model = Scripted::new(&["done"]);
+    // Beside something that can be done, it is left out.
+    let skill = of(&[&overview, &script, &prompt]);
     let report = go(&skill, &[], &mut context(&model)).await;
     assert_eq!(
         report.warnings,
         ["Script: nothing here runs a code_template (this build is without the feature `sandbox`)"]
     );
-    let report = go(&skill, &["Script"], &mut context(&model)).await;
-    assert_eq!(report.outcome.unwrap_err().code(), "no_handler");
-    assert_eq!(report.records.len(), 2);
+    assert_eq!(report.outcome.unwrap().text, "done");
+    // Named, or with nothing else to do, it fails.
+    let alone = of(&[&overview, &script]);
+    for (skill, names) in [(&skill, &["Script"][..]), (&alone, &[])] {
+        let report = go(skill, names, &mut context(&model)).await;
+        assert_eq!(report.outcome.unwrap_err().code(), "no_handler");
+        assert_eq!(report.records.len(), 2);
+    }
     // A prompt without a model.
     let skill = Spy::new(&checker(json!([])));
     let report = go(&skill, &[], &mut ExecutionContext::new()).await;

@@ -8,7 +8,7 @@ use repertoire_registry::{
     Error, Origin, Reference, Registry, Scope,
     store::{SkillRepository, SkillSummary},
 };
-use repertoire_runtime::{PromptEngine, assertion, dispatch, sidecar::Module};
+use repertoire_runtime::{Limits, PromptEngine, assertion, dispatch, sidecar::Module};
 use serde_json::json;
 
 use super::{open, read_input, run::find, scope};
@@ -253,6 +253,7 @@ pub(crate) fn check(artifact: &Artifact) -> Result<()> {
         _ => {}
     }
     assertion::of(artifact)?;
+    Limits::default().of(artifact)?;
     Ok(())
 }
 

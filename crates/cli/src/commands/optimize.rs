@@ -22,7 +22,7 @@ use super::{artifact, history, open, run, serve::runtime, setup};
 use crate::{
     args::{OptimizeArgs, With},
     failure::Usage,
-    output::{BOLD, DIM, Output},
+    output::{BOLD, DIM, Output, count},
     settings::Settings,
 };
 
@@ -209,6 +209,7 @@ pub(super) fn from_traces(
             && trace.details.get("variant").and_then(Value::as_str)
                 == module.model_variant.as_deref()
             && trace.error.is_none()
+            && trace.assertions_run > 0
             && trace.assertions_passed == trace.assertions_run
     });
     let examples: Vec<Example> = good
@@ -224,8 +225,17 @@ pub(super) fn from_traces(
         .collect();
     if examples.is_empty() {
         return Err(Usage(format!(
-            "no trace of {:?} can be learned from: run it first, or bring examples with --from FILE",
-            module.name
+            "no trace of {:?} can be learned from: {}, or bring examples with --from FILE",
+            module.name,
+            if module
+                .metadata
+                .as_ref()
+                .is_some_and(|all| all.contains_key("assertions"))
+            {
+                "run it until its assertions have held"
+            } else {
+                "give it assertions in its metadata, which say what a good answer is, and run it"
+            }
         ))
         .into());
     }
@@ -277,16 +287,17 @@ fn tell(
         }));
     }
     output.print(&format!(
-        "{BOLD}{}{BOLD:#}  {:.3} before, {:.3} after, on {} examples held back\n\
-         {DIM}learned from {} with {}: {}; measuring: {}; DSPy {}{DIM:#}\n",
+        "{BOLD}{}{BOLD:#}  {:.3} before ({}), {:.3} after ({}), on {} held back\n\
+         {DIM}learned from {} with {}: {}; DSPy {}{DIM:#}\n",
         terminal_safe(&module.name),
         improved.before,
+        spent(&improved.measuring.before),
         improved.after,
-        improved.held_back,
-        improved.training,
+        spent(&improved.measuring.after),
+        count(improved.held_back, "example"),
+        count(improved.training, "example"),
         args.with.as_str(),
         spent(&improved.learning),
-        spent(&improved.measuring),
         improved.dspy,
     ))?;
     if kept {

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use repertoire_core::{ArtifactKind, text::terminal_safe};
-use repertoire_registry::{Entry, Error, Reference, Registry};
+use repertoire_registry::{Entry, Error, Reference, Registry, store::TraceFilter};
 use repertoire_runtime::{
     ArtifactDispatcher, Budget, Error as RunError, ExecutionContext, ExecutionRecord, Metered,
     Model, PromptEngine, Redactor, SkillSource, Usage, Vault,
@@ -22,7 +22,8 @@ use serde_json::{Map, Value, json};
 use super::{open, serve::runtime};
 use crate::{
     args::{ModelArgs, Param, RunArgs},
-    failure, interrupt,
+    failure::{self, Usage as WrongUsage},
+    interrupt,
     output::{BOLD, DIM, Output, count},
     settings::Settings,
 };
@@ -37,6 +38,20 @@ pub(crate) fn run(args: &RunArgs, settings: &Settings, output: &Output) -> Resul
     let dispatcher = dispatcher(settings);
     equip(&mut context, &registry, &dispatcher);
     if let Some(session) = &args.resume {
+        let known = TraceFilter {
+            skill: Some(skill.outline().skill_id.clone()),
+            session: Some(session.clone()),
+            limit: Some(1),
+            ..TraceFilter::default()
+        };
+        if registry.traces(&known)?.is_empty() {
+            return Err(WrongUsage(format!(
+                "{} was not run in a session {session:?}: `repertoire trace list --skill {} --json` \
+                 shows those there are",
+                args.skill, args.skill
+            ))
+            .into());
+        }
         context.session_id.clone_from(session);
     }
     let steps = plan(&skill, &dispatcher, &context.family(), &args.artifacts)?;

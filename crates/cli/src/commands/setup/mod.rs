@@ -54,13 +54,13 @@ const AT_ONCE: usize = 16;
 fn part(
     name: &str,
     target: &Path,
-    there: bool,
+    there: &dyn Fn() -> bool,
     settings: &Settings,
     output: &Output,
     install: impl FnOnce(&dyn Fn() -> bool) -> Result<()>,
 ) -> Result<ExitCode> {
     let at = target.display();
-    if there {
+    if there() {
         output.note(format!("the {name} is installed in {at}"));
     } else {
         let begun = Instant::now();
@@ -73,9 +73,13 @@ fn part(
             output.note("waiting for another setup to end");
             lock.lock().with_context(|| account)?;
         }
-        interrupt::protect(install)?;
-        let took = begun.elapsed().as_secs_f64();
-        output.note(format!("installed the {name} in {at}, in {took:.0} s"));
+        if there() {
+            output.note(format!("the {name} is installed in {at}"));
+        } else {
+            interrupt::protect(install)?;
+            let took = begun.elapsed().as_secs_f64();
+            output.note(format!("installed the {name} in {at}, in {took:.0} s"));
+        }
     }
     if output.json {
         let mut all = serde_json::Map::new();

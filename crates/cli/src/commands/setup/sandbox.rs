@@ -34,8 +34,8 @@ pub(super) fn run(
     output: &Output,
 ) -> Result<ExitCode> {
     let target = folder(settings);
-    let there = sandbox::is_installed(&target) && from.is_none() && !again;
-    super::part("sandbox", &target, there, settings, output, |stopped| {
+    let there = || sandbox::is_installed(&target) && from.is_none() && !again;
+    super::part("sandbox", &target, &there, settings, output, |stopped| {
         let component = match from {
             Some(file) => fs::read(file).with_context(|| file.display().to_string())?,
             None => build(settings, stopped, output)?,

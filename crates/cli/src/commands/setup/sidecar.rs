@@ -107,11 +107,11 @@ pub(super) fn run(
     output: &Output,
 ) -> Result<ExitCode> {
     let target = folder(settings);
-    let there = is_installed(&target) && from.is_none() && !again;
+    let there = || is_installed(&target) && from.is_none() && !again;
     super::part(
         "sidecar",
         &target,
-        there,
+        &there,
         settings,
         output,
         |stopped| match from {
