@@ -750,7 +750,14 @@ async fn a_missing_sandbox_says_what_to_do() {
     let error = report.outcome.unwrap_err();
     assert_eq!(error.code(), "needs_sandbox");
     assert!(error.hint().unwrap().contains("repertoire setup sandbox"));
-    let plan = plan(&skill, &dispatcher, "", &[]).unwrap();
+    // Beside something else to do, it is left out, and what to do is said.
+    let both = Spy::new(&json!({
+        "name": "S", "description": "d", "artifacts": [
+            {"kind": "code_template", "name": "Script", "content": "pass"},
+            {"kind": "prompt_template", "name": "Ask", "content": "x"},
+        ],
+    }));
+    let plan = plan(&both, &dispatcher, "", &[]).unwrap();
     assert!(
         plan.skipped[0].contains("repertoire setup sandbox"),
         "{:?}",
