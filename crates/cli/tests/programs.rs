@@ -599,3 +599,26 @@ fn a_skill_that_is_nothing_but_a_script_fails_without_the_sandbox() {
     assert_eq!(report["error"]["code"], "needs_sandbox", "{report}");
     assert_eq!(report["traces"][1]["details"]["code"], "needs_sandbox");
 }
+
+#[test]
+fn traces_that_nothing_has_judged_are_not_learned_from() {
+    let fake = Fake::start(many(COLOUR));
+    let Some(home) = home(&fake, &["sidecar"]) else {
+        return;
+    };
+    let mut package = colours();
+    let metadata = package["artifacts"][1]["metadata"].as_object_mut().unwrap();
+    metadata.remove("assertions");
+    import(home.path(), &package);
+    for n in 0..5 {
+        let param = format!("thing={n}");
+        let done = run(home.path(), &["run", "colours", "-p", &param]);
+        assert!(done.status.success(), "{}", text(&done.stderr));
+    }
+    let asked = fake.asked().len();
+    let refused = run(home.path(), &["optimize", "colours"]);
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("give it assertions"), "{said}");
+    assert_eq!(fake.asked().len(), asked);
+}

@@ -383,6 +383,7 @@ mod tests {
     enum Odd {
         Silent,
         Refuses,
+        BreaksOff,
         Uncounted,
     }
 
@@ -408,6 +409,12 @@ mod tests {
                     charged: false,
                     reason: "no".to_owned(),
                 }),
+                Self::BreaksOff => Err(Error::Provider {
+                    provider: "test".to_owned(),
+                    status: None,
+                    charged: true,
+                    reason: "the answer broke off".to_owned(),
+                }),
                 Self::Uncounted => Ok(Reply {
                     text: "x".repeat(400),
                     usage: Usage::default(),
@@ -430,6 +437,7 @@ mod tests {
     async fn calls_that_are_given_up_are_paid_for() {
         assert_eq!(used(Odd::Silent).await.tokens(), 100 + 1024);
         assert!(used(Odd::Silent).await.cost.unwrap_or(0.0) > 0.0);
+        assert_eq!(used(Odd::BreaksOff).await.tokens(), 100 + 1024);
         assert_eq!(used(Odd::Refuses).await.tokens(), 0);
         let uncounted = used(Odd::Uncounted).await;
         assert_eq!(uncounted.tokens(), 200);
