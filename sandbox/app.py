@@ -45,6 +45,10 @@ for _name in _LIBRARY.split():
 
 sys.modules["repertoire"] = sys.modules["inklings"] = host
 
+# What was printed before a script was stopped is seen.
+for _stream in (sys.stdout, sys.stderr):
+    _stream.reconfigure(line_buffering=True)
+
 _FILE = "skill.py"
 
 
@@ -87,13 +91,14 @@ def _namespace(given):
 def _told(error, source):
     """What went wrong, with the line of the script."""
     linecache.cache[_FILE] = (len(source), None, source.splitlines(True), _FILE)
+    message = str(error)
     if isinstance(error, SyntaxError) and error.filename == _FILE:
-        line = error.lineno
+        line, message = error.lineno, str(error.msg)
     else:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == _FILE]
         line = lines[-1] if lines else None
-    return {"type": type(error).__name__, "message": str(error)[:2000], "line": line}
+    return {"type": type(error).__name__, "message": message[:2000], "line": line}
 
 
 def _flush():

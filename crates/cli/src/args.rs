@@ -492,7 +492,7 @@ pub(crate) enum Command {
         #[arg(long)]
         revoke: bool,
     },
-    /// Check stores, sources and settings
+    /// Check stores, sources, settings and what is installed
     Doctor,
     /// Print changes as they happen
     Watch {

@@ -389,21 +389,6 @@ fn t8_a_terminal_never_gets_escapes_from_a_skill() {
 }
 
 #[test]
-fn doctor_knows_what_is_wrong() {
-    let place = Place::new();
-    place.ok(&["init"]);
-    assert_eq!(place.json(&["doctor", "--json"])["ok"], true);
-    place.write(".repertoire/skills/broken/SKILL.md", "# no frontmatter\n");
-    let run = place.run(&["doctor"]);
-    assert_eq!(run.code(), 1);
-    assert!(
-        run.out().contains("FAIL  skipped    [missing_frontmatter]"),
-        "{}",
-        run.out()
-    );
-}
-
-#[test]
 fn init_finds_the_folders_of_other_tools() {
     let place = Place::new();
     place.skill(".claude/skills/helper", "# Helper\n");

@@ -368,6 +368,11 @@ fn with_embeddings_skills_are_found_by_what_messages_mean() {
     let set_up = run(home.path(), &["setup", "embeddings", "--from", &model]);
     assert!(set_up.status.success(), "{}", text(&set_up.stderr));
     assert!(text(&set_up.stderr).contains("can be found by what a message means"));
+    let well = text(&run(home.path(), &["doctor"]).stdout);
+    assert!(
+        well.contains("ok    embeddings all-MiniLM-L6-v2, in "),
+        "{well}"
+    );
     let message = "do my notes disagree with each other?";
     let found = json_of(&run(home.path(), &["search", "--json", message]));
     assert_eq!(found["skills"][0]["id"], "consistency-checker");

@@ -312,6 +312,7 @@ fn begin(
         details: Details {
             skill: outline.skill.clone(),
             artifact: info.artifact.name.clone(),
+            values: context.fingerprint(),
             variant: info.artifact.model_variant.clone(),
             ..Details::default()
         },

@@ -154,7 +154,7 @@ fn told(message: &str) -> String {
 }
 
 /// How a value is given.
-fn way(name: &str) -> String {
+pub(crate) fn way(name: &str) -> String {
     match name {
         "message" | "query" => "--message".to_owned(),
         _ => format!("--param {name}=…"),
@@ -193,6 +193,15 @@ impl Error {
             Self::Workspace(_) => "workspace_error",
             Self::Interrupted => "interrupted",
         }
+    }
+
+    /// The same, of one of several prompts.
+    #[cfg(feature = "sandbox")]
+    pub(crate) fn of_prompt(mut self, number: usize, many: usize) -> Self {
+        if let Self::Provider { reason, .. } = &mut self {
+            *reason = format!("prompt {number} of {many}: {reason}");
+        }
+        self
     }
 
     /// Whether a model that failed with this has charged for nothing: one that was given up may

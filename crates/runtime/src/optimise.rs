@@ -118,10 +118,7 @@ impl Split {
         if known.len() < FEWEST {
             return Err(Error::Call {
                 call: "optimize".to_owned(),
-                reason: format!(
-                    "there are {} different examples, and it takes {FEWEST}",
-                    known.len()
-                ),
+                reason: format!("it takes {FEWEST} different examples, not {}", known.len()),
             });
         }
         known.sort_by_key(|(digest, _)| digest.hex());
@@ -489,6 +486,9 @@ mod tests {
             assert!(!split.held_back.is_empty() && split.training.len() >= 2);
         }
         let few = Split::of((0..3).map(example).collect()).unwrap_err();
-        assert!(few.to_string().contains("3 different examples"), "{few}");
+        assert!(
+            few.to_string().contains("different examples, not 3"),
+            "{few}"
+        );
     }
 }

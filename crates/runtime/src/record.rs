@@ -62,6 +62,9 @@ pub struct Details {
     /// The artifact's name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub artifact: String,
+    /// What tells the values it was run with from others: the beginning of their digest.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub values: String,
     /// The variant that was chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variant: Option<String>,

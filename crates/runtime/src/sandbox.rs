@@ -121,6 +121,11 @@ impl Sandbox {
     }
 }
 
+/// Whether what is installed in a folder works: it is loaded, and runs a script.
+pub fn check(folder: &Path) -> Result<()> {
+    try_out(&install::load(folder)?)
+}
+
 /// Whether a component is a guest: it runs a script.
 fn try_out(component: &Component) -> Result<()> {
     let sandbox = Arc::new(Sandbox::of(component)?);

@@ -7,7 +7,12 @@ use repertoire_core::text::terminal_safe;
 use repertoire_registry::{Registry, Scope, Trusted};
 use serde_json::{Value, json};
 
-use crate::{failure::PROBLEMS, output::Output, settings::Settings};
+use super::setup::parts;
+use crate::{
+    failure::PROBLEMS,
+    output::{Output, count},
+    settings::Settings,
+};
 
 struct Check {
     name: &'static str,
@@ -35,9 +40,10 @@ pub(crate) fn run(settings: Result<Settings>, output: &Output) -> Result<ExitCod
             Some("correct the file"),
         ),
         Ok(settings) => {
-            if let Some(problem) = settings.workspace_problem {
-                add("settings", false, problem, Some("correct the file"));
+            if let Some(problem) = &settings.workspace_problem {
+                add("settings", false, problem.clone(), Some("correct the file"));
             }
+            equipment(&settings, output, &mut add);
             let sources = settings.sources;
             match output.working("reading skills", || Registry::open(sources)) {
                 Ok(registry) => inspect(&registry, &mut add),
@@ -69,6 +75,38 @@ pub(crate) fn run(settings: Result<Settings>, output: &Output) -> Result<ExitCod
     })
 }
 
+/// What skills run with: whatever is installed is tried.
+fn equipment(
+    settings: &Settings,
+    output: &Output,
+    add: &mut impl FnMut(&'static str, bool, String, Option<&'static str>),
+) {
+    for part in parts(settings) {
+        if !part.installed {
+            add(part.name, true, part.offered(), None);
+            continue;
+        }
+        let at = part.folder.display();
+        match output.working("trying what is installed", || (part.check)(settings)) {
+            Ok(what) => add(part.name, true, format!("{what}, in {at}"), None),
+            Err(error) => {
+                let problem = format!("{at}: {error:#}");
+                add(part.name, false, problem, Some(part.repair));
+            }
+        }
+    }
+    match &settings.model {
+        None => {
+            let none = "none is named: `--model PROVIDER/MODEL`, or `model` in the settings";
+            add("model", true, none.to_owned(), None);
+        }
+        Some(id) => match settings.providers().model(id) {
+            Ok(_) => add("model", true, id.clone(), None),
+            Err(error) => add("model", false, error.to_string(), error.hint()),
+        },
+    }
+}
+
 fn inspect(
     registry: &Registry,
     add: &mut impl FnMut(&'static str, bool, String, Option<&'static str>),
@@ -97,17 +135,11 @@ fn inspect(
             by.map(|by| format!("{}:{} by {}", entry.origin, entry.id, by.origin))
         })
         .collect();
-    let prompts = snapshot.prompts().count();
-    add(
-        "catalogue",
-        true,
-        format!(
-            "{} skills, {prompts} prompts, {} shadowed",
-            snapshot.len(),
-            shadowed.len()
-        ),
-        None,
-    );
+    let skills = count(snapshot.len(), "skill");
+    let prompts = count(snapshot.prompts().count(), "prompt");
+    let hidden = shadowed.len();
+    let there = format!("{skills}, {prompts}, {hidden} shadowed");
+    add("catalogue", true, there, None);
     for line in shadowed {
         add("shadowed", true, line, None);
     }

@@ -44,13 +44,19 @@ pub(crate) fn run(args: &RunArgs, settings: &Settings, output: &Output) -> Resul
             limit: Some(1),
             ..TraceFilter::default()
         };
-        if registry.traces(&known)?.is_empty() {
+        let Some(before) = registry.traces(&known)?.pop() else {
             return Err(WrongUsage(format!(
                 "{} was not run in a session {session:?}: `repertoire trace list --skill {} --json` \
                  shows those there are",
                 args.skill, args.skill
             ))
             .into());
+        };
+        if before.details["values"] != json!(context.fingerprint()) {
+            output.warn(
+                "the session was run with another --param or --message: what its scripts kept was \
+                 kept for those",
+            );
         }
         context.session_id.clone_from(session);
     }

@@ -5,7 +5,8 @@ use std::{
     sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
 };
 
-use serde_json::{Map, Value};
+use repertoire_core::Digest;
+use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -115,17 +116,19 @@ pub(super) struct Noted {
     pub(super) used: Uses,
     pub(super) printed: Option<String>,
     /// Tells what has been used so far.
-    measure: Option<Measure>,
+    measure: Option<Later<Uses>>,
+    /// Tells what has been printed so far.
+    printing: Option<Later<Option<String>>>,
 }
 
 type Uses = BTreeMap<String, Used>;
 
-/// Notes what has been used so far, whenever that is asked for.
-struct Measure(Box<dyn Fn(&mut Uses) + Send>);
+/// Notes something, whenever that is asked for.
+struct Later<T>(Box<dyn Fn(&mut T) + Send>);
 
-impl std::fmt::Debug for Measure {
+impl<T> std::fmt::Debug for Later<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Measure")
+        f.write_str("Later")
     }
 }
 
@@ -141,15 +144,26 @@ impl Notes {
     /// What was noted; nothing is, after that.
     pub(super) fn take(&self) -> Noted {
         let mut noted = std::mem::take(&mut *self.lock());
-        if let Some(Measure(measure)) = noted.measure.take() {
+        if let Some(Later(measure)) = noted.measure.take() {
             measure(&mut noted.used);
+        }
+        if let Some(Later(printing)) = noted.printing.take() {
+            printing(&mut noted.printed);
         }
         noted
     }
 
     /// Asks for what was used when it is over, however it ends.
     pub(crate) fn measure(&self, measure: impl Fn(&mut Uses) + Send + 'static) {
-        self.lock().measure = Some(Measure(Box::new(measure)));
+        self.lock().measure = Some(Later(Box::new(measure)));
+    }
+
+    /// Asks for what was printed if it is stopped.
+    pub(crate) fn printing(&self, so_far: impl Fn() -> String + Send + 'static) {
+        let note = move |printed: &mut Option<String>| {
+            *printed = Some(so_far()).filter(|text| !text.is_empty());
+        };
+        self.lock().printing = Some(Later(Box::new(note)));
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Noted> {
@@ -187,9 +201,11 @@ impl Notes {
         self.lock().model_id = Some(id.to_owned());
     }
 
-    /// Notes what was printed besides the result.
-    pub fn printed(&self, text: String) {
-        self.lock().printed = Some(text);
+    /// Notes what was printed besides the result, when it is over.
+    pub fn printed(&self, text: Option<String>) {
+        let mut noted = self.lock();
+        noted.printed = text;
+        noted.printing = None;
     }
 }
 
@@ -234,6 +250,14 @@ impl ExecutionContext {
             .as_ref()
             .map(|model| family_of(model.id()))
             .unwrap_or_default()
+    }
+
+    /// What tells the values of this run from those of others.
+    pub fn fingerprint(&self) -> String {
+        // In an order of their own.
+        let values: BTreeMap<_, _> = self.template_values().into_iter().collect();
+        let digest = Digest::of(json!(values).to_string().as_bytes()).hex();
+        digest.chars().take(16).collect()
     }
 
     /// What templates are rendered with: what was given, and what was said.

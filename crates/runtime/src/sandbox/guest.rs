@@ -14,7 +14,7 @@ use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView, p2::pipe::MemoryOutputPipe};
 use super::host::Host;
 use crate::{
     dispatch::ArtifactOutput,
-    error::{Error, Result},
+    error::{Error, Result, way},
     template::Code,
 };
 
@@ -116,6 +116,9 @@ pub(super) async fn run(
     let limits = &host.limits;
     let capacity = usize::try_from(limits.output).unwrap_or(usize::MAX);
     let printed = MemoryOutputPipe::new(capacity);
+    let so_far = printed.clone();
+    host.notes
+        .printing(move || String::from_utf8_lossy(&so_far.contents()).into_owned());
     let mut table = ResourceTable::new();
     table.set_max_capacity(MAX_HELD);
     let state = State {
@@ -170,6 +173,7 @@ pub(super) async fn run(
         Ok(Ok((Ok(_),))) => match host.submitted() {
             // What was printed is the result.
             None => {
+                host.notes.printed(None);
                 return Ok(ArtifactOutput {
                     text: printed,
                     ..ArtifactOutput::default()
@@ -185,9 +189,8 @@ pub(super) async fn run(
             }),
         },
     };
-    if !printed.is_empty() {
-        host.notes.printed(printed);
-    }
+    host.notes
+        .printed(Some(printed).filter(|text| !text.is_empty()));
     outcome
 }
 
@@ -207,11 +210,24 @@ fn failed(told: &str, host: &Host) -> Error {
     {
         return error;
     }
+    let mut message = cut(&message, 2000);
+    if kind == "NameError"
+        && let Some(name) = missing(&message)
+    {
+        let way = way(name);
+        message = format!("{message}: if it is a value of the skill, give it with {way}");
+    }
     Error::Script {
         line,
         kind: cut(&terminal_safe(&kind), 100),
-        message: cut(&message, 2000),
+        message,
     }
+}
+
+/// The name that Python does not know.
+fn missing(message: &str) -> Option<&str> {
+    let name = message.strip_prefix("name '")?;
+    name.strip_suffix("' is not defined")
 }
 
 /// Why an instance stopped.

@@ -12,7 +12,6 @@ use std::{
 };
 
 use futures::StreamExt;
-use repertoire_core::Digest;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
@@ -323,10 +322,12 @@ impl Host {
             })
             .buffered(AT_ONCE);
         let (mut answers, mut failed) = (Vec::with_capacity(many), None);
+        let mut number = 0;
         while let Some(answer) = asked.next().await {
+            number += 1;
             match answer {
                 Some(Ok(answer)) => answers.push(answer),
-                Some(Err(error)) => failed = failed.or(Some(error)),
+                Some(Err(error)) => failed = failed.or_else(|| Some(error.of_prompt(number, many))),
                 None => {}
             }
         }
@@ -408,12 +409,11 @@ impl Host {
         let skill = others.skills.open(&wanted.skill)?;
         let mut context = ExecutionContext::new();
         context.session_id.clone_from(&self.session);
+        context.values = wanted.params;
         // What it keeps is its own: by what it is asked, so that it has it when it is asked again.
-        let asked = Digest::of(json!(wanted.params).to_string().as_bytes()).hex();
-        context.within = format!("{}>{}>", self.artifact, asked.get(..16).unwrap_or(&asked));
+        context.within = format!("{}>{}>", self.artifact, context.fingerprint());
         context.left = Some(self.left(fuel));
         context.runs = self.runs.clone();
-        context.values = wanted.params;
         context.model.clone_from(&self.model);
         context.engine = self.engine.clone();
         context.max_tokens = self.max_tokens;

@@ -21,9 +21,10 @@ use repertoire_registry::{
     search::{Embedder, Finder},
     store::{Store, Trust},
 };
+use repertoire_runtime::sidecar::Sidecar;
 use serde_json::json;
 
-use super::open;
+use super::{open, serve::runtime};
 use crate::{
     args::SetupCommand,
     failure::Usage,
@@ -162,15 +163,27 @@ fn is_installed(folder: &Path) -> bool {
 }
 
 /// What can be installed, and whether it is.
-struct Part {
-    name: &'static str,
-    installed: bool,
-    folder: PathBuf,
+pub(super) struct Part {
+    pub(super) name: &'static str,
+    pub(super) installed: bool,
+    pub(super) folder: PathBuf,
     /// What it takes, and what it is good for.
     offer: &'static str,
+    /// Uses it, and says what it is.
+    pub(super) check: fn(&Settings) -> Result<String>,
+    /// How one that does not work is put right.
+    pub(super) repair: &'static str,
 }
 
-fn parts(settings: &Settings) -> Vec<Part> {
+impl Part {
+    /// How it comes to be there.
+    pub(super) fn offered(&self) -> String {
+        let (name, offer) = (self.name, self.offer);
+        format!("not installed: `repertoire setup {name}` {offer}")
+    }
+}
+
+pub(super) fn parts(settings: &Settings) -> Vec<Part> {
     let model = folder(settings);
     vec![
         Part {
@@ -179,6 +192,11 @@ fn parts(settings: &Settings) -> Vec<Part> {
             folder: model,
             offer: "downloads 84 MB, so that skills are found by what a message means, not by its \
                     words alone",
+            check: |settings| {
+                Embedder::open(&folder(settings), None)?;
+                Ok(MODEL.to_owned())
+            },
+            repair: "`repertoire setup embeddings --remove`, then `repertoire setup embeddings`",
         },
         #[cfg(feature = "sandbox")]
         Part {
@@ -186,12 +204,23 @@ fn parts(settings: &Settings) -> Vec<Part> {
             installed: repertoire_runtime::sandbox::is_installed(&sandbox::folder(settings)),
             folder: sandbox::folder(settings),
             offer: "downloads 39 MB and builds a Python that skills' scripts run in",
+            check: |settings| {
+                repertoire_runtime::sandbox::check(&sandbox::folder(settings))?;
+                Ok("runs scripts".to_owned())
+            },
+            repair: "`repertoire setup sandbox --again` installs it anew",
         },
         Part {
             name: "sidecar",
             installed: sidecar::is_installed(&sidecar::folder(settings)),
             folder: sidecar::folder(settings),
             offer: "installs DSPy (240 MB) for skills that are programs, and to optimise them",
+            check: |settings| {
+                let sidecar = Sidecar::new(sidecar::program(settings));
+                let dspy = runtime()?.block_on(sidecar.dspy())?;
+                Ok(format!("DSPy {dspy}"))
+            },
+            repair: "`repertoire setup sidecar --again` installs it anew",
         },
     ]
 }
@@ -210,19 +239,18 @@ fn show(settings: &Settings, output: &Output) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     for part in parts {
-        let (name, at) = (part.name, part.folder.display());
+        let name = part.name;
         output.print(&if part.installed {
-            format!("{name:10}  installed in {at}\n")
+            format!("{name:10}  installed in {}\n", part.folder.display())
         } else {
-            let offer = part.offer;
-            format!("{name:10}  not installed: `repertoire setup {name}` {offer}\n")
+            format!("{name:10}  {}\n", part.offered())
         })?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn forget(what: &str, target: &Path, output: &Output) -> Result<ExitCode> {
-    match fs::remove_dir_all(target) {
+    match output.working("removing", || fs::remove_dir_all(target)) {
         Ok(()) => output.note(format!("removed {}", target.display())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             output.note(format!("{what} is not installed"));

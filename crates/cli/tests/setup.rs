@@ -1,0 +1,192 @@
+//! What is installed beside the command, and what `doctor` finds.
+
+#![cfg(unix)]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test"
+)]
+
+mod common;
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use common::Place;
+
+#[test]
+fn doctor_knows_what_is_wrong() {
+    let place = Place::new();
+    place.ok(&["init"]);
+    let told = place.json(&["doctor", "--json"]);
+    assert_eq!(told["ok"], true, "{told}");
+    let checks = told["checks"].as_array().unwrap();
+    for part in ["embeddings", "sandbox", "sidecar"] {
+        let offer = checks.iter().find(|check| check["check"] == part).unwrap();
+        let offer = offer["detail"].as_str().unwrap();
+        assert!(
+            offer.contains(&format!("`repertoire setup {part}`")),
+            "{offer}"
+        );
+    }
+    place.write(".repertoire/skills/broken/SKILL.md", "# no frontmatter\n");
+    let run = place.run(&["doctor"]);
+    assert_eq!(run.code(), 1);
+    assert!(
+        run.out().contains("FAIL  skipped    [missing_frontmatter]"),
+        "{}",
+        run.out()
+    );
+}
+
+#[test]
+fn what_is_installed_is_tried() {
+    let place = Place::new();
+    let sidecar = place.home().join("sidecar");
+    fs::create_dir_all(&sidecar).unwrap();
+    fs::write(sidecar.join("repertoire-sidecar"), "no program").unwrap();
+    fs::write(place.home().join("config.toml"), "model = \"nobody\"\n").unwrap();
+    let run = place.run(&["doctor"]);
+    assert_eq!(run.code(), 1);
+    let (out, err) = (run.out(), run.err());
+    assert!(out.contains("FAIL  sidecar"), "{out}");
+    assert!(err.contains("repertoire setup sidecar --again"), "{err}");
+    assert!(
+        out.contains("FAIL  model      model \"nobody\": write PROVIDER/MODEL"),
+        "{out}"
+    );
+}
+
+#[test]
+fn a_python_that_is_too_old_is_named_before_anything_is_installed() {
+    let home = tempfile::tempdir().unwrap();
+    let old = home.path().join("python3.9");
+    fs::write(&old, "#!/bin/sh\necho 3 9\n").unwrap();
+    fs::set_permissions(&old, fs::Permissions::from_mode(0o700)).unwrap();
+    for (part, needed) in [("sandbox", "3.10"), ("sidecar", "3.11")] {
+        let done = Command::new(env!("CARGO_BIN_EXE_repertoire"))
+            .args(["setup", part])
+            .env("REPERTOIRE_HOME", home.path())
+            .env("REPERTOIRE_PYTHON", &old)
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{told}");
+        let why = format!("this is Python 3.9, and {needed} is needed");
+        assert!(
+            told.contains(&why) && told.contains("REPERTOIRE_PYTHON"),
+            "{told}"
+        );
+        assert!(!home.path().join(part).exists());
+    }
+}
+
+#[test]
+fn a_sidecar_of_an_earlier_version_is_brought_up_to_date_without_a_download() {
+    let Some(installed) = std::env::var_os("REPERTOIRE_TEST_SIDECAR") else {
+        return;
+    };
+    let installed = Path::new(&installed);
+    let home = tempfile::tempdir().unwrap();
+    let sidecar = home.path().join("sidecar");
+    fs::create_dir_all(&sidecar).unwrap();
+    std::os::unix::fs::symlink(installed.join("python"), sidecar.join("python")).unwrap();
+    fs::copy(
+        installed.join("requirements.txt"),
+        sidecar.join("requirements.txt"),
+    )
+    .unwrap();
+    fs::write(sidecar.join("installed.sha256"), "of another version").unwrap();
+    fs::write(sidecar.join("main.py"), "raise SystemExit(1)").unwrap();
+    let done = Command::new(env!("CARGO_BIN_EXE_repertoire"))
+        .args(["setup", "sidecar"])
+        .env("REPERTOIRE_HOME", home.path())
+        // Nothing that could install anything is found.
+        .env("PATH", home.path())
+        .output()
+        .unwrap();
+    assert!(
+        done.status.success(),
+        "{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
+    for file in ["main.py", "installed.sha256", "repertoire_sidecar/wire.py"] {
+        let new = fs::read_to_string(sidecar.join(file)).unwrap();
+        assert_eq!(new, fs::read_to_string(installed.join(file)).unwrap());
+    }
+}
+
+#[test]
+fn what_an_installation_cannot_replace_stays() {
+    let place = Place::new();
+    let sidecar = place.home().join("sidecar");
+    fs::create_dir_all(&sidecar).unwrap();
+    fs::write(sidecar.join("main.py"), "as it was").unwrap();
+    let mut setup = place.command(&["setup", "sidecar", "--again"]);
+    let done = setup.env("REPERTOIRE_PYTHON", "false").output().unwrap();
+    assert!(!done.status.success());
+    assert_eq!(
+        fs::read_to_string(sidecar.join("main.py")).unwrap(),
+        "as it was"
+    );
+    let mut left: Vec<_> = fs::read_dir(place.home())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["setup.lock", "sidecar"]);
+}
+
+#[test]
+fn two_setups_take_turns() {
+    let place = Place::new();
+    fs::create_dir_all(place.home()).unwrap();
+    let lock = fs::File::create(place.home().join("setup.lock")).unwrap();
+    lock.lock().unwrap();
+    let mut setup = place.command(&["setup", "sidecar"]);
+    let mut setup = setup
+        .env("REPERTOIRE_PYTHON", "false")
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(setup.stderr.take().unwrap()).lines();
+    assert_eq!(
+        said.next().unwrap().unwrap(),
+        "waiting for another setup to end"
+    );
+    assert!(setup.try_wait().unwrap().is_none());
+    lock.unlock().unwrap();
+    assert_eq!(setup.wait().unwrap().code(), Some(2));
+}
+
+#[test]
+fn a_server_starts_without_the_key_that_renewing_takes() {
+    let place = Place::new();
+    let sidecar = place.home().join("sidecar");
+    fs::create_dir_all(&sidecar).unwrap();
+    fs::write(sidecar.join("repertoire-sidecar"), "never started").unwrap();
+    let config = "model = \"openai/gpt-4o\"\nrenew = true\n";
+    fs::write(place.home().join("config.toml"), config).unwrap();
+    let mut server = place
+        .command(&["serve", "--port", "0", "--hub", "0", "--json"])
+        .env_remove("OPENAI_API_KEY")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    server.kill().unwrap();
+    let said = server.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&said.stderr);
+    assert!(line.contains("\"hub\""), "{line}{said}");
+    assert!(said.contains("are not renewed"), "{said}");
+}

@@ -1,0 +1,299 @@
+//! Scripts in the sandbox: what they can do, and what those of strangers cannot.
+//!
+//! `REPERTOIRE_TEST_SANDBOX` is the folder the test command installs one in.
+
+#![cfg(feature = "sandbox")]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test"
+)]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod install;
+mod nested;
+mod says;
+mod strangers;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use proptest::prelude::*;
+use repertoire_runtime::{
+    ArtifactDispatcher, Ask, Error, ExecutionContext, ExecutionRecord, Limits, Model, Others,
+    Price, PromptEngine, Reply, SkillSource, Skills, Usage, Vault,
+    model::Listener,
+    run::{Report, plan, run},
+    sandbox::Scripts,
+};
+use serde_json::{Value, json};
+
+use common::Spy;
+
+fn installed() -> Option<PathBuf> {
+    let folder = std::env::var_os("REPERTOIRE_TEST_SANDBOX").map(PathBuf::from);
+    if folder.is_none() {
+        eprintln!("skipped: REPERTOIRE_TEST_SANDBOX is not set");
+    }
+    folder
+}
+
+/// One sandbox for all tests, as one process has.
+fn dispatcher() -> Option<ArtifactDispatcher> {
+    static SHARED: OnceLock<Option<ArtifactDispatcher>> = OnceLock::new();
+    let shared = SHARED.get_or_init(|| {
+        let scripts = Scripts::new(installed()?, Limits::default());
+        let mut dispatcher = ArtifactDispatcher::default();
+        dispatcher.add(Arc::new(scripts));
+        Some(dispatcher)
+    });
+    shared.clone()
+}
+
+/// Says back what it is asked, after a while.
+#[derive(Debug)]
+struct Echo(Duration);
+
+#[async_trait]
+impl Model for Echo {
+    fn id(&self) -> &'static str {
+        "test/echo"
+    }
+
+    fn price(&self) -> Option<Price> {
+        Some(Price {
+            input: 1.0,
+            output: 1.0,
+        })
+    }
+
+    async fn ask(&self, ask: &Ask, _: Option<&Listener>) -> repertoire_runtime::Result<Reply> {
+        tokio::time::sleep(self.0).await;
+        let text = ask.turns.last().unwrap().text.clone();
+        let tokens = ask.estimate();
+        Ok(Reply {
+            usage: Usage {
+                input_tokens: Some(tokens),
+                output_tokens: Some(tokens),
+                cost: Some(Price::of(self.price().unwrap(), tokens, tokens)),
+            },
+            text,
+            cut: false,
+        })
+    }
+}
+
+fn script(code: &str, metadata: &Value) -> Spy {
+    Spy::new(&json!({
+        "name": "S", "description": "d",
+        "artifacts": [{"kind": "code_template", "name": "Script", "content": code,
+                       "metadata": metadata}],
+    }))
+}
+
+fn context(params: &Value) -> ExecutionContext {
+    let mut context = ExecutionContext::new();
+    context.values = params.as_object().cloned().unwrap_or_default();
+    context.model = Some(Arc::new(Echo(Duration::ZERO)));
+    let vault = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/vault");
+    context.engine = PromptEngine::over(Arc::new(Vault::open(&vault).unwrap()));
+    context
+}
+
+async fn go(dispatcher: &ArtifactDispatcher, skill: &Spy, cx: &mut ExecutionContext) -> Report {
+    let plan = plan(skill, dispatcher, "", &["Script".to_owned()]).unwrap();
+    run(skill, dispatcher, &plan, cx, &mut |_| {}).await
+}
+
+async fn value_of(dispatcher: &ArtifactDispatcher, code: &str, params: Value) -> Value {
+    let mut cx = context(&params);
+    let report = go(dispatcher, &script(code, &json!({})), &mut cx).await;
+    report.outcome.unwrap().value.unwrap()
+}
+
+#[tokio::test]
+async fn scripts_ask_the_workspace_and_the_model() {
+    let Some(dispatcher) = dispatcher() else {
+        return;
+    };
+    let code = r#"
+import inklings, repertoire
+assert inklings is repertoire
+page = inklings.get_page(inklings.search("harbour")[0]["slug"])
+assert inklings.workspace_search("harbour") == inklings.search("harbour")
+assert page["text"] and page["slug"] == inklings.page(page["title"])["slug"]
+assert inklings.get_page("nowhere") is None
+assert [p["slug"] for p in inklings.get_pages([page["slug"], "nowhere"])] == [page["slug"]]
+people = inklings.get_pages_by_type("person")
+tags = inklings.get_tags()
+links = inklings.get_references(page["slug"])
+history = inklings.get_history(page["slug"], limit=3)
+one = inklings.llm_query("one", max_tokens=5)
+many = inklings.llm_query_batched(["a", "b", "c"])
+inklings.submit({"people": len(people), "tags": len(tags), "links": sorted(links), "one": one,
+                 "many": many, "history": history})
+raise AssertionError("submit ends a script")
+"#;
+    let mut cx = context(&json!({}));
+    let report = go(&dispatcher, &script(code, &json!({})), &mut cx).await;
+    let record = &report.records[0];
+    let value = report.outcome.unwrap().value.unwrap();
+    assert!(value["people"].as_u64().unwrap() >= 2, "{value}");
+    assert_eq!(value["links"], json!(["backlinks", "links", "missing"]));
+    assert_eq!(
+        (&value["one"], &value["many"]),
+        (&json!("one"), &json!(["a", "b", "c"]))
+    );
+    let used = &record.details.used;
+    assert!(used["fuel"].used > 1_000_000 && used["fuel"].limit.is_some());
+    assert!(used["host_calls"].used >= 14, "{used:?}");
+    assert!(used["memory_bytes"].used > 0 && used["time_ms"].limit == Some(300_000));
+    assert_eq!(record.model_id.as_deref(), Some("test/echo"));
+    assert_eq!(record.input_tokens, Some(4));
+    assert_eq!(used["model_tokens"].used, 8);
+    assert!(record.estimated_cost.unwrap() > 0.0);
+}
+
+#[tokio::test]
+async fn a_script_in_the_style_of_the_package_format_runs() {
+    let Some(dispatcher) = dispatcher() else {
+        return;
+    };
+    // The value is used both as a template's and as a variable, and the text is short-indented.
+    let code = "import inklings\n\nfound = inklings.search('{{ entity_type }}')\nfacts = []\n\
+                for page in found:\n body = inklings.get_page(page['slug'])\n \
+                facts.extend(inklings.llm_query(f'About {entity_type}: {body}').split()[:2])\n\
+                inklings.submit({'entity_type': '{{ entity_type }}', 'facts': facts})";
+    let value = value_of(&dispatcher, code, json!({"entity_type": "harbour"})).await;
+    assert_eq!(value["entity_type"], "harbour");
+    assert!(
+        value["facts"]
+            .as_array()
+            .unwrap()
+            .contains(&json!("harbour:")),
+        "{value}"
+    );
+}
+
+#[tokio::test]
+async fn what_a_script_keeps_is_there_when_it_is_resumed() {
+    let Some(dispatcher) = dispatcher() else {
+        return;
+    };
+    let code = r#"
+import repertoire
+before = repertoire.checkpoint("step")
+assert repertoire.checkpoint("nothing", None) is None
+first = repertoire.checkpoint("first", lambda: repertoire.llm_query("asked"))
+repertoire.checkpoint("step", (before or 0) + 1)
+if before is None:
+    raise ValueError("the power went")
+repertoire.submit([before, first])
+"#;
+    let skill = script(code, &json!({}));
+    let mut cx = context(&json!({}));
+    let report = go(&dispatcher, &skill, &mut cx).await;
+    let error = report.outcome.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "script, line 8: ValueError: the power went"
+    );
+    assert_eq!(report.records[0].input_tokens, Some(2));
+    let mut again = context(&json!({}));
+    again.session_id.clone_from(&cx.session_id);
+    again.checkpoints = cx.checkpoints.clone();
+    let report = go(&dispatcher, &skill, &mut again).await;
+    // What was kept was not asked for again.
+    assert_eq!(report.records[0].input_tokens, None);
+    assert_eq!(report.outcome.unwrap().value, Some(json!([1, "asked"])));
+}
+
+#[tokio::test]
+async fn what_one_skill_keeps_no_other_sees() {
+    let Some(dispatcher) = dispatcher() else {
+        return;
+    };
+    let code = "import repertoire\nrepertoire.submit([repertoire.checkpoint('x'), \
+                repertoire.checkpoint('x', name)])";
+    let mut cx = context(&json!({"name": "first"}));
+    let one = go(&dispatcher, &script(code, &json!({})), &mut cx).await;
+    assert_eq!(one.outcome.unwrap().value, Some(json!([null, "first"])));
+    // The same session and names, another skill.
+    let mut other = json!({
+        "name": "Other", "description": "d",
+        "artifacts": [{"kind": "code_template", "name": "Script", "content": code}],
+    });
+    other["id"] = json!("550e8400-e29b-41d4-a716-446655440001");
+    let two = go(&dispatcher, &Spy::new(&other), &mut cx).await;
+    assert_eq!(two.outcome.unwrap().value, Some(json!([null, "first"])));
+    let again = go(&dispatcher, &script(code, &json!({})), &mut cx).await;
+    assert_eq!(
+        again.outcome.unwrap().value,
+        Some(json!(["first", "first"]))
+    );
+}
+
+/// Counts how many wait for it at a time.
+#[derive(Debug, Default)]
+struct Counting(AtomicUsize, AtomicUsize);
+
+#[async_trait]
+impl Model for Counting {
+    fn id(&self) -> &'static str {
+        "test/counting"
+    }
+
+    async fn ask(&self, _: &Ask, _: Option<&Listener>) -> repertoire_runtime::Result<Reply> {
+        let now = self.0.fetch_add(1, Ordering::SeqCst) + 1;
+        self.1.fetch_max(now, Ordering::SeqCst);
+        // Nobody is answered before everybody has asked, or it takes too long.
+        let begun = std::time::Instant::now();
+        while self.1.load(Ordering::SeqCst) < 100 && begun.elapsed() < Duration::from_secs(30) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        self.0.fetch_sub(1, Ordering::SeqCst);
+        Ok(Reply {
+            text: "yes".into(),
+            usage: Usage::default(),
+            cut: false,
+        })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_scripts_wait_at_once() {
+    let Some(dispatcher) = dispatcher() else {
+        return;
+    };
+    let code = "import repertoire\nfor _ in range(2): repertoire.llm_query(name)\n\
+                repertoire.submit(name)";
+    let skill = Arc::new(script(code, &json!({})));
+    let model = Arc::new(Counting::default());
+    let all = (0..100).map(|n| {
+        let (dispatcher, skill, model) = (dispatcher.clone(), skill.clone(), model.clone());
+        tokio::spawn(async move {
+            let mut cx = context(&json!({"name": format!("run {n}")}));
+            cx.model = Some(model);
+            let report = go(&dispatcher, &skill, &mut cx).await;
+            assert_eq!(
+                report.outcome.unwrap().value,
+                Some(json!(format!("run {n}")))
+            );
+        })
+    });
+    for done in futures::future::join_all(all).await {
+        done.unwrap();
+    }
+    assert_eq!(model.1.load(Ordering::SeqCst), 100);
+}
