@@ -22,7 +22,7 @@ use crate::measure::{memory, shown, time};
 const RUNS: usize = 500;
 const CALLS: usize = 20_000;
 const AT_ONCE: usize = 100;
-const STARTS: usize = 40;
+const STARTS: usize = 400;
 
 /// Answers after a while.
 #[derive(Debug)]
@@ -103,14 +103,16 @@ pub(crate) fn measure(folder: &Path, with: &Path, without: &Path) -> Result<()> 
     let what = "memory of a live instance, mean of 100";
     row(what, &value, "≤ 10 MB", each <= 10e6);
     for command in [&["--version"][..], &["list", "--json"]] {
-        let (ours, plain) = cold(with, without, command)?;
+        let [ours, plain, again] = cold([with, without, without], command)?;
         let name = command[0];
+        let against = |took: Duration| took.as_secs_f64() / plain.as_secs_f64();
         println!(
             "| `{name}` with the sandbox built in, against without, p50 of {STARTS} | {} / {} | | \
-             {:.2}× |",
+             {:.2}×; without against itself {:.2}× |",
             shown(ours),
             shown(plain),
-            ours.as_secs_f64() / plain.as_secs_f64()
+            against(ours),
+            against(again)
         );
     }
     let size = |path: &Path| std::fs::metadata(path).map_or(0, |found| found.len() >> 20);
@@ -228,9 +230,16 @@ async fn live(scripts: &Arc<Scripts>, waits: &Arc<Artifact>, before: u64) -> Res
     Ok(each)
 }
 
-/// How long two builds of the command take to start, in turns.
-fn cold(with: &Path, without: &Path, args: &[&str]) -> Result<(Duration, Duration)> {
+/// How long builds of the command take to start, in turns. They are copied first: how a file came
+/// to be there makes a difference, too.
+fn cold<const N: usize>(builds: [&Path; N], args: &[&str]) -> Result<[Duration; N]> {
     let home = tempfile::tempdir()?;
+    let mut copies = Vec::new();
+    for (number, build) in builds.into_iter().enumerate() {
+        let copy = home.path().join(format!("build-{number}"));
+        std::fs::copy(build, &copy)?;
+        copies.push(copy);
+    }
     let start = |program: &Path| -> Result<Duration> {
         let begun = Instant::now();
         let status = Command::new(program)
@@ -242,12 +251,16 @@ fn cold(with: &Path, without: &Path, args: &[&str]) -> Result<(Duration, Duratio
         ensure!(status.success(), "{} failed", program.display());
         Ok(begun.elapsed())
     };
-    start(with)?;
-    start(without)?;
-    let (mut ours, mut plain) = (Vec::new(), Vec::new());
-    for _ in 0..STARTS {
-        ours.push(start(with)?);
-        plain.push(start(without)?);
+    for copy in &copies {
+        start(copy)?;
     }
-    Ok((crate::measure::median(ours), crate::measure::median(plain)))
+    let mut took = [(); N].map(|()| Vec::new());
+    for round in 0..STARTS {
+        // Whoever is first is another each time.
+        for turn in 0..N {
+            let which = (round + turn) % N;
+            took[which].push(start(&copies[which])?);
+        }
+    }
+    Ok(took.map(crate::measure::median))
 }
