@@ -170,7 +170,9 @@ impl Package {
                 max: MAX_JSON as u64,
             });
         }
-        let package: Self = crate::json::from_slice(bytes).map_err(|e| json_error(&e))?;
+        let mut package: Self = crate::json::from_slice(bytes).map_err(|e| json_error(&e))?;
+        // A folder has no order of its own to keep.
+        package.files.sort_by(|a, b| a.path.cmp(&b.path));
         package.check()?;
         Ok(package)
     }

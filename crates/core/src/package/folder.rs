@@ -116,18 +116,18 @@ impl Package {
         let Some(document) = &self.document else {
             return false;
         };
-        let said = Frontmatter::of(document)
-            .ok()
-            .and_then(|front| front.text("description").map(str::to_owned));
+        let Ok(front) = Frontmatter::of(document) else {
+            return false;
+        };
+        let said = |key: &str| front.text(key).unwrap_or_default().to_owned();
         let bare = Self {
             files: self.files.clone(),
-            ..Self::named(
-                self.name.clone(),
-                said.unwrap_or_default(),
-                self.document.clone(),
-            )
+            ..Self::named(said("name"), said("description"), self.document.clone())
         };
-        *self == bare
+        // A file that would be taken for a package file makes the folder say something else.
+        let taken =
+            |file: &PackageFile| file.path.as_str() == PACKAGE_FILE && is_manifest(&file.bytes);
+        *self == bare && !self.files.iter().any(taken)
     }
 
     /// In the folder form contents are in files and nowhere else.

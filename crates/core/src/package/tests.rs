@@ -178,6 +178,38 @@ fn an_ordinary_skill_packs_and_unpacks_unchanged() {
     assert_eq!(again.to_folder().unwrap(), folder);
 }
 
+/// What is said of a skill besides its document needs the package file.
+#[test]
+fn what_an_ordinary_folder_cannot_say_is_kept_in_a_package_file() {
+    let document = "---\nname: pdf-forms\ndescription: Fills forms.\n---\n# PDF\n";
+    for name in ["pdf-forms", "PDF Forms", " pdf-forms", "acme/pdf-forms"] {
+        let json = json!({"name": name, "description": "Fills forms.", "document": document});
+        let package = Package::from_json(json.to_string().as_bytes()).unwrap();
+        assert_eq!(package.is_plain(), name == "pdf-forms", "{name:?}");
+        let back = Package::from_folder(package.to_folder().unwrap()).unwrap();
+        assert_eq!(back, package);
+    }
+}
+
+#[test]
+fn a_file_that_would_be_taken_for_the_package_file_is_refused() {
+    let json = json!({
+        "name": "pdf", "description": "d", "document": "---\nname: pdf\ndescription: d\n---\n",
+        "files": [{"path": "skill.json", "content": "{\"artifacts\": []}"}],
+    });
+    let refused = Package::from_json(json.to_string().as_bytes()).unwrap_err();
+    assert_eq!(refused.code(), "duplicate_path");
+}
+
+#[test]
+fn the_order_of_files_is_that_of_a_folder() {
+    let mut value = sample();
+    value["files"] = json!([{"path": "b.md", "content": "b"}, {"path": "a.md", "content": "a"}]);
+    let package = Package::from_json(value.to_string().as_bytes()).unwrap();
+    let back = Package::from_folder(package.to_folder().unwrap()).unwrap();
+    assert_eq!(back.to_json(), package.to_json());
+}
+
 prop_compose! {
     fn artifact(index: usize)(
         kind in 0..6usize,
@@ -210,6 +242,7 @@ prop_compose! {
     fn package()(
         name in "[A-Za-z 一é-]{1,20}",
         description in "[^\u{0}]{1,60}",
+        written in any::<bool>(),
         tags in prop::collection::vec("[a-z]{1,5}", 0..3),
         artifacts in (0usize..5).prop_flat_map(|n| (0..n).map(artifact).collect::<Vec<_>>()),
         files in prop::collection::btree_map("[a-z]{1,6}\\.bin", prop::collection::vec(any::<u8>(), 0..20), 0..3),
@@ -220,8 +253,17 @@ prop_compose! {
             files: files.into_iter()
                 .map(|(p, b)| PackageFile { path: p.parse().unwrap(), bytes: b.into() })
                 .collect(),
-            ..Package::named(name, description, None)
+            ..written_or_not(Package::named(name, description, None), written)
         }
+    }
+}
+
+/// A document of its own is the generated one with another body.
+fn written_or_not(package: Package, written: bool) -> Package {
+    let document = package.skill_document().ok().filter(|_| written);
+    Package {
+        document: document.map(|text| text + "More.\n"),
+        ..package
     }
 }
 
