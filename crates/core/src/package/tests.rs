@@ -201,6 +201,20 @@ fn a_file_that_would_be_taken_for_the_package_file_is_refused() {
     assert_eq!(refused.code(), "duplicate_path");
 }
 
+/// A number that is read and written again is the same one.
+#[test]
+fn numbers_of_any_length_are_read_to_the_last_digit() {
+    let long = format!("4{}19", "2".repeat(97));
+    let mut value = sample();
+    value["artifacts"][1]["metadata"] = json!({"min": "LONG"});
+    let text = value.to_string().replace("\"LONG\"", &long);
+    let package = Package::from_json(text.as_bytes()).unwrap();
+    let back = Package::from_folder(package.to_folder().unwrap()).unwrap();
+    assert_eq!(back.to_json(), package.to_json());
+    let number = &back.artifacts[1].metadata.as_ref().unwrap()["min"];
+    assert_eq!(number.as_f64(), long.parse().ok());
+}
+
 #[test]
 fn the_order_of_files_is_that_of_a_folder() {
     let mut value = sample();
@@ -245,7 +259,7 @@ prop_compose! {
         written in any::<bool>(),
         tags in prop::collection::vec("[a-z]{1,5}", 0..3),
         artifacts in (0usize..5).prop_flat_map(|n| (0..n).map(artifact).collect::<Vec<_>>()),
-        files in prop::collection::btree_map("[a-z]{1,6}\\.bin", prop::collection::vec(any::<u8>(), 0..20), 0..3),
+        files in prop::collection::btree_map("f[a-z]{0,5}\\.bin", prop::collection::vec(any::<u8>(), 0..20), 0..3),
     ) -> Package {
         Package {
             tags,
