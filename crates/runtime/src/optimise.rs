@@ -3,7 +3,10 @@
 //! What is learned is a state, and it counts only if it does at least as well on examples it never
 //! saw. How good an answer is says the artifact: its assertions, and what the example expects.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use futures::StreamExt;
@@ -409,9 +412,19 @@ async fn measure(
     examples: &[Example],
     judge: &Judge,
 ) -> Result<f64> {
+    // Once one could not be measured, no more are begun; those under way are paid for, and counted.
+    let over = AtomicBool::new(false);
     let mut work = Vec::new();
     for example in examples {
-        work.push(measure_one(sidecar, module, state, example, judge));
+        let measured = measure_one(sidecar, module, state, example, judge);
+        work.push(async {
+            if over.load(Ordering::Relaxed) {
+                return Ok(0.0);
+            }
+            let score = measured.await;
+            over.fetch_or(score.is_err(), Ordering::Relaxed);
+            score
+        });
     }
     let scores = futures::stream::iter(work).buffer_unordered(AT_ONCE);
     let scores: Vec<Result<f64>> = scores.collect().await;

@@ -15,16 +15,20 @@ mod common;
 
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
 use repertoire_runtime::{
-    ArtifactDispatcher, Ask, ExecutionContext, Limits, Model, Reply, Usage,
+    ArtifactDispatcher, Ask, Error, ExecutionContext, Limits, Model, Reply, Usage,
     model::Listener,
+    optimise::{Effort, Example, Optimizer, Split, optimise},
     run::{Report, plan, run},
-    sidecar::{Modules, Program, Sidecar},
+    sidecar::{Module, Modules, Program, Sidecar},
 };
 use serde_json::{Value, json};
 
@@ -290,6 +294,42 @@ async fn it_is_kept_while_it_is_needed_and_started_anew_when_it_is_gone() {
     assert_ne!(pid(&idle).await, first);
 }
 
+/// Leaves the first question unanswered.
+#[derive(Debug, Default)]
+struct Late(AtomicUsize);
+
+#[async_trait]
+impl Model for Late {
+    fn id(&self) -> &'static str {
+        "test/late"
+    }
+
+    async fn ask(&self, _: &Ask, _: Option<&Listener>) -> repertoire_runtime::Result<Reply> {
+        if self.0.fetch_add(1, Ordering::SeqCst) == 0 {
+            std::future::pending::<()>().await;
+        }
+        Ok(Reply {
+            text: "well".to_owned(),
+            usage: Usage::default(),
+            cut: false,
+        })
+    }
+}
+
+#[tokio::test]
+async fn t33_one_that_missed_a_deadline_is_asked_how_it_is_before_it_is_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let sidecar = faulty("hangs-when-given-up", folder.path());
+    let model = Arc::new(Late::default());
+    let hasty = package(None, &json!({"metadata": {"limits": {"seconds": 1}}}));
+    let late = go(&sidecar, &hasty, model.clone()).await;
+    let error = late.outcome.unwrap_err().to_string();
+    assert!(error.contains("took more than 1s"), "{error}");
+    // Whoever is next is not handed to one that hangs.
+    let next = go(&sidecar, &package(None, &json!({})), model).await;
+    assert!(next.outcome.is_ok(), "{:?}", next.outcome);
+}
+
 #[tokio::test]
 async fn what_a_killed_process_left_goes_and_what_is_used_stays() {
     let folder = tempfile::tempdir().unwrap();
@@ -375,4 +415,48 @@ async fn a_program_runs_in_dspy_and_its_model_is_ours() {
     sidecar.stop().await;
     let report = go(&sidecar, &package(None, &json!({})), Arc::new(Obedient)).await;
     assert!(report.outcome.is_ok());
+}
+
+/// Answers questions, and refuses to judge.
+#[derive(Debug, Default)]
+struct NoJudge(AtomicUsize);
+
+#[async_trait]
+impl Model for NoJudge {
+    fn id(&self) -> &'static str {
+        "test/no-judge"
+    }
+
+    async fn ask(&self, ask: &Ask, to: Option<&Listener>) -> repertoire_runtime::Result<Reply> {
+        if ask.system.as_ref().is_some_and(|told| told.contains("`a`")) {
+            return Obedient.ask(ask, to).await;
+        }
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Err(Error::Model("nobody is at home".to_owned()))
+    }
+}
+
+#[tokio::test]
+async fn a_judge_who_cannot_be_asked_ends_learning_and_is_no_verdict() {
+    let Some(sidecar) = real() else { return };
+    let judged = json!({"metadata": {"assertions": [
+        {"type": "semantic", "check": "llm_eval", "prompt": "Is it a colour?", "expected": "yes"},
+    ]}});
+    let package = package(None, &judged).to_string();
+    let package = repertoire_core::Package::from_json(package.as_bytes()).unwrap();
+    let module = &package.artifacts[1];
+    let program = Module::read(module).unwrap();
+    let examples = (0..80).map(|n| Example::read(&json!({"q": format!("{n}")}), &program).unwrap());
+    let split = Split::of(examples.collect()).unwrap();
+    let model = Arc::new(NoJudge::default());
+    let mut cx = ExecutionContext::new();
+    cx.model = Some(model.clone());
+    let how = (Optimizer::Bootstrap, Effort::default());
+    let ended = optimise(&sidecar, module, &split, how, false, &cx, &|_| {}).await;
+    let error = ended.unwrap_err().to_string();
+    assert!(error.contains("nobody is at home"), "{error}");
+    // Those that were begun with it, and no others.
+    let asked = model.0.load(Ordering::SeqCst);
+    assert!(split.held_back.len() > 8);
+    assert!((1..=8).contains(&asked), "{asked} were judged");
 }

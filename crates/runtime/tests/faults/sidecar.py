@@ -44,6 +44,11 @@ if fault in ("well", "dies-after-one", "hangs-after-one"):
     while True:
         say(type="result", id=hear()["id"], output={"a": str(os.getpid())})
 ask = {"system": None, "messages": [{"role": "user", "text": "hello"}]}
+if fault == "hangs-when-given-up":
+    say(type="complete", id=request["id"], call=1, request=ask)
+    if hear()["type"] == "cancel":
+        time.sleep(600)
+    say(type="result", id=request["id"], output={"a": str(os.getpid())})
 if fault == "killed-mid-call":
     say(type="complete", id=request["id"], call=1, request=ask)
     os.kill(os.getpid(), 9)
