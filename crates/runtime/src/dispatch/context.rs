@@ -144,11 +144,12 @@ impl Notes {
     /// What was noted; nothing is, after that.
     pub(super) fn take(&self) -> Noted {
         let mut noted = std::mem::take(&mut *self.lock());
-        if let Some(Later(measure)) = noted.measure.take() {
-            measure(&mut noted.used);
-        }
+        // What was printed is measured, too.
         if let Some(Later(printing)) = noted.printing.take() {
             printing(&mut noted.printed);
+        }
+        if let Some(Later(measure)) = noted.measure.take() {
+            measure(&mut noted.used);
         }
         noted
     }

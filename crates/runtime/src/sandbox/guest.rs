@@ -6,7 +6,7 @@ use repertoire_core::{markdown::cut, text::terminal_safe};
 use serde::Deserialize;
 use serde_json::json;
 use wasmtime::{
-    ResourceLimiter, Store, StoreContextMut, Trap,
+    ResourceLimiter, Store, StoreContextMut, Trap, UpdateDeadline,
     component::{Component, InstancePre, Linker, ResourceTable, TypedFunc},
 };
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView, p2::pipe::MemoryOutputPipe};
@@ -116,9 +116,13 @@ pub(super) async fn run(
     let limits = &host.limits;
     let capacity = usize::try_from(limits.output).unwrap_or(usize::MAX);
     let printed = MemoryOutputPipe::new(capacity);
-    let so_far = printed.clone();
-    host.notes
-        .printing(move || String::from_utf8_lossy(&so_far.contents()).into_owned());
+    let (so_far, meter) = (printed.clone(), host.meter.clone());
+    host.notes.printing(move || {
+        let printed = so_far.contents();
+        let many = printed.len() as u64;
+        meter.output.fetch_add(many, Ordering::Relaxed);
+        String::from_utf8_lossy(&printed).into_owned()
+    });
     let mut table = ResourceTable::new();
     table.set_max_capacity(MAX_HELD);
     let state = State {
@@ -135,7 +139,12 @@ pub(super) async fn run(
     store.limiter(|state| state);
     let broken = |error: wasmtime::Error| Error::Sandbox(format!("{error:#}"));
     store.set_fuel(limits.fuel).map_err(broken)?;
-    store.epoch_deadline_async_yield_and_update(1);
+    // Others have their turn; and if it is stopped there, what it has used is known.
+    store.epoch_deadline_callback(|store| {
+        let host = &store.data().host;
+        host.note_fuel(store.get_fuel()?);
+        Ok(UpdateDeadline::Yield(1))
+    });
     let given = json!({"values": values, "holes": code.holes}).to_string();
     let over = tokio::time::Instant::from_std(host.begun) + limits.time();
     let ended = tokio::time::timeout_at(over, async {
@@ -148,9 +157,7 @@ pub(super) async fn run(
     // What is printed is text of strangers.
     let printed = printed.contents();
     let meter = &host.meter;
-    meter
-        .fuel
-        .store(limits.fuel.saturating_sub(left), Ordering::Relaxed);
+    host.note_fuel(left);
     meter
         .output
         .fetch_add(printed.len() as u64, Ordering::Relaxed);

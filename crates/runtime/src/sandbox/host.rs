@@ -166,6 +166,12 @@ impl Host {
         fuel.saturating_sub(self.burnt.swap(0, Ordering::Relaxed))
     }
 
+    /// Notes how much of its fuel a script has left.
+    pub(super) fn note_fuel(&self, left: u64) {
+        let burnt = self.limits.fuel.saturating_sub(left);
+        self.meter.fuel.store(burnt, Ordering::Relaxed);
+    }
+
     /// Answers a call: with a value, or with why not. A failure ends the script.
     pub(super) async fn call(
         &self,
@@ -173,8 +179,7 @@ impl Host {
         args: &str,
         fuel: u64,
     ) -> Result<Result<String, String>> {
-        let burnt = self.limits.fuel.saturating_sub(fuel);
-        self.meter.fuel.store(burnt, Ordering::Relaxed);
+        self.note_fuel(fuel);
         self.meter.count_calls(1, &self.limits)?;
         let answered = match self.answer(name, args, fuel).await {
             Ok(value) => serialised(name, &value),

@@ -82,12 +82,39 @@ async fn a_script_that_nobody_waits_for_is_stopped_and_leaves_its_row() {
     let used = &details.used;
     assert_eq!(used["host_calls"].used, 1, "{used:?}");
     assert!(used["fuel"].used > 0, "{used:?}");
+    assert_eq!(used["output_bytes"].used, 7, "{used:?}");
     // It is let go only once nothing runs in it.
     let begun = std::time::Instant::now();
     while scripts.is_loaded() {
         assert!(begun.elapsed() < Duration::from_secs(20), "it runs on");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+#[tokio::test]
+async fn what_a_stopped_script_has_burnt_is_known_without_a_call() {
+    let Some(dispatcher) = dispatcher() else {
+        return;
+    };
+    let burnt = |report: &Report| report.records[0].details.used["fuel"].used;
+    let mut cx = context(&json!({}));
+    let nothing = go(&dispatcher, &script("pass", &json!({})), &mut cx).await;
+    let nothing = burnt(&nothing);
+    let mut cx = context(&json!({}));
+    let stop = cx.stop.clone();
+    tokio::spawn(async move {
+        // It is left to work for a while.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        stop.cancel();
+    });
+    let endless = go(
+        &dispatcher,
+        &script("while True: pass", &json!({})),
+        &mut cx,
+    )
+    .await;
+    assert!(burnt(&endless) > 2 * nothing, "{nothing}");
+    assert_eq!(endless.outcome.unwrap_err(), Error::Interrupted);
 }
 
 /// Fails at one prompt, once others are under way; counts what it is asked.
