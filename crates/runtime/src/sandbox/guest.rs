@@ -69,6 +69,9 @@ const MAX_TABLE: usize = 100_000;
 /// The most things of the host a guest holds at a time, such as clocks it waits for.
 const MAX_HELD: usize = 1000;
 
+/// How much fuel it is given at a time: of a loop that calls nothing, no less is known to be burnt.
+const HELPING: u64 = 10_000_000;
+
 /// The most bytes of what the guest says of a failure.
 const MAX_TOLD: usize = 64 * 1024;
 
@@ -139,6 +142,8 @@ pub(super) async fn run(
     store.limiter(|state| state);
     let broken = |error: wasmtime::Error| Error::Sandbox(format!("{error:#}"));
     store.set_fuel(limits.fuel).map_err(broken)?;
+    let helping = Some(HELPING);
+    store.fuel_async_yield_interval(helping).map_err(broken)?;
     // Others have their turn; and if it is stopped there, what it has used is known.
     store.epoch_deadline_callback(|store| {
         let host = &store.data().host;
