@@ -44,6 +44,34 @@ fn store() -> (tempfile::TempDir, std::sync::Arc<Store>) {
 }
 
 #[test]
+fn what_was_learned_is_kept_for_what_it_was_learned_for() {
+    let (_folder, store) = store();
+    let repository: &dyn SkillRepository = &*store;
+    let id = repository.create_skill(&package("Tone", "x\n")).unwrap();
+    let module = || {
+        let modules = repository.get_artifacts(id, &[ArtifactKind::DspyModule]);
+        modules.unwrap().remove(0)
+    };
+    let before = module();
+    let learn = |state: &str| {
+        repository.learn_artifact(before.id.unwrap(), &before, state.as_bytes().to_vec())
+    };
+    learn("{\"a\": 1}").unwrap();
+    assert_eq!(module().state_blob.as_deref(), Some(&b"{\"a\": 1}"[..]));
+    let path = &repository.list_skills().unwrap()[0].path;
+    let newest = &store.history(path).unwrap()[0];
+    assert_eq!((newest.revision, &*newest.op), (2, "optimize"));
+    // By now it is another one, which nothing was learned for.
+    let refused = learn("{\"b\": 2}").unwrap_err();
+    assert!(
+        refused.to_string().contains("changed meanwhile"),
+        "{refused}"
+    );
+    assert_eq!(module().state_blob.as_deref(), Some(&b"{\"a\": 1}"[..]));
+    assert_eq!(store.history(path).unwrap().len(), 2);
+}
+
+#[test]
 fn skills_and_artifacts_are_kept_changed_and_removed() {
     let (_folder, store) = store();
     let repository: &dyn SkillRepository = &*store;

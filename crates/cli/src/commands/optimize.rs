@@ -4,10 +4,7 @@ use std::{path::Path, pin::pin, process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
 use repertoire_core::{Artifact, ArtifactKind, text::terminal_safe};
-use repertoire_registry::{
-    Origin, Registry, Scope,
-    store::{SkillRepository, TraceFilter},
-};
+use repertoire_registry::{Origin, Registry, Scope, store::TraceFilter};
 use repertoire_runtime::{
     Error as RunError, SkillSource,
     optimise::{Effort, Example, Improvement, Optimizer, Split, optimise},
@@ -16,7 +13,6 @@ use repertoire_runtime::{
 };
 use repertoire_serve::runs::Runnable;
 use serde_json::{Value, json};
-use uuid::Uuid;
 
 use super::{artifact, history, open, run, serve::runtime, setup};
 use crate::{
@@ -118,7 +114,7 @@ pub(crate) fn optimize(
             .find(|one| one.name == module.name && one.model_variant == module.model_variant);
         let id = known.and_then(|known| known.id);
         let id = id.context("the artifact is gone")?;
-        keep_state(store, id, &module, improved.state.clone())?;
+        store.learn_artifact(id, &module, improved.state.clone())?;
     }
     tell(&improved, keep, &module, args, output)?;
     Ok(if keep {
@@ -126,32 +122,6 @@ pub(crate) fn optimize(
     } else {
         ExitCode::from(1)
     })
-}
-
-/// Keeps a state that was learned for an artifact, if that is still what it was.
-pub(super) fn keep_state(
-    store: &dyn SkillRepository,
-    id: Uuid,
-    learned_for: &Artifact,
-    state: Vec<u8>,
-) -> Result<()> {
-    let now = store.get_artifact(id)?.context("the artifact is gone")?;
-    let same = |a: &Artifact, b: &Artifact| {
-        a.content.trim() == b.content.trim() && a.state_blob == b.state_blob
-    };
-    if !same(&now, learned_for) {
-        return Err(Usage(format!(
-            "{:?} was changed meanwhile, so that what was learned is not kept",
-            now.name
-        ))
-        .into());
-    }
-    let changed = Artifact {
-        id: None,
-        state_blob: Some(state),
-        ..now
-    };
-    Ok(store.update_artifact(id, &changed)?)
 }
 
 /// The program that is meant.

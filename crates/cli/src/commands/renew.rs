@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use repertoire_core::Artifact;
 use repertoire_registry::{
     Registry,
-    store::{Learned, Store},
+    store::{Learned, SkillRepository, Store},
 };
 use repertoire_runtime::{
     Budget, Error, ExecutionContext, Metered, Model, PromptEngine, Workspace,
@@ -18,7 +18,7 @@ use repertoire_runtime::{
 };
 use serde_json::{Value, json};
 
-use super::optimize::{from_traces, keep_state};
+use super::optimize::from_traces;
 
 /// What renewing takes.
 pub(super) struct Renewal {
@@ -86,7 +86,7 @@ impl Renewal {
                 (state.to_string().into_bytes(), nothing.err())
             }
         };
-        keep_state(store, id, &artifact, blob)?;
+        store.learn_artifact(id, &artifact, blob)?;
         why.map_or(Ok(()), Err)
     }
 

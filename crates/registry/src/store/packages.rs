@@ -68,6 +68,14 @@ pub trait SkillRepository: Send + Sync + std::fmt::Debug {
     /// Replaces an artifact.
     fn update_artifact(&self, artifact_id: Uuid, artifact: &Artifact) -> Result<()>;
 
+    /// Gives an artifact a state that was learned for it, if it is still what it was learned for.
+    fn learn_artifact(
+        &self,
+        artifact_id: Uuid,
+        learned_for: &Artifact,
+        state: Vec<u8>,
+    ) -> Result<()>;
+
     /// Removes an artifact; says whether there was one.
     fn delete_artifact(&self, artifact_id: Uuid) -> Result<bool>;
 }
@@ -114,7 +122,12 @@ fn package_at(c: &Connection, id: Uuid) -> Result<Package> {
 }
 
 /// Changes a package and stores what becomes of it.
-fn edit(c: &Connection, id: Uuid, change: impl FnOnce(&mut Package) -> Result<()>) -> Result<()> {
+fn edit(
+    c: &Connection,
+    id: Uuid,
+    op: Op,
+    change: impl FnOnce(&mut Package) -> Result<()>,
+) -> Result<()> {
     let Some((_, path)) = path_of(c, "id", &id.to_string())? else {
         return Err(no_skill(id));
     };
@@ -131,11 +144,7 @@ fn edit(c: &Connection, id: Uuid, change: impl FnOnce(&mut Package) -> Result<()
     }
     // What it is made of now has to be a package as a whole.
     let package = Package::from_json(&package.to_json())?;
-    put(
-        c,
-        &NewSkill::from_files(path, package.to_folder()?)?,
-        Op::Add,
-    )?;
+    put(c, &NewSkill::from_files(path, package.to_folder()?)?, op)?;
     Ok(())
 }
 
@@ -314,7 +323,7 @@ impl SkillRepository for Store {
     fn update_skill(&self, skill_id: Uuid, package: &Package) -> Result<()> {
         let new = package.clone();
         self.write(move |c| {
-            edit(c, skill_id, |package| {
+            edit(c, skill_id, Op::Add, |package| {
                 let written = package.frontmatter.is_some() || package.document.is_some();
                 if written && package.description != new.description {
                     return Err(Error::Conflict(format!(
@@ -348,7 +357,7 @@ impl SkillRepository for Store {
         let artifact = artifact.clone();
         self.write(move |c| {
             let mut added = None;
-            edit(c, skill_id, |package| {
+            edit(c, skill_id, Op::Add, |package| {
                 let same = |one: &&Artifact| {
                     one.name == artifact.name && one.model_variant == artifact.model_variant
                 };
@@ -370,10 +379,8 @@ impl SkillRepository for Store {
         let new = artifact.clone();
         self.write(move |c| {
             let skill = skill_of(c, artifact_id)?.ok_or_else(|| no_artifact(artifact_id))?;
-            edit(c, skill, |package| {
-                let mut all = package.artifacts.iter_mut();
-                let known = all.find(|one| one.id == Some(artifact_id));
-                let known = known.ok_or_else(|| no_artifact(artifact_id))?;
+            edit(c, skill, Op::Add, |package| {
+                let known = known(package, artifact_id)?;
                 *known = Artifact {
                     id: Some(artifact_id),
                     file: known.file.take(),
@@ -387,18 +394,49 @@ impl SkillRepository for Store {
         })
     }
 
+    fn learn_artifact(
+        &self,
+        artifact_id: Uuid,
+        learned_for: &Artifact,
+        state: Vec<u8>,
+    ) -> Result<()> {
+        let (content, before) = (learned_for.content.clone(), learned_for.state_blob.clone());
+        self.write(move |c| {
+            let skill = skill_of(c, artifact_id)?.ok_or_else(|| no_artifact(artifact_id))?;
+            edit(c, skill, Op::Optimize, |package| {
+                let known = known(package, artifact_id)?;
+                if known.content.trim() != content.trim() || known.state_blob != before {
+                    return Err(Error::Conflict(format!(
+                        "{:?} was changed meanwhile, so that what was learned is not kept",
+                        known.name
+                    )));
+                }
+                known.state_blob = Some(state);
+                known.updated_at = known.updated_at.take().map(|_| now());
+                Ok(())
+            })
+        })
+    }
+
     fn delete_artifact(&self, artifact_id: Uuid) -> Result<bool> {
         self.write(move |c| {
             let Some(skill) = skill_of(c, artifact_id)? else {
                 return Ok(false);
             };
-            edit(c, skill, |package| {
+            edit(c, skill, Op::Add, |package| {
                 package.artifacts.retain(|one| one.id != Some(artifact_id));
                 Ok(())
             })?;
             Ok(true)
         })
     }
+}
+
+/// An artifact of a package.
+fn known(package: &mut Package, id: Uuid) -> Result<&mut Artifact> {
+    let mut all = package.artifacts.iter_mut();
+    let known = all.find(|one| one.id == Some(id));
+    known.ok_or_else(|| no_artifact(id))
 }
 
 fn no_artifact(id: Uuid) -> Error {

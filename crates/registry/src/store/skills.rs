@@ -55,6 +55,7 @@ impl NewSkill {
 pub(super) enum Op {
     Add,
     Rollback,
+    Optimize,
 }
 
 impl Store {
@@ -212,7 +213,7 @@ pub(super) fn put(c: &Connection, skill: &NewSkill, op: Op) -> Result<Option<i64
         .prepare_cached("SELECT id, head FROM skills WHERE path = ?1")?
         .query_row([id], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
-    if current.as_ref().is_some_and(|(_, known)| *known == head) && op == Op::Add {
+    if current.as_ref().is_some_and(|(_, known)| *known == head) && op != Op::Rollback {
         return Ok(None);
     }
     for (entry, bytes) in skill.head.files.iter().zip(skill.files.values()) {
@@ -230,6 +231,7 @@ pub(super) fn put(c: &Connection, skill: &NewSkill, op: Op) -> Result<Option<i64
     let word = match op {
         Op::Add => "put",
         Op::Rollback => "rollback",
+        Op::Optimize => "optimize",
     };
     let version = skill.head.package.as_ref().map(|p| &*p.version);
     let revision = history::record(c, &skill.id, word, version, &skill.head.files)?;
