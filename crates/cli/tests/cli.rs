@@ -169,6 +169,24 @@ fn crlf_and_every_other_byte_survive() {
 }
 
 #[test]
+fn an_ordinary_skill_stays_one_on_its_way_through_json() {
+    let place = Place::new();
+    let text = "---\nname: refunds\ndescription: Use when money goes back.\n---\n# Refunds\n";
+    place.write("skills/acme/refunds/SKILL.md", text);
+    let exported = place.ok(&["--from", "skills", "export", "acme/refunds"]);
+    place.write("a.json", &exported);
+    place.ok(&["unpack", "a.json", "-o", "out/refunds"]);
+    let files = fs::read_dir(place.work().join("out/refunds")).unwrap();
+    let files: Vec<_> = files.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(files, ["SKILL.md"]);
+    place.ok(&["import", "a.json", "--scope", "account"]);
+    assert_eq!(place.ok(&["export", "account:acme/refunds"]), exported);
+    let history = place.json(&["history", "account:acme/refunds", "--json"]);
+    let files = &history["revisions"][0]["files"];
+    assert_eq!(files.as_array().unwrap().len(), 1, "{history}");
+}
+
+#[test]
 fn packages_go_round() {
     let place = examples();
     let packed = place.ok(&["pack", "examples/release-notes"]);
@@ -386,6 +404,31 @@ fn t8_a_terminal_never_gets_escapes_from_a_skill() {
         .run(&["--from", "all", "cat", "skill://evil/SKILL.md"])
         .out();
     assert_eq!(bytes, evil);
+}
+
+#[test]
+fn doctor_knows_what_is_wrong() {
+    let place = Place::new();
+    place.ok(&["init"]);
+    let told = place.json(&["doctor", "--json"]);
+    assert_eq!(told["ok"], true, "{told}");
+    let checks = told["checks"].as_array().unwrap();
+    for part in ["embeddings", "sandbox", "sidecar"] {
+        let offer = checks.iter().find(|check| check["check"] == part).unwrap();
+        let offer = offer["detail"].as_str().unwrap();
+        assert!(
+            offer.contains(&format!("`repertoire setup {part}`")),
+            "{offer}"
+        );
+    }
+    place.write(".repertoire/skills/broken/SKILL.md", "# no frontmatter\n");
+    let run = place.run(&["doctor"]);
+    assert_eq!(run.code(), 1);
+    assert!(
+        run.out().contains("FAIL  skipped    [missing_frontmatter]"),
+        "{}",
+        run.out()
+    );
 }
 
 #[test]

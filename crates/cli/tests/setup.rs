@@ -21,31 +21,6 @@ use std::{
 use common::Place;
 
 #[test]
-fn doctor_knows_what_is_wrong() {
-    let place = Place::new();
-    place.ok(&["init"]);
-    let told = place.json(&["doctor", "--json"]);
-    assert_eq!(told["ok"], true, "{told}");
-    let checks = told["checks"].as_array().unwrap();
-    for part in ["embeddings", "sandbox", "sidecar"] {
-        let offer = checks.iter().find(|check| check["check"] == part).unwrap();
-        let offer = offer["detail"].as_str().unwrap();
-        assert!(
-            offer.contains(&format!("`repertoire setup {part}`")),
-            "{offer}"
-        );
-    }
-    place.write(".repertoire/skills/broken/SKILL.md", "# no frontmatter\n");
-    let run = place.run(&["doctor"]);
-    assert_eq!(run.code(), 1);
-    assert!(
-        run.out().contains("FAIL  skipped    [missing_frontmatter]"),
-        "{}",
-        run.out()
-    );
-}
-
-#[test]
 fn what_is_installed_is_tried() {
     let place = Place::new();
     let sidecar = place.home().join("sidecar");
@@ -60,6 +35,22 @@ fn what_is_installed_is_tried() {
     assert!(
         out.contains("FAIL  model      model \"nobody\": write PROVIDER/MODEL"),
         "{out}"
+    );
+}
+
+#[test]
+fn what_another_version_has_installed_is_not_taken_for_well() {
+    let place = Place::new();
+    let sandbox = place.home().join("sandbox");
+    fs::create_dir_all(&sandbox).unwrap();
+    fs::write(sandbox.join("sources.sha256"), "of another version").unwrap();
+    let run = place.run(&["doctor"]);
+    assert_eq!(run.code(), 1);
+    assert!(run.out().contains("of another version"), "{}", run.out());
+    assert!(
+        run.err().contains("repertoire setup sandbox"),
+        "{}",
+        run.err()
     );
 }
 

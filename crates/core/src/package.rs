@@ -12,6 +12,8 @@
 mod artifact;
 mod folder;
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
@@ -267,8 +269,8 @@ impl Package {
     }
 
     fn check_artifacts(&self) -> Result<()> {
-        let mut places = std::collections::HashSet::new();
-        let mut ids = std::collections::HashSet::new();
+        let mut places = BTreeSet::new();
+        let mut ids = BTreeSet::new();
         for artifact in &self.artifacts {
             artifact.check()?;
             if !places.insert((&artifact.name, &artifact.model_variant)) {

@@ -82,11 +82,16 @@ fn equipment(
     add: &mut impl FnMut(&'static str, bool, String, Option<&'static str>),
 ) {
     for part in parts(settings) {
+        let at = part.folder.display();
         if !part.installed {
-            add(part.name, true, part.offered(), None);
+            if part.folder.exists() {
+                let old = format!("{at}: of another version, or not whole");
+                add(part.name, false, old, Some(part.repair));
+            } else {
+                add(part.name, true, part.offered(), None);
+            }
             continue;
         }
-        let at = part.folder.display();
         match output.working("trying what is installed", || (part.check)(settings)) {
             Ok(what) => add(part.name, true, format!("{what}, in {at}"), None),
             Err(error) => {

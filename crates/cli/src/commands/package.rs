@@ -93,15 +93,11 @@ fn emit(package: &Package, to: Option<&Path>, output: &Output) -> Result<ExitCod
 pub(crate) fn unpack(file: &Path, to: Option<PathBuf>, output: &Output) -> Result<ExitCode> {
     let package = Package::from_json(&read_input(file, MAX_JSON)?)
         .with_context(|| file.display().to_string())?;
-    let target = match to {
-        Some(target) => target,
-        None => PathBuf::from(package.skill_id()?.name()),
-    };
-    let files = package.to_folder()?;
+    let (name, files) = package.placed()?;
+    let target = to.unwrap_or_else(|| PathBuf::from(name.name()));
     interrupt::protect(|stopped| folder::write(&target, &files, stopped))?;
     let wrote = count(files.len(), "file");
     output.note(format!("wrote {wrote} to {}", target.display()));
-    let name = package.skill_id()?;
     if target
         .file_name()
         .is_some_and(|folder| folder != name.name())

@@ -1,6 +1,6 @@
 //! From YAML events to fields, paying for every node and every copy as it comes.
 
-use std::{borrow::Cow, collections::HashMap};
+use std::{borrow::Cow, collections::BTreeMap};
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle};
 use serde_json::{Number, Value};
@@ -36,7 +36,7 @@ pub(super) struct Composer<'a> {
     yaml: &'a str,
     first_line: usize,
     parser: Parser<'a, saphyr_parser::StrInput<'a>>,
-    anchors: HashMap<usize, Anchor>,
+    anchors: BTreeMap<usize, Anchor>,
     /// How many lines there are.
     lines: usize,
     /// Bytes that aliases added so far.
@@ -54,7 +54,7 @@ impl<'a> Composer<'a> {
             yaml,
             first_line,
             parser: Parser::new_from_str(yaml),
-            anchors: HashMap::new(),
+            anchors: BTreeMap::new(),
             lines: yaml.lines().count().max(1),
             copied: 0,
             place: (0, 0),

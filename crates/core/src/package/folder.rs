@@ -3,7 +3,7 @@
 //! File names are chosen the same way every time, from ordinal, name, variant and kind; only a
 //! name that an author chose differently is remembered in the artifact.
 
-use std::collections::{BTreeMap, HashSet, btree_map::Entry};
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 use bytes::Bytes;
 
@@ -11,7 +11,7 @@ use super::{Artifact, PACKAGE_FILE, Package, PackageFile};
 use crate::{
     error::{Error, Result},
     frontmatter::Frontmatter,
-    id::SkillName,
+    id::{SkillId, SkillName},
     path::{DOCUMENT, RelPath},
     surface::frontmatter_block,
     text::slug,
@@ -51,6 +51,19 @@ impl Package {
             put(&mut files, file.path.clone(), file.bytes.clone())?;
         }
         Ok(files)
+    }
+
+    /// Where this is kept, and the folder to keep there. An ordinary skill that is called by its
+    /// whole id needs no package file to say so: its place does.
+    pub fn placed(&self) -> Result<(SkillId, BTreeMap<RelPath, Bytes>)> {
+        let id = self.skill_id()?;
+        let named = Self {
+            name: id.name().to_owned(),
+            ..self.clone()
+        };
+        let by_place = self.name == id.as_str() && named.is_plain();
+        let folder = if by_place { &named } else { self }.to_folder()?;
+        Ok((id, folder))
     }
 
     /// Reads and checks the folder form.
@@ -198,7 +211,7 @@ impl Package {
     fn forget_usual_paths(&mut self) -> Result<()> {
         let given: Vec<_> = self.artifacts.iter().map(|a| a.file.clone()).collect();
         let lead = given.iter().position(Option::is_none);
-        let mut own: HashSet<usize> = HashSet::new();
+        let mut own: BTreeSet<usize> = BTreeSet::new();
         loop {
             for (index, artifact) in self.artifacts.iter_mut().enumerate() {
                 artifact.file = given[index].clone().filter(|_| own.contains(&index));
@@ -223,7 +236,7 @@ impl Package {
     /// The file of each artifact: its own, `SKILL.md` for the lead, else the usual one.
     fn artifact_paths(&self) -> Result<Vec<RelPath>> {
         let lead = self.lead().map(std::ptr::from_ref);
-        let mut taken: HashSet<String> = self
+        let mut taken: BTreeSet<String> = self
             .files
             .iter()
             .map(|f| &f.path)
@@ -244,7 +257,7 @@ impl Package {
     }
 }
 
-fn usual_path(artifact: &Artifact, taken: &mut HashSet<String>) -> Result<RelPath> {
+fn usual_path(artifact: &Artifact, taken: &mut BTreeSet<String>) -> Result<RelPath> {
     let slug = slug(&artifact.name);
     let name = if slug.is_empty() { "artifact" } else { &slug };
     let variant = match &artifact.model_variant {

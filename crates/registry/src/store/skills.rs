@@ -36,7 +36,8 @@ impl NewSkill {
 
     /// A skill from the JSON form of a package.
     pub fn from_package(package: &Package) -> Result<Self> {
-        Self::from_files(package.skill_id()?, package.to_folder()?)
+        let (id, files) = package.placed()?;
+        Self::from_files(id, files)
     }
 
     /// The id it will be stored under.
