@@ -105,6 +105,7 @@ pub(crate) fn measure(folder: &Path, with: &Path, without: &Path) -> Result<()> 
     for (command, from, rounds) in [
         (&["--version"][..], Place::Memory, STARTS),
         (&["list", "--json"], Place::Memory, STARTS),
+        #[cfg(target_os = "linux")]
         (&["--version"], Place::Disk, STARTS / 10),
     ] {
         let [ours, plain, again] = cold([with, without, without], command, from, rounds)?;
@@ -240,6 +241,7 @@ enum Place {
     /// The system has it in memory: it was started before.
     Memory,
     /// It has to be read.
+    #[cfg(target_os = "linux")]
     Disk,
 }
 
@@ -247,15 +249,20 @@ impl Place {
     fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
+            #[cfg(target_os = "linux")]
             Self::Disk => "disk",
         }
     }
 
+    #[cfg_attr(
+        not(target_os = "linux"),
+        allow(unused_variables, reason = "only Linux lets go of one file")
+    )]
     fn put(self, program: &Path) -> Result<()> {
+        #[cfg(target_os = "linux")]
         if let Self::Disk = self {
             let file = std::fs::File::open(program)?;
             file.sync_all()?;
-            #[cfg(target_os = "linux")]
             rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
         }
         Ok(())

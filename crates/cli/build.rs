@@ -8,8 +8,15 @@ use std::{env::var, process::Command};
 /// The first glibc that knows `DT_RELR`. An older one refuses the whole program.
 const FIRST: (u32, u32) = (2, 36);
 
+/// Set to 0, it is left out: for a program that is to run on older systems than the one it is built on.
+const SWITCH: &str = "REPERTOIRE_PACK_RELOCATIONS";
+
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-env-changed={SWITCH}");
+    if var(SWITCH).is_ok_and(|value| value == "0") {
+        return;
+    }
     let here = var("HOST").ok() == var("TARGET").ok();
     let gnu = var("CARGO_CFG_TARGET_ENV").is_ok_and(|env| env == "gnu");
     let linux = var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "linux");

@@ -312,7 +312,11 @@ fn begin(
         details: Details {
             skill: outline.skill.clone(),
             artifact: info.artifact.name.clone(),
-            values: context.fingerprint(),
+            // What a script asks others for is the script's doing.
+            values: match context.depth {
+                0 => context.fingerprint(),
+                _ => String::new(),
+            },
             variant: info.artifact.model_variant.clone(),
             ..Details::default()
         },

@@ -198,8 +198,8 @@ impl Error {
     /// The same, of one of several prompts.
     #[cfg(feature = "sandbox")]
     pub(crate) fn of_prompt(mut self, number: usize, many: usize) -> Self {
-        if let Self::Provider { reason, .. } = &mut self {
-            *reason = format!("prompt {number} of {many}: {reason}");
+        if let Self::Provider { provider, .. } | Self::Timeout { provider, .. } = &mut self {
+            *provider = format!("{provider}, prompt {number} of {many}");
         }
         self
     }

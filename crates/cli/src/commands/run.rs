@@ -41,18 +41,21 @@ pub(crate) fn run(args: &RunArgs, settings: &Settings, output: &Output) -> Resul
         let known = TraceFilter {
             skill: Some(skill.outline().skill_id.clone()),
             session: Some(session.clone()),
-            limit: Some(1),
             ..TraceFilter::default()
         };
-        let Some(before) = registry.traces(&known)?.pop() else {
+        let before = registry.traces(&known)?;
+        if before.is_empty() {
             return Err(WrongUsage(format!(
                 "{} was not run in a session {session:?}: `repertoire trace list --skill {} --json` \
                  shows those there are",
                 args.skill, args.skill
             ))
             .into());
-        };
-        if before.details["values"] != json!(context.fingerprint()) {
+        }
+        let newest = before
+            .iter()
+            .find_map(|trace| trace.details["values"].as_str());
+        if newest.is_some_and(|values| values != context.fingerprint()) {
             output.warn(
                 "the session was run with another --param or --message: what its scripts kept was \
                  kept for those",

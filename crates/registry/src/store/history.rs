@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 pub struct Revision {
     /// Its number, from 1.
     pub revision: i64,
-    /// `put`, `rollback`, `optimize` or `remove`.
+    /// `put`, `rollback`, `optimize` (also if that found nothing better) or `remove`.
     pub op: String,
     /// When, RFC 3339 in UTC.
     pub at: String,

@@ -161,6 +161,8 @@ pub(super) async fn run(
     let left = store.get_fuel().unwrap_or(0);
     // What is printed is text of strangers.
     let printed = printed.contents();
+    // From here on it is not stopped any more.
+    host.notes.printed(None);
     let meter = &host.meter;
     host.note_fuel(left);
     meter
@@ -185,7 +187,6 @@ pub(super) async fn run(
         Ok(Ok((Ok(_),))) => match host.submitted() {
             // What was printed is the result.
             None => {
-                host.notes.printed(None);
                 return Ok(ArtifactOutput {
                     text: printed,
                     ..ArtifactOutput::default()

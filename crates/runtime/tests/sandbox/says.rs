@@ -96,25 +96,30 @@ async fn what_a_stopped_script_has_burnt_is_known_without_a_call() {
     let Some(dispatcher) = dispatcher() else {
         return;
     };
-    let burnt = |report: &Report| report.records[0].details.used["fuel"].used;
+    let burnt = |report: &Report| {
+        let used = &report.records[0].details.used;
+        used.get("fuel").map_or(0, |fuel| fuel.used)
+    };
     let mut cx = context(&json!({}));
     let nothing = go(&dispatcher, &script("pass", &json!({})), &mut cx).await;
     let nothing = burnt(&nothing);
-    let mut cx = context(&json!({}));
-    let stop = cx.stop.clone();
-    tokio::spawn(async move {
-        // It is left to work for a while.
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        stop.cancel();
-    });
-    let endless = go(
-        &dispatcher,
-        &script("while True: pass", &json!({})),
-        &mut cx,
-    )
-    .await;
-    assert!(burnt(&endless) > 2 * nothing, "{nothing}");
-    assert_eq!(endless.outcome.unwrap_err(), Error::Interrupted);
+    // It is left to work for a while; on a slow machine, for longer.
+    for wait in [100, 1000, 10_000] {
+        let mut cx = context(&json!({}));
+        let stop = cx.stop.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(wait)).await;
+            stop.cancel();
+        });
+        let endless = script("while True: pass", &json!({}));
+        let endless = go(&dispatcher, &endless, &mut cx).await;
+        let burnt = burnt(&endless);
+        assert_eq!(endless.outcome.unwrap_err(), Error::Interrupted);
+        if burnt > 2 * nothing {
+            return;
+        }
+    }
+    panic!("nobody knows what it has burnt");
 }
 
 /// Fails at one prompt, once others are under way; counts what it is asked.
@@ -158,7 +163,7 @@ async fn a_batch_in_which_one_fails_begins_no_more() {
     cx.model = Some(model.clone());
     let report = go(&dispatcher, &script(code, &json!({})), &mut cx).await;
     let error = report.outcome.unwrap_err().to_string();
-    assert_eq!(error, "test: prompt 2 of 100: this one never works");
+    assert_eq!(error, "test, prompt 2 of 100: this one never works");
     let asked = model.0.load(Ordering::SeqCst);
     assert!((1..=8).contains(&asked), "{asked} were asked");
 }
