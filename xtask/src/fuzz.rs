@@ -20,8 +20,8 @@ const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-leve
      -Cllvm-args=-sanitizer-coverage-pc-table -Ccodegen-units=1 -Cdebug-assertions \
      --cfg fuzzing";
 
-/// Runs each target on as many inputs, made from the same seed, from the same beginnings: whether
-/// it passes is up to the code, not to chance.
+/// Runs each target on as many inputs, from the same seed and the same beginnings. What is left to
+/// chance is little: the order in maps of libraries, which decides what is worth trying further.
 pub(crate) fn smoke() -> Result<Count> {
     build()?;
     let mut count = Count::default();
