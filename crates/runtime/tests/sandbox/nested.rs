@@ -49,6 +49,9 @@ else:
     let rows = kept.lock().unwrap().clone();
     assert_eq!(rows.len(), 2);
     assert!(rows.iter().all(|row| row.session_id == cx.session_id));
+    // What somebody resumes with is compared with what somebody gave, not with what a script did.
+    assert!(!report.records[0].details.values.is_empty());
+    assert!(rows.iter().all(|row| row.details.values.is_empty()));
 
     let mut cx = context(&json!({"depth": 10}));
     cx.others = Some(others);

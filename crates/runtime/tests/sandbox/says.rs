@@ -142,6 +142,12 @@ impl Model for Failing {
                 reason: "this one never works".to_owned(),
             });
         }
+        if ask.turns.last().unwrap().text == "late" {
+            return Err(Error::Timeout {
+                provider: "test".to_owned(),
+                after: Duration::from_mins(1),
+            });
+        }
         // Those that were begun with it.
         tokio::task::yield_now().await;
         Ok(Reply {
@@ -157,15 +163,21 @@ async fn a_batch_in_which_one_fails_begins_no_more() {
     let Some(dispatcher) = dispatcher() else {
         return;
     };
-    let code = "import repertoire\nrepertoire.llm_query_batched(['good', 'bad'] + ['good'] * 98)";
-    let model = Arc::new(Failing::default());
-    let mut cx = context(&json!({}));
-    cx.model = Some(model.clone());
-    let report = go(&dispatcher, &script(code, &json!({})), &mut cx).await;
-    let error = report.outcome.unwrap_err().to_string();
-    assert_eq!(error, "test, prompt 2 of 100: this one never works");
-    let asked = model.0.load(Ordering::SeqCst);
-    assert!((1..=8).contains(&asked), "{asked} were asked");
+    for (prompt, told) in [
+        ("bad", "test, prompt 2 of 100: this one never works"),
+        ("late", "test, prompt 2 of 100: no answer within 60 s"),
+    ] {
+        let code = format!(
+            "import repertoire\nrepertoire.llm_query_batched(['good', '{prompt}'] + ['good'] * 98)"
+        );
+        let model = Arc::new(Failing::default());
+        let mut cx = context(&json!({}));
+        cx.model = Some(model.clone());
+        let report = go(&dispatcher, &script(&code, &json!({})), &mut cx).await;
+        assert_eq!(report.outcome.unwrap_err().to_string(), told);
+        let asked = model.0.load(Ordering::SeqCst);
+        assert!((1..=8).contains(&asked), "{asked} were asked");
+    }
 }
 
 #[tokio::test]
