@@ -1,6 +1,6 @@
 """A host on the official Python SDK: py_client.py TRANSPORT ERA EXPECTED-SKILLS FOLDER TARGET…
 
-Prints `ok STEP` for each step that held, and ends with an error at the first that did not.
+Prints `ok STEP` for each step that passes, and exits with an error at the first that fails.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.shared.exceptions import MCPDeprecationWarning
 from pydantic import ConfigDict, RootModel
 
-# Subscribing by the older revision is what is tested here.
+# The deprecated way to subscribe is tested here.
 warnings.simplefilter("ignore", MCPDeprecationWarning)
 TRANSPORT, ERA, EXPECTED, FOLDER, *TARGET = sys.argv[1:]
 MODERN = ERA == "2026-07-28"
@@ -79,7 +79,7 @@ async def walk(client: Client) -> dict[str, dict[str, Any]]:
 
 
 async def edited(client: Client, seen: list[Any]) -> float:
-    """Edits the live skill until a notification of it was quick enough; gives the best time."""
+    """Edits the live skill until its notification is fast enough; returns the best time."""
     uri, file = "skill://live/SKILL.md", Path(FOLDER, "live/SKILL.md")
 
     def edit() -> float:
@@ -151,7 +151,7 @@ async def main() -> None:
             )
         )
         if MODERN:
-            # A pinned revision sends nothing by itself.
+            # With a pinned revision the client sends no discovery request by itself.
             found = await client.session.send_discover(ERA)
             client.session.adopt(types.DiscoverResult.model_validate(found))
         assert client.protocol_version == ERA
@@ -204,18 +204,18 @@ async def main() -> None:
         assert completed.completion.values == ["picture"]
         ok("complete an id")
 
-        error = await refused(read(client, "skill://nobody/SKILL.md"))
+        error = await refused(read(client, "skill://missing/SKILL.md"))
         assert error.code == (-32602 if MODERN else -32002), error
-        assert "skill://nobody/SKILL.md" in error.message
-        error = await refused(ask(client, "skills/get", uri="skill://nobody/SKILL.md"))
-        assert error.code == -32602 and "skill://nobody/SKILL.md" in error.message
+        assert "skill://missing/SKILL.md" in error.message
+        error = await refused(ask(client, "skills/get", uri="skill://missing/SKILL.md"))
+        assert error.code == -32602 and "skill://missing/SKILL.md" in error.message
         error = await refused(ask(client, "resources/directory/read", uri="skill://live/SKILL.md"))
         assert error.code == -32602 and "skill://live/SKILL.md" in error.message
         ok("unknown URIs are named")
 
         took = await edited(client, seen)
         assert took <= 1, f"the fastest notification took {took} s"
-        ok(f"an edit on disk is told in {took * 1000:.0f} ms")
+        ok(f"an edit on disk is reported in {took * 1000:.0f} ms")
     ok("close")
 
 

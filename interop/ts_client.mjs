@@ -1,6 +1,6 @@
 // A host on the official TypeScript SDK: ts_client.mjs TRANSPORT ERA EXPECTED-SKILLS FOLDER TARGET…
 //
-// Prints `ok STEP` for each step that held, and ends with an error at the first that did not.
+// Prints `ok STEP` for each step that passes, and exits with an error at the first that fails.
 
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
@@ -41,7 +41,7 @@ const transport =
         requestInit: token ? { headers: { Authorization: `Bearer ${token}` } } : undefined,
       });
 
-// Any result passes as it is: the methods of skills are not part of the SDK's own schemas.
+// Accepts any result, because the SDK has no schemas for the methods of skills.
 const asIs = { '~standard': { version: 1, vendor: 'interop', validate: (value) => ({ value }) } };
 const ask = (method, params = {}) => client.request({ method, params }, asIs);
 const fresh = { cacheMode: 'bypass' };
@@ -144,8 +144,8 @@ const completed = await client.complete({
 assert.deepEqual(completed.completion.values, ['picture']);
 ok('complete an id');
 
-await assert.rejects(bytesOf('skill://nobody/SKILL.md'), /skill:\/\/nobody\/SKILL.md/);
-await assert.rejects(ask('skills/get', { uri: 'skill://nobody/SKILL.md' }), /nobody/);
+await assert.rejects(bytesOf('skill://missing/SKILL.md'), /skill:\/\/missing\/SKILL.md/);
+await assert.rejects(ask('skills/get', { uri: 'skill://missing/SKILL.md' }), /missing\/SKILL/);
 ok('unknown URIs are named');
 
 const uri = 'skill://live/SKILL.md';
@@ -164,16 +164,16 @@ for (let round = 0; round < 3 && best > 1000; round++) {
   notes.length = 0;
   const body = await readFile(`${folder}/live/SKILL.md`, 'utf8');
   await writeFile(`${folder}/live/SKILL.md`, `${body}\nEdited by ${transportName} ${era}.\n`);
-  const told = (method) => notes.some((n) => n.method === `notifications/${method}`);
+  const notified = (method) => notes.some((n) => n.method === `notifications/${method}`);
   const updated = () => notes.some((n) => n.params?.uri === uri);
   const time = await until('the notifications', () => {
-    return updated() && told('resources/list_changed') && told('prompts/list_changed');
+    return updated() && notified('resources/list_changed') && notified('prompts/list_changed');
   });
   best = Math.min(best, time);
 }
 assert.ok(best <= 1000, `the fastest notification took ${best} ms`);
 assert.match((await bytesOf(uri)).toString(), new RegExp(`Edited by ${transportName} ${era}`));
-ok(`an edit on disk is told in ${Math.round(best)} ms`);
+ok(`an edit on disk is reported in ${Math.round(best)} ms`);
 
 if (subscription) await subscription.close();
 else await client.unsubscribeResource({ uri });

@@ -1,6 +1,6 @@
 """The guest: runs one script, once, with its values bound as data.
 
-Whatever a template put into the script is a hole with a name of its own. Holes are filled after
+Each value that a template put into the script is a hole with its own name. Holes are filled after
 the script has been parsed, so that no value can become source.
 """
 
@@ -19,7 +19,7 @@ import host
 from componentize_py_types import Err
 from wit_world import WitWorld as World
 
-# Only what is imported now is there later.
+# Only modules that are imported at build time are available at run time.
 _LIBRARY = """
 abc argparse array ast base64 binascii bisect calendar cmath cmd codecs collections collections.abc
 colorsys configparser contextlib contextvars copy copyreg csv dataclasses datetime decimal difflib
@@ -40,12 +40,12 @@ encodings.utf_8 encodings.utf_8_sig encodings.base64_codec encodings.hex_codec e
 for _name in _LIBRARY.split():
     try:
         importlib.import_module(_name)
-    except Exception:  # What this Python was built without is not there.
+    except Exception:  # Modules that this Python was built without are skipped.
         pass
 
 sys.modules["repertoire"] = sys.modules["inklings"] = host
 
-# What was printed before a script was stopped is seen.
+# Flush every line, so that output is not lost when a script is stopped.
 for _stream in (sys.stdout, sys.stderr):
     _stream.reconfigure(line_buffering=True)
 
@@ -66,7 +66,7 @@ class _Holes(ast.NodeTransformer):
         return node
 
     def _fill(self, text, form):
-        # In one pass: a value that looks like a hole stays what it is.
+        # In one pass, so that a value that looks like a hole is not filled.
         parts, rest = [], text
         while True:
             found = [(at, hole) for hole in self.holes if (at := rest.find(form(hole))) >= 0]
@@ -88,8 +88,8 @@ def _namespace(given):
     return names
 
 
-def _told(error, source):
-    """What went wrong, with the line of the script."""
+def _describe_error(error, source):
+    """Describes an exception, with the line of the script."""
     linecache.cache[_FILE] = (len(source), None, source.splitlines(True), _FILE)
     message = str(error)
     if isinstance(error, SyntaxError) and error.filename == _FILE:
@@ -112,7 +112,7 @@ def _flush():
 class WitWorld(World):
     def run(self, code, given):
         given = host._read(given, 0)[0]
-        # The state that was there at build time is everybody's.
+        # The random state from build time is shared by every instance.
         random.seed()
         try:
             script = code
@@ -124,19 +124,19 @@ class WitWorld(World):
         except SystemExit as left:
             if left.code not in (None, 0):
                 _flush()
-                raise Err(json.dumps(_told(left, code)))
+                raise Err(json.dumps(_describe_error(left, code)))
         except BaseException as error:
             _flush()
-            raise Err(json.dumps(_told(error, code)))
+            raise Err(json.dumps(_describe_error(error, code)))
         _flush()
         return "{}"
 
 
 def _pack():
-    """Takes what is free between what is there, so that what a script makes lies together.
+    """Fills the gaps between existing objects, so that a script's objects are contiguous.
 
-    Memory is shared with whatever else was made from this guest until it is written to, a page at a
-    time: the fewer pages a script writes to, the sooner it is done.
+    Memory pages are shared with every other instance of this guest until they are written to: the
+    fewer pages a script writes to, the sooner it finishes.
     """
     taken, top = [], 0
     for size in [1 << power | half << (power - 1) for power in range(19, 3, -1) for half in (1, 0)]:
@@ -148,10 +148,10 @@ def _pack():
     return taken
 
 
-# Python rewrites what it runs often; what every script runs is rewritten here, and not in each.
+# Python specialises code that runs often; do so once here instead of in every script.
 for _ in range(20):
     WitWorld().run("import repertoire\nprint(end='')", '{"values": {"value": 1}, "holes": {}}')
 gc.collect()
 _taken = _pack()
-# Looking for garbage writes, too.
+# Garbage collection writes to pages, too.
 gc.freeze()

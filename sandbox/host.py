@@ -1,6 +1,6 @@
-"""What a script can ask of whoever runs it: importable as `repertoire` and as `inklings`.
+"""Functions that a script can call on its host: importable as `repertoire` and as `inklings`.
 
-Nothing here is a guard: a script can reach the bridge beneath it, and the host checks every call.
+Nothing here enforces a limit: a script can reach the bridge below, and the host checks every call.
 """
 
 import json
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class Error(Exception):
-    """A call the host refused or could not answer; `code` says why and never changes."""
+    """A call that the host refused or could not answer; `code` gives the stable reason."""
 
     def __init__(self, code, message):
         super().__init__(message)
@@ -38,7 +38,7 @@ class Submitted(BaseException):
     """Ends a script that has submitted its result."""
 
 
-# What json.dumps and json.loads make anew, or look for, at every call.
+# Created once: json.dumps and json.loads create or look up these at every call.
 _under_way = {}
 _written = json.encoder.c_make_encoder(
     _under_way,
@@ -63,13 +63,13 @@ def _ask(name, args):
     try:
         answer = _bridge(name, asked)
     except Err as refused:
-        told = json.loads(refused.value)
-        raise Error(told["code"], told["message"]) from None
+        error = json.loads(refused.value)
+        raise Error(error["code"], error["message"]) from None
     return _read(answer, 0)[0]
 
 
 def workspace_search(query, limit=10):
-    """The pages that fit some words best: a list of `slug`, `title`, `excerpt`, `score`."""
+    """The pages that match a query best: a list of `slug`, `title`, `excerpt`, `score`."""
     return _ask("workspace_search", {"query": query, "limit": limit})
 
 
@@ -79,7 +79,7 @@ def get_page(name):
 
 
 def get_pages(names):
-    """Several pages; those that are not there are left out."""
+    """Several pages; missing pages are left out."""
     return _ask("get_pages", {"names": list(names)})
 
 
@@ -94,7 +94,7 @@ def get_tags():
 
 
 def get_references(name):
-    """What a page is bound to: `links`, `backlinks`, `missing`."""
+    """The links of a page: `links`, `backlinks`, `missing`."""
     return _ask("get_references", {"name": name})
 
 
@@ -104,13 +104,13 @@ def get_history(name, limit=20):
 
 
 def llm_query(prompt, system=None, max_tokens=None, schema=None):
-    """Asks the model; gives its answer as text."""
+    """Sends a prompt to the model; returns its answer as text."""
     args = {"prompt": prompt, "system": system, "max_tokens": max_tokens, "schema": schema}
     return _ask("llm_query", args)
 
 
 def llm_query_batched(prompts, system=None, max_tokens=None, schema=None):
-    """Asks the model several things at once; gives the answers in the order of the prompts."""
+    """Sends several prompts at once; returns the answers in the order of the prompts."""
     args = {"prompts": list(prompts), "system": system, "max_tokens": max_tokens, "schema": schema}
     return _ask("llm_query_batched", args)
 
@@ -119,10 +119,10 @@ _NOTHING = object()
 
 
 def checkpoint(name, value=_NOTHING):
-    """Keeps a value, so that a run that is resumed has it.
+    """Stores a value, so that a resumed run has it.
 
-    `checkpoint(name, value)` keeps it, `checkpoint(name)` gives what was kept, or None. With a
-    function for a value, the function is called unless a value was kept, and its result is kept.
+    `checkpoint(name, value)` stores it, `checkpoint(name)` returns the stored value, or None. If
+    the value is a function, it is called unless a value was stored, and its result is stored.
     """
     if value is _NOTHING:
         return _ask("checkpoint_load", {"name": name})["value"]
@@ -136,12 +136,12 @@ def checkpoint(name, value=_NOTHING):
 
 
 def run_skill(skill_id, params=None, artifact=None):
-    """Runs another skill, or one artifact of it; gives what it gave."""
+    """Runs another skill, or one artifact of it; returns its result."""
     return _ask("run_skill", {"skill": skill_id, "params": params or {}, "artifact": artifact})
 
 
 def submit(value):
-    """Gives the result of the script, and ends it."""
+    """Submits the result of the script and ends the script."""
     _ask("submit", {"value": value})
     raise Submitted
 

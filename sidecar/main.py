@@ -1,4 +1,4 @@
-"""Starts the sidecar, from wherever it was put."""
+"""Starts the sidecar from any folder it is installed in."""
 
 import sys
 from pathlib import Path

@@ -10,9 +10,9 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use repertoire_core::{SkillId, Uri};
-use repertoire_registry::{Registry, Settings};
+use repertoire_registry::{Registry, RegistrySettings};
 
-use crate::measure::{compare, median, memory, time};
+use crate::measure::{median, memory_kib, print_comparison, time_call};
 
 const SKILLS: usize = 10_000;
 const ROUNDS: usize = 7;
@@ -20,12 +20,12 @@ const ROUNDS: usize = 7;
 pub(crate) fn run() -> Result<()> {
     let folder = tempfile::tempdir()?;
     println!("| what | ours | peer | theirs | ratio | goal |\n|---|---|---|---|---|---|");
-    loading(folder.path())?;
-    registering(folder.path())?;
+    measure_loading(folder.path())?;
+    measure_registering(folder.path())?;
     Ok(())
 }
 
-/// About 6 KiB in two files, different in every skill.
+/// Writes skills of about 6 KiB in two files, each with different content.
 fn write_skills(root: &Path) -> Result<()> {
     for n in 0..SKILLS {
         let name = format!("skill-{n:05}");
@@ -46,13 +46,13 @@ fn write_skills(root: &Path) -> Result<()> {
     Ok(())
 }
 
-fn loading(folder: &Path) -> Result<()> {
+fn measure_loading(folder: &Path) -> Result<()> {
     let root = folder.join("skills");
     let cache = folder.join("cache");
     let empty = folder.join("empty");
     fs::create_dir_all(&empty)?;
     write_skills(&root)?;
-    // Stamps younger than the clock's tick are not cached; let the tick pass.
+    // Timestamps younger than the clock's tick are not cached; wait until it has passed.
     let written = Instant::now();
     while written.elapsed() < Duration::from_millis(200) {
         std::thread::yield_now();
@@ -62,16 +62,16 @@ fn loading(folder: &Path) -> Result<()> {
     let mut used = 0;
     for round in 0..=ROUNDS {
         let _ = fs::remove_dir_all(&cache);
-        let (sum, _) = time(|| {
-            shell(
+        let (sum, _) = time_call(|| {
+            run_shell(
                 &root,
                 "find . -type f -print0 | xargs -0 sha256sum > /dev/null",
             )
         });
-        let (find, _) = time(|| shell(&root, "find . -printf '%s %T@\\n' > /dev/null"));
-        let (first, _) = time(|| load_in_child(&root, &cache));
-        let (second, answer) = time(|| load_in_child(&root, &cache));
-        let (_, nothing) = time(|| load_in_child(&empty, &cache));
+        let (find, _) = time_call(|| run_shell(&root, "find . -printf '%s %T@\\n' > /dev/null"));
+        let (first, _) = time_call(|| load_in_child(&root, &cache));
+        let (second, answer) = time_call(|| load_in_child(&root, &cache));
+        let (_, nothing) = time_call(|| load_in_child(&empty, &cache));
         // The first round brings the files into the system's cache.
         if round > 0 {
             sums.push(sum);
@@ -85,15 +85,15 @@ fn loading(folder: &Path) -> Result<()> {
     }
     let (sums, finds) = (median(sums), median(finds));
     let (cold, warm) = (median(cold), median(warm));
-    compare(
+    print_comparison(
         "cold load of 10 000 skill folders",
         cold,
         "sha256sum over the same files",
         sums,
         Some(1.5),
     );
-    compare("warm start", warm, "cold load", cold, Some(0.2));
-    compare(
+    print_comparison("warm start", warm, "cold load", cold, Some(0.2));
+    print_comparison(
         "warm start",
         warm,
         "`find` that only looks at size and time of the same files",
@@ -108,8 +108,8 @@ fn loading(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs a peer in the folder of the skills.
-fn shell(root: &Path, script: &str) -> Result<()> {
+/// Runs a shell script in the folder of the skills.
+fn run_shell(root: &Path, script: &str) -> Result<()> {
     let status = Command::new("sh")
         .args(["-c", script])
         .current_dir(root)
@@ -118,7 +118,7 @@ fn shell(root: &Path, script: &str) -> Result<()> {
     Ok(())
 }
 
-/// Loads in a process of its own; gives the number of skills and the memory in KiB.
+/// Loads in a child process; returns the number of skills and the memory in KiB.
 fn load_in_child(root: &Path, cache: &Path) -> Result<(usize, u64)> {
     let output = Command::new(std::env::current_exe()?)
         .arg("load")
@@ -129,39 +129,39 @@ fn load_in_child(root: &Path, cache: &Path) -> Result<(usize, u64)> {
     let (count, memory) = text
         .trim()
         .split_once(' ')
-        .context("the child said nothing")?;
+        .context("the child printed nothing")?;
     Ok((count.parse()?, memory.parse()?))
 }
 
-/// The child: loads, says how many and how much.
-pub(crate) fn load(args: &[&str]) -> Result<()> {
+/// Runs in the child: loads the skills and prints their number and the memory.
+pub(crate) fn load_and_report(args: &[&str]) -> Result<()> {
     let [root, cache] = args else {
         anyhow::bail!("load ROOT CACHE");
     };
-    let settings = Settings {
+    let settings = RegistrySettings {
         cache: Some(PathBuf::from(cache)),
-        ..Settings::of_folders([PathBuf::from(root)])
+        ..RegistrySettings::from_folders([PathBuf::from(root)])
     };
     let registry = Registry::open(settings)?;
-    println!("{} {}", registry.snapshot().len(), memory("VmRSS"));
-    // Loading is measured here; giving memory back piece by piece is not.
+    println!("{} {}", registry.snapshot().len(), memory_kib("VmRSS"));
+    // Exit without destructors: only loading is measured.
     std::process::exit(0)
 }
 
-fn body(n: usize) -> String {
+fn skill_body(n: usize) -> String {
     let text = format!("Line {n} of a body that someone registered. ").repeat(90);
     format!("# Registered {n}\n\nWhat number {n} is for.\n\n{text}\n")
 }
 
-fn id(n: usize) -> Result<SkillId> {
+fn skill_id(n: usize) -> Result<SkillId> {
     Ok(format!("worker/skill-{n:06}").parse()?)
 }
 
-/// A store with so many registered skills, filled by several threads so that commits are shared.
-fn filled(home: PathBuf, count: usize) -> Result<Arc<Registry>> {
-    let registry = Registry::open(Settings {
+/// Opens a store and registers skills from several threads, so that commits are shared.
+fn filled_registry(home: PathBuf, count: usize) -> Result<Arc<Registry>> {
+    let registry = Registry::open(RegistrySettings {
         account: Some(home),
-        ..Settings::default()
+        ..RegistrySettings::default()
     })?;
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..16)
@@ -169,7 +169,7 @@ fn filled(home: PathBuf, count: usize) -> Result<Arc<Registry>> {
                 let registry = &registry;
                 scope.spawn(move || -> Result<()> {
                     for n in (worker..count).step_by(16) {
-                        registry.register(&id(n)?, &body(n))?;
+                        registry.register(&skill_id(n)?, &skill_body(n))?;
                     }
                     Ok(())
                 })
@@ -185,20 +185,20 @@ fn filled(home: PathBuf, count: usize) -> Result<Arc<Registry>> {
     Ok(registry)
 }
 
-fn registering(folder: &Path) -> Result<()> {
-    let small = filled(folder.join("small"), 1_000)?;
-    let (took, large) = time(|| filled(folder.join("large"), 100_000));
+fn measure_registering(folder: &Path) -> Result<()> {
+    let small = filled_registry(folder.join("small"), 1_000)?;
+    let (took, large) = time_call(|| filled_registry(folder.join("large"), 100_000));
     let large = large?;
     eprintln!("filled 100 000 in {took:.1?}");
-    let bare = bare_store(&folder.join("bare.db"), 100_000)?;
+    let bare = bare_sqlite(&folder.join("bare.db"), 100_000)?;
     let (mut in_small, mut in_large, mut plain) = (Vec::new(), Vec::new(), Vec::new());
     for n in 0..400 {
-        let text = body(n);
-        let new = id(900_000 + n)?;
-        in_small.push(time(|| small.register(&new, &text)).0);
-        in_large.push(time(|| large.register(&new, &text)).0);
+        let text = skill_body(n);
+        let new = skill_id(900_000 + n)?;
+        in_small.push(time_call(|| small.register(&new, &text)).0);
+        in_large.push(time_call(|| large.register(&new, &text)).0);
         plain.push(
-            time(|| {
+            time_call(|| {
                 bare.execute(
                     "INSERT INTO t VALUES (?1, ?2)",
                     [new.as_str(), text.as_str()],
@@ -208,14 +208,14 @@ fn registering(folder: &Path) -> Result<()> {
         );
     }
     let (in_small, in_large) = (median(in_small), median(in_large));
-    compare(
+    print_comparison(
         "register into 100 000",
         in_large,
         "register into 1 000",
         in_small,
         Some(1.5),
     );
-    compare(
+    print_comparison(
         "register into 100 000",
         in_large,
         "bare durable INSERT",
@@ -227,11 +227,11 @@ fn registering(folder: &Path) -> Result<()> {
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for n in 0..2_000 {
         let at = (n * 7919) % 100_000;
-        let key = id(at)?;
+        let key = skill_id(at)?;
         let uri = Uri::Body(key.clone());
-        reads.push(time(|| large.read(&uri)).0);
+        reads.push(time_call(|| large.read(&uri)).0);
         bare_reads.push(
-            time(|| -> rusqlite::Result<String> {
+            time_call(|| -> rusqlite::Result<String> {
                 bare.prepare_cached("SELECT value FROM t WHERE key = ?1")?
                     .query_row([key.as_str()], |row| row.get(0))
             })
@@ -245,9 +245,9 @@ fn registering(folder: &Path) -> Result<()> {
                 .map(|e| e.id.as_str().len())
                 .sum::<usize>()
         };
-        pages.push(time(page).0);
+        pages.push(time_call(page).0);
         bare_pages.push(
-            time(|| -> rusqlite::Result<usize> {
+            time_call(|| -> rusqlite::Result<usize> {
                 let mut statement =
                     bare.prepare_cached("SELECT key FROM t WHERE key > ?1 ORDER BY key LIMIT 100")?;
                 let rows = statement.query_map([key.as_str()], |row| row.get::<_, String>(0))?;
@@ -256,14 +256,14 @@ fn registering(folder: &Path) -> Result<()> {
             .0,
         );
     }
-    compare(
+    print_comparison(
         "read one of 100 000 bodies",
         median(reads),
         "bare SQLite read",
         median(bare_reads),
         None,
     );
-    compare(
+    print_comparison(
         "list a page of 100",
         median(pages),
         "bare SQLite page",
@@ -273,8 +273,8 @@ fn registering(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What SQLite does by itself: one table, the same settings, the same bodies.
-fn bare_store(path: &Path, count: usize) -> Result<rusqlite::Connection> {
+/// Fills a bare SQLite database: one table, the same settings, the same bodies.
+fn bare_sqlite(path: &Path, count: usize) -> Result<rusqlite::Connection> {
     let mut connection = rusqlite::Connection::open(path)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
@@ -284,7 +284,10 @@ fn bare_store(path: &Path, count: usize) -> Result<rusqlite::Connection> {
     )?;
     let transaction = connection.transaction()?;
     for n in 0..count {
-        transaction.execute("INSERT INTO t VALUES (?1, ?2)", [id(n)?.as_str(), &body(n)])?;
+        transaction.execute(
+            "INSERT INTO t VALUES (?1, ?2)",
+            [skill_id(n)?.as_str(), &skill_body(n)],
+        )?;
     }
     transaction.commit()?;
     Ok(connection)

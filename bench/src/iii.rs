@@ -1,7 +1,7 @@
-//! The functions of the registry on the hub, against the hub's own state in the same run.
+//! The functions of the registry on the hub, compared with the hub's own state in the same run.
 //!
-//! The state is the floor: a call that goes through the same socket to the same store. Everything
-//! takes turns, round by round, at growing numbers of skills.
+//! The state is the baseline: a call through the same socket to the same store. The calls take
+//! turns, round by round, at growing numbers of skills.
 
 use std::{
     io::{BufRead, BufReader},
@@ -15,21 +15,21 @@ use anyhow::{Context, Result};
 use repertoire_serve::iii::client::Client;
 use serde_json::{Value, json};
 
-use crate::measure::{compare_rounds, median, shown};
+use crate::measure::{format_duration, median, print_round_comparison};
 
 const SIZES: [usize; 4] = [100, 1_000, 10_000, 100_000];
 const IN_FLIGHT: [usize; 2] = [1, 8];
 /// The bytes of a body.
-const BODY: usize = 4096;
-const PATIENCE: Duration = Duration::from_mins(1);
+const BODY_BYTES: usize = 4096;
+const CALL_TIMEOUT: Duration = Duration::from_mins(1);
 
-fn rounds() -> usize {
+fn round_count() -> usize {
     let quick = std::env::var("REPERTOIRE_BENCH").is_ok_and(|word| word == "quick");
     if quick { 3 } else { 11 }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Op {
+enum BusCall {
     Get,
     Set,
     Read,
@@ -39,22 +39,22 @@ enum Op {
     Index,
 }
 
-/// The size everything is held against.
-const SMALL: usize = 1_000;
+/// The number of skills that larger numbers are compared with.
+const BASELINE_SKILLS: usize = 1_000;
 
-/// The index comes last: its answers are megabytes, and the next call would pay for them.
-const OPS: [Op; 7] = [
-    Op::Get,
-    Op::Set,
-    Op::Read,
-    Op::Register,
-    Op::List,
-    Op::Resources,
-    Op::Index,
+/// The index comes last: its responses are megabytes and would slow down the next call.
+const BUS_CALLS: [BusCall; 7] = [
+    BusCall::Get,
+    BusCall::Set,
+    BusCall::Read,
+    BusCall::Register,
+    BusCall::List,
+    BusCall::Resources,
+    BusCall::Index,
 ];
 
-impl Op {
-    fn at(self) -> usize {
+impl BusCall {
+    fn index(self) -> usize {
         self as usize
     }
 
@@ -70,30 +70,30 @@ impl Op {
         }
     }
 
-    /// How long one round of it takes.
-    fn time(self) -> Duration {
+    /// Returns the duration of one round.
+    fn round_duration(self) -> Duration {
         match self {
             Self::Index => Duration::from_millis(100),
             _ => Duration::from_millis(250),
         }
     }
 
-    /// The function and what it is called with, for the n-th call among so many skills.
-    fn call(self, n: usize, skills: usize) -> (&'static str, String) {
-        // Far apart, so that neighbours in the store are not neighbours in time.
+    /// Returns the function and the payload of the n-th call among this many skills.
+    fn build_request(self, n: usize, skills: usize) -> (&'static str, String) {
+        // A stride, so that consecutive calls do not read neighbouring rows.
         let any = n.wrapping_mul(7919) % skills;
         match self {
             Self::Get => {
-                let row = json!({"scope": "floor", "key": id(any)});
+                let row = json!({"scope": "baseline", "key": skill_id(any)});
                 ("state::get", row.to_string())
             }
-            Self::Set => ("state::set", value(any).to_string()),
+            Self::Set => ("state::set", state_value(any).to_string()),
             Self::Read => {
-                let uri = json!({"uri": format!("iii://{}", id(any))});
+                let uri = json!({"uri": format!("iii://{}", skill_id(any))});
                 ("skills::resources-read", uri.to_string())
             }
             Self::Register => {
-                let skill = json!({"id": id(any), "skill": body(any)});
+                let skill = json!({"id": skill_id(any), "skill": skill_body(any)});
                 ("skills::register", skill.to_string())
             }
             Self::List => ("skills::list", json!({"limit": 100}).to_string()),
@@ -106,29 +106,30 @@ impl Op {
     }
 }
 
-fn id(n: usize) -> String {
+fn skill_id(n: usize) -> String {
     format!("team-{}/skill-{n:06}", n % 97)
 }
 
-/// A value of the floor, which is what a skill is to the store.
-fn value(n: usize) -> Value {
-    let value = json!({"id": id(n), "skill": body(n), "registered_at": "2026-01-01T00:00:00Z"});
-    json!({"scope": "floor", "key": id(n), "value": value})
+/// Returns a state value for the baseline, with the same content as a skill.
+fn state_value(n: usize) -> Value {
+    let value =
+        json!({"id": skill_id(n), "skill": skill_body(n), "registered_at": "2026-01-01T00:00:00Z"});
+    json!({"scope": "baseline", "key": skill_id(n), "value": value})
 }
 
-fn body(n: usize) -> String {
+fn skill_body(n: usize) -> String {
     let mut text = format!("# Skill {n}\n\nStands for number {n} of many in a benchmark.\n\n");
     let line = "A line of instructions as they are in skills, with `code` and \"quotes\".\n";
-    while text.len() + line.len() <= BODY {
+    while text.len() + line.len() <= BODY_BYTES {
         text.push_str(line);
     }
     text
 }
 
-/// A hub in a process of its own, which ends with this value.
-struct Hub(Child, String);
+/// A hub in its own process; dropping it ends the process.
+struct HubProcess(Child, String);
 
-impl Hub {
+impl HubProcess {
     fn start(program: &Path, home: &Path) -> Result<Self> {
         let mut child = Command::new(program)
             .args(["serve", "--port", "0", "--hub", "0", "--json", "--quiet"])
@@ -141,12 +142,12 @@ impl Hub {
         let out = child.stdout.take().context("no stdout")?;
         let mut line = String::new();
         BufReader::new(out).read_line(&mut line)?;
-        let said: Value = serde_json::from_str(&line).context("the hub did not start")?;
-        let url = said["hub"].as_str().context("no hub")?.to_owned();
+        let addresses: Value = serde_json::from_str(&line).context("the hub did not start")?;
+        let url = addresses["hub"].as_str().context("no hub")?.to_owned();
         Ok(Self(child, url))
     }
 
-    fn memory(&self) -> u64 {
+    fn resident_memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id()));
         let status = status.unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -155,7 +156,7 @@ impl Hub {
     }
 }
 
-impl Drop for Hub {
+impl Drop for HubProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -166,24 +167,24 @@ pub(crate) fn run(program: &Path) -> Result<()> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?
-        .block_on(measure(program))
+        .block_on(measure_hub(program))
 }
 
 /// The times of every call, round by round.
-type Times = [Vec<Duration>; OPS.len()];
+type CallTimes = [Vec<Duration>; BUS_CALLS.len()];
 
-/// One hub and what was measured of it.
-struct Side {
-    hub: Hub,
+/// One hub with its client and its number of skills.
+struct HubUnderTest {
+    hub: HubProcess,
     client: Arc<Client>,
     skills: usize,
     _home: tempfile::TempDir,
 }
 
-impl Side {
+impl HubUnderTest {
     async fn start(program: &Path) -> Result<Self> {
         let home = tempfile::tempdir()?;
-        let hub = Hub::start(program, home.path())?;
+        let hub = HubProcess::start(program, home.path())?;
         let client = Arc::new(Client::connect(&hub.1, None).await?);
         Ok(Self {
             hub,
@@ -193,45 +194,59 @@ impl Side {
         })
     }
 
-    async fn grow(&mut self, to: usize) -> Result<()> {
-        fill(&self.client, self.skills, to).await?;
+    async fn grow_to(&mut self, to: usize) -> Result<()> {
+        register_skills(&self.client, self.skills, to).await?;
         self.skills = to;
         Ok(())
     }
 }
 
-async fn measure(program: &Path) -> Result<()> {
-    let mut ours = Side::start(program).await?;
-    // What everything costs at a thousand, at the same time as at more.
-    let mut small = Side::start(program).await?;
-    small.grow(SMALL).await?;
-    println!("| skills | in flight | {} |", OPS.map(Op::name).join(" | "));
-    println!("|---|---|{}", "---|".repeat(OPS.len()));
+async fn measure_hub(program: &Path) -> Result<()> {
+    let mut ours = HubUnderTest::start(program).await?;
+    // A second hub with a thousand skills, measured at the same time.
+    let mut small = HubUnderTest::start(program).await?;
+    small.grow_to(BASELINE_SKILLS).await?;
+    println!(
+        "| skills | in flight | {} |",
+        BUS_CALLS.map(BusCall::name).join(" | ")
+    );
+    println!("|---|---|{}", "---|".repeat(BUS_CALLS.len()));
     let mut ratios = Vec::new();
     let mut largest = 0;
     for size in SIZES {
-        ours.grow(size).await?;
+        ours.grow_to(size).await?;
         for in_flight in IN_FLIGHT {
             let sides = if size == SIZES[SIZES.len() - 1] {
                 vec![&ours, &small]
             } else {
                 vec![&ours]
             };
-            let (times, most) = rounds_of(&sides, in_flight).await?;
+            let (times, most) = measure_rounds(&sides, in_flight).await?;
             largest = largest.max(most);
             let cells = times[0]
                 .clone()
-                .map(|times| shown(median(times)))
+                .map(|times| format_duration(median(times)))
                 .join(" | ");
             println!("| {size} | {in_flight} | {cells} |");
-            let name = |op: Op| format!("{} at {size}, {in_flight} in flight", op.name());
-            for (op, floor) in [(Op::Read, Op::Get), (Op::Register, Op::Set)] {
-                let pair = (times[0][op.at()].clone(), times[0][floor.at()].clone());
+            let name = |op: BusCall| format!("{} at {size}, {in_flight} in flight", op.name());
+            for (op, floor) in [
+                (BusCall::Read, BusCall::Get),
+                (BusCall::Register, BusCall::Set),
+            ] {
+                let pair = (
+                    times[0][op.index()].clone(),
+                    times[0][floor.index()].clone(),
+                );
                 ratios.push((name(op), floor.name(), pair));
             }
             if let [large, small] = &times[..] {
-                for op in [Op::Read, Op::Register, Op::List, Op::Resources] {
-                    let pair = (large[op.at()].clone(), small[op.at()].clone());
+                for op in [
+                    BusCall::Read,
+                    BusCall::Register,
+                    BusCall::List,
+                    BusCall::Resources,
+                ] {
+                    let pair = (large[op.index()].clone(), small[op.index()].clone());
                     ratios.push((name(op), "the same at 1000", pair));
                 }
             }
@@ -239,28 +254,32 @@ async fn measure(program: &Path) -> Result<()> {
     }
     println!("\n| what | ours | peer | theirs | ratio | goal |\n|---|---|---|---|---|---|");
     for (what, peer, (ours, theirs)) in &ratios {
-        compare_rounds(what, ours, peer, theirs, 1.5);
+        print_round_comparison(what, ours, peer, theirs, 1.5);
     }
     println!(
         "\nlargest answer: {} bytes; memory of the hub: {} MiB",
         largest,
-        ours.hub.memory() / 1024
+        ours.hub.resident_memory() / 1024
     );
     Ok(())
 }
 
-/// Measures every call on every side, taking turns; gives the largest answer too.
-async fn rounds_of(sides: &[&Side], in_flight: usize) -> Result<(Vec<Times>, usize)> {
-    let mut times: Vec<Times> = vec![Times::default(); sides.len()];
+/// Measures every call on every hub in turns; returns the largest response too.
+async fn measure_rounds(
+    sides: &[&HubUnderTest],
+    in_flight: usize,
+) -> Result<(Vec<CallTimes>, usize)> {
+    let mut times: Vec<CallTimes> = vec![CallTimes::default(); sides.len()];
     let mut largest = 0;
-    let (index, others): (Vec<Op>, Vec<Op>) = OPS.into_iter().partition(|op| *op == Op::Index);
+    let (index, others): (Vec<BusCall>, Vec<BusCall>) =
+        BUS_CALLS.into_iter().partition(|op| *op == BusCall::Index);
     for ops in [others, index] {
-        for round in 0..rounds() {
+        for round in 0..round_count() {
             for op in &ops {
                 for (side, times) in sides.iter().zip(&mut times) {
                     let (client, skills) = (&side.client, side.skills);
-                    let (time, most) = load(client, *op, skills, in_flight, round).await?;
-                    times[op.at()].push(time);
+                    let (time, most) = measure_call(client, *op, skills, in_flight, round).await?;
+                    times[op.index()].push(time);
                     largest = largest.max(most);
                 }
             }
@@ -269,8 +288,8 @@ async fn rounds_of(sides: &[&Side], in_flight: usize) -> Result<(Vec<Times>, usi
     Ok((times, largest))
 }
 
-/// Registers skills until there are so many, and sets as many values for the floor.
-async fn fill(client: &Arc<Client>, from: usize, to: usize) -> Result<()> {
+/// Registers skills up to this number, and sets as many values for the baseline.
+async fn register_skills(client: &Arc<Client>, from: usize, to: usize) -> Result<()> {
     let mut waiting = tokio::task::JoinSet::new();
     for n in from..to {
         if waiting.len() == 128 {
@@ -278,11 +297,11 @@ async fn fill(client: &Arc<Client>, from: usize, to: usize) -> Result<()> {
         }
         let client = client.clone();
         waiting.spawn(async move {
-            let skill = json!({"id": id(n), "skill": body(n)}).to_string();
-            // One that cannot be registered shows when it is read.
-            let _ = client.ask("skills::register", &skill, PATIENCE).await;
-            let value = value(n).to_string();
-            let _ = client.ask("state::set", &value, PATIENCE).await;
+            let skill = json!({"id": skill_id(n), "skill": skill_body(n)}).to_string();
+            // A failed registration shows when the skill is read.
+            let _ = client.ask("skills::register", &skill, CALL_TIMEOUT).await;
+            let value = state_value(n).to_string();
+            let _ = client.ask("state::set", &value, CALL_TIMEOUT).await;
         });
     }
     while let Some(done) = waiting.join_next().await {
@@ -291,15 +310,15 @@ async fn fill(client: &Arc<Client>, from: usize, to: usize) -> Result<()> {
     Ok(())
 }
 
-/// Calls one function again and again; gives the time one call takes, and the largest answer.
-async fn load(
+/// Calls one function repeatedly; returns the time of one call and the largest response.
+async fn measure_call(
     client: &Arc<Client>,
-    op: Op,
+    op: BusCall,
     skills: usize,
     in_flight: usize,
     round: usize,
 ) -> Result<(Duration, usize)> {
-    let until = Instant::now() + op.time();
+    let until = Instant::now() + op.round_duration();
     let start = Instant::now();
     let callers = (0..in_flight).map(|caller| {
         let client = client.clone();
@@ -307,8 +326,8 @@ async fn load(
             let (mut calls, mut largest) = (0usize, 0);
             while calls == 0 || Instant::now() < until {
                 let n = round * 100_003 + caller * 10_007 + calls;
-                let (function, payload) = op.call(n, skills);
-                let answer = client.ask(function, &payload, PATIENCE).await?;
+                let (function, payload) = op.build_request(n, skills);
+                let answer = client.ask(function, &payload, CALL_TIMEOUT).await?;
                 largest = answer.len().max(largest);
                 calls += 1;
             }
@@ -321,7 +340,7 @@ async fn load(
         calls += made;
         largest = largest.max(most);
     }
-    // The time a caller waits, not the time between answers.
+    // The time a caller waits, not the time between responses.
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     Ok((start.elapsed() * number(in_flight) / number(calls), largest))
 }

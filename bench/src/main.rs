@@ -5,11 +5,11 @@
     reason = "a tool for the terminal"
 )]
 
-mod bare;
 mod catalogue;
 mod iii;
 mod mcp;
 mod measure;
+mod rmcp_baseline;
 mod sandbox;
 mod search;
 
@@ -23,15 +23,15 @@ fn main() -> ExitCode {
         ["mcp", ours, pmcp] => mcp::run(ours.as_ref(), pmcp.as_ref()),
         ["iii", ours] => iii::run(ours.as_ref()),
         ["sandbox", folder, with, without] => {
-            sandbox::measure(folder.as_ref(), with.as_ref(), without.as_ref())
+            sandbox::measure_sandbox(folder.as_ref(), with.as_ref(), without.as_ref())
         }
         ["search", model] => search::run(model.as_ref()),
         ["bare", transport, size] => size
             .parse()
             .map_err(anyhow::Error::from)
-            .and_then(|size| bare::run(transport, size)),
+            .and_then(|size| rmcp_baseline::run(transport, size)),
         // The benchmark starts itself for what needs a process of its own.
-        ["load", rest @ ..] => catalogue::load(rest),
+        ["load", rest @ ..] => catalogue::load_and_report(rest),
         _ => {
             eprintln!("usage: cargo xtask bench catalogue|mcp|iii|search|sandbox");
             return ExitCode::from(2);

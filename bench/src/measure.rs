@@ -2,21 +2,27 @@
 
 use std::time::{Duration, Instant};
 
-/// How long one call takes.
-pub(crate) fn time<T>(work: impl FnOnce() -> T) -> (Duration, T) {
+/// Measures how long one call takes.
+pub(crate) fn time_call<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     let start = Instant::now();
     let result = work();
     (start.elapsed(), result)
 }
 
-/// The middle of several measurements: one disturbed round does not move it.
+/// Returns the median, which one disturbed round does not move.
 pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-/// One line of the report: what, against what, the ratio, the goal.
-pub(crate) fn compare(what: &str, ours: Duration, peer: &str, theirs: Duration, goal: Option<f64>) {
+/// Prints one line of the report, with the ratio and the goal.
+pub(crate) fn print_comparison(
+    what: &str,
+    ours: Duration,
+    peer: &str,
+    theirs: Duration,
+    goal: Option<f64>,
+) {
     let ratio = ours.as_secs_f64() / theirs.as_secs_f64();
     let goal = match goal {
         Some(goal) if ratio <= goal => format!("goal ≤ {goal}× met"),
@@ -25,14 +31,14 @@ pub(crate) fn compare(what: &str, ours: Duration, peer: &str, theirs: Duration, 
     };
     println!(
         "| {what} | {} | {peer} | {} | {ratio:.2}× | {goal} |",
-        shown(ours),
-        shown(theirs)
+        format_duration(ours),
+        format_duration(theirs)
     );
 }
 
-/// The same for measurements that took turns: the ratio is the middle of the rounds' ratios, so that
-/// a machine that is slower for a while is slower for both.
-pub(crate) fn compare_rounds(
+/// Prints one line for measurements that took turns. The ratio is the median of the rounds' ratios,
+/// so that a temporarily slow machine affects both sides.
+pub(crate) fn print_round_comparison(
     what: &str,
     ours: &[Duration],
     peer: &str,
@@ -48,12 +54,12 @@ pub(crate) fn compare_rounds(
     let met = if ratio <= goal { "met" } else { "MISSED" };
     println!(
         "| {what} | {} | {peer} | {} | {ratio:.2}× | goal ≤ {goal}× {met} |",
-        shown(median(ours.to_vec())),
-        shown(median(theirs.to_vec()))
+        format_duration(median(ours.to_vec())),
+        format_duration(median(theirs.to_vec()))
     );
 }
 
-pub(crate) fn shown(time: Duration) -> String {
+pub(crate) fn format_duration(time: Duration) -> String {
     let micros = time.as_secs_f64() * 1e6;
     if micros < 1000.0 {
         format!("{micros:.1} µs")
@@ -62,8 +68,8 @@ pub(crate) fn shown(time: Duration) -> String {
     }
 }
 
-/// A field of this process's status in KiB, such as `VmRSS`.
-pub(crate) fn memory(field: &str) -> u64 {
+/// Returns a field of this process's status in KiB, such as `VmRSS`.
+pub(crate) fn memory_kib(field: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(field));
     line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok())

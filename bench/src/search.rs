@@ -1,32 +1,32 @@
-//! Finding skills among 100 000: by words, by meaning too, and after a change.
+//! Search among 100 000 skills: by words, with embeddings, and after a change.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
 use repertoire_core::SkillId;
 use repertoire_registry::{
-    Registry, Scope, Settings, Snapshot,
-    search::{Embedder, Finder},
+    Registry, RegistrySettings, Snapshot, StoreScope,
+    search::{SentenceEncoder, SkillIndex},
 };
 use rusqlite::{Connection, params};
 
-use crate::measure::{memory, shown, time};
+use crate::measure::{format_duration, memory_kib, time_call};
 
 const SKILLS: usize = 100_000;
-/// So many are different in more than their names; the rest repeats them.
-const TEXTS: usize = 2_000;
+/// The number of distinct texts; the other skills repeat them.
+const DISTINCT_TEXTS: usize = 2_000;
 const QUERIES: usize = 500;
 const UPDATES: usize = 2_000;
 const SEED: u64 = 2640;
 
-/// Sentences that people wrote about skills, to make others from.
-struct Words {
+/// Sentences and messages from the corpus, to generate texts from.
+struct TextCorpus {
     sentences: Vec<String>,
     messages: Vec<String>,
 }
 
-impl Words {
-    fn read() -> Result<Self> {
+impl TextCorpus {
+    fn read_corpus() -> Result<Self> {
         let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../corpus/activation");
         let mut sentences = Vec::new();
         for folder in std::fs::read_dir(corpus.join("skills"))? {
@@ -45,15 +45,15 @@ impl Words {
         })
     }
 
-    /// A text of so many sentences.
-    fn text(&self, random: &mut fastrand::Rng, sentences: usize) -> String {
+    /// Returns a text of this many sentences.
+    fn random_text(&self, random: &mut fastrand::Rng, sentences: usize) -> String {
         let some = (0..sentences).filter_map(|_| random.choice(&self.sentences));
         let some: Vec<&str> = some.map(String::as_str).collect();
         some.join(". ")
     }
 
-    /// A message of 5 to 20 words.
-    fn message(&self, random: &mut fastrand::Rng) -> String {
+    /// Returns a message of 5 to 20 words.
+    fn random_message(&self, random: &mut fastrand::Rng) -> String {
         let wanted = random.usize(5..=20);
         let mut words: Vec<&str> = Vec::new();
         while words.len() < wanted {
@@ -66,91 +66,95 @@ impl Words {
 }
 
 pub(crate) fn run(model: &Path) -> Result<()> {
-    let words = Words::read()?;
+    let words = TextCorpus::read_corpus()?;
     let mut random = fastrand::Rng::with_seed(SEED);
     let folder = tempfile::tempdir()?;
-    let settings = Settings {
+    let settings = RegistrySettings {
         account: Some(folder.path().into()),
-        ..Settings::default()
+        ..RegistrySettings::default()
     };
     let registry = Registry::open(settings)?;
     eprintln!("registering {SKILLS} skills");
-    let texts: Vec<String> = (0..TEXTS)
+    let texts: Vec<String> = (0..DISTINCT_TEXTS)
         .map(|n| {
             format!(
                 "# Skill {n}\n\n{}\n\n{}\n",
-                words.text(&mut random, 2),
-                words.text(&mut random, 12)
+                words.random_text(&mut random, 2),
+                words.random_text(&mut random, 12)
             )
         })
         .collect();
     for n in 0..SKILLS {
-        registry.register(&id(n)?, &texts[n % TEXTS])?;
+        registry.register(&skill_id(n)?, &texts[n % DISTINCT_TEXTS])?;
     }
     let snapshot = registry.snapshot();
-    let messages: Vec<String> = (0..QUERIES).map(|_| words.message(&mut random)).collect();
+    let messages: Vec<String> = (0..QUERIES)
+        .map(|_| words.random_message(&mut random))
+        .collect();
 
     println!("| what | p50 | p99 | goal |\n|---|---|---|---|");
-    let before = memory("VmRSS");
-    let (built, lexical) = time(|| Finder::new(&registry, &snapshot));
+    let before = memory_kib("VmRSS");
+    let (built, lexical) = time_call(|| SkillIndex::new(&registry, &snapshot));
     let mut lexical = lexical?;
-    let index = memory("VmRSS").saturating_sub(before) / 1024;
-    let by_words = measure(&messages, |message| lexical.find(message, 5).map(drop))?;
-    row("by words", &by_words, Some(Duration::from_millis(10)));
-    full_text(&texts, &messages, &by_words)?;
-    changes(&registry, &mut lexical, "one change, by words")?;
+    let index = memory_kib("VmRSS").saturating_sub(before) / 1024;
+    let by_words = measure_queries(&messages, |message| {
+        lexical.find_skills(message, 5).map(drop)
+    })?;
+    print_row("by words", &by_words, Some(Duration::from_millis(10)));
+    compare_full_text(&texts, &messages, &by_words)?;
+    measure_updates(&registry, &mut lexical, "one change, by words")?;
     drop(lexical);
 
-    let before = memory("VmRSS");
-    let embedder = Arc::new(Embedder::open(
+    let before = memory_kib("VmRSS");
+    let embedder = Arc::new(SentenceEncoder::open(
         model,
-        registry.store(Scope::Account).ok().cloned(),
+        registry.store(StoreScope::Account).ok().cloned(),
     )?);
-    let model = memory("VmRSS").saturating_sub(before) / 1024;
-    let mut fused = Finder::with(&registry, &snapshot, Some(embedder))?;
-    eprintln!("reading {TEXTS} texts, for {SKILLS} skills");
-    let (read, done) = time(|| read_all(&mut fused, &registry, &snapshot));
+    let model = memory_kib("VmRSS").saturating_sub(before) / 1024;
+    let mut fused = SkillIndex::with_encoder(&registry, &snapshot, Some(embedder))?;
+    eprintln!("reading {DISTINCT_TEXTS} texts, for {SKILLS} skills");
+    let (read, done) = time_call(|| embed_all(&mut fused, &registry, &snapshot));
     done?;
     let vectors = SKILLS * size_of::<repertoire_embed::Vector>() / (1024 * 1024);
-    let by_meaning = measure(&messages, |message| fused.find(message, 5).map(drop))?;
-    row(
+    let by_meaning = measure_queries(&messages, |message| fused.find_skills(message, 5).map(drop))?;
+    print_row(
         "by words and meaning",
         &by_meaning,
         Some(Duration::from_millis(40)),
     );
-    changes(&registry, &mut fused, "one change, by words and meaning")?;
+    measure_updates(&registry, &mut fused, "one change, by words and meaning")?;
     println!(
         "\nIndex of {SKILLS} skills: built in {:.1} s, {index} MiB; the model {model} MiB, the \
          vectors {vectors} MiB (by their size). One text read in {} on {} cores.",
         built.as_secs_f64(),
-        shown(read / u32::try_from(TEXTS)?),
+        format_duration(read / u32::try_from(DISTINCT_TEXTS)?),
         std::thread::available_parallelism()?
     );
     Ok(())
 }
 
-fn id(n: usize) -> Result<SkillId> {
+fn skill_id(n: usize) -> Result<SkillId> {
     Ok(format!("group-{}/skill-{n}", n % 100).parse()?)
 }
 
-fn read_all(finder: &mut Finder, registry: &Registry, snapshot: &Snapshot) -> Result<()> {
-    while let Some(lesson) = finder.lesson(registry, snapshot, 2_000) {
-        finder.learn(&lesson.read()?);
+fn embed_all(finder: &mut SkillIndex, registry: &Registry, snapshot: &Snapshot) -> Result<()> {
+    while let Some(lesson) = finder.next_batch(registry, snapshot, 2_000) {
+        finder.insert_embeddings(&lesson.read()?);
     }
     Ok(())
 }
 
-fn measure(
+fn measure_queries(
     messages: &[String],
     find: impl Fn(&str) -> repertoire_registry::Result<()>,
 ) -> Result<Vec<Duration>> {
-    // The first ones only warm up.
+    // Warm up.
     for message in messages.iter().take(20) {
         find(message)?;
     }
     let mut times = Vec::with_capacity(messages.len());
     for message in messages {
-        let (took, found) = time(|| find(message));
+        let (took, found) = time_call(|| find(message));
         found?;
         times.push(took);
     }
@@ -158,23 +162,27 @@ fn measure(
     Ok(times)
 }
 
-fn at(times: &[Duration], percent: usize) -> Duration {
+fn percentile(times: &[Duration], percent: usize) -> Duration {
     let last = times.len().saturating_sub(1);
     times.get(last * percent / 100).copied().unwrap_or_default()
 }
 
-fn row(what: &str, times: &[Duration], goal: Option<Duration>) {
-    let (p50, p99) = (at(times, 50), at(times, 99));
+fn print_row(what: &str, times: &[Duration], goal: Option<Duration>) {
+    let (p50, p99) = (percentile(times, 50), percentile(times, 99));
     let goal = match goal {
         None => String::new(),
-        Some(goal) if p99 <= goal => format!("p99 ≤ {} met", shown(goal)),
-        Some(goal) => format!("p99 ≤ {} MISSED", shown(goal)),
+        Some(goal) if p99 <= goal => format!("p99 ≤ {} met", format_duration(goal)),
+        Some(goal) => format!("p99 ≤ {} MISSED", format_duration(goal)),
     };
-    println!("| {what} | {} | {} | {goal} |", shown(p50), shown(p99));
+    println!(
+        "| {what} | {} | {} | {goal} |",
+        format_duration(p50),
+        format_duration(p99)
+    );
 }
 
-/// The same question to SQLite, as whoever has no index of their own would ask it.
-fn full_text(texts: &[String], messages: &[String], ours: &[Duration]) -> Result<()> {
+/// Runs the same queries with SQLite FTS5, the usual alternative.
+fn compare_full_text(texts: &[String], messages: &[String], ours: &[Duration]) -> Result<()> {
     let mut connection = Connection::open_in_memory()?;
     connection.execute_batch(
         "CREATE VIRTUAL TABLE skills USING fts5(id UNINDEXED, text, tokenize = 'porter')",
@@ -183,18 +191,18 @@ fn full_text(texts: &[String], messages: &[String], ours: &[Duration]) -> Result
     for n in 0..SKILLS {
         transaction
             .prepare_cached("INSERT INTO skills VALUES (?1, ?2)")?
-            .execute(params![id(n)?.as_str(), texts[n % TEXTS]])?;
+            .execute(params![skill_id(n)?.as_str(), texts[n % DISTINCT_TEXTS]])?;
     }
     transaction.commit()?;
     let mut times = Vec::new();
-    // It takes long, so that fewer have to do.
+    // FTS5 takes long here, so fewer messages are measured.
     for message in messages.iter().take(50) {
         let words = message.split(|c: char| !c.is_alphanumeric());
         let words: Vec<String> = words
             .filter(|word| !word.is_empty())
             .map(|word| format!("\"{word}\""))
             .collect();
-        let (took, found) = time(|| -> rusqlite::Result<usize> {
+        let (took, found) = time_call(|| -> rusqlite::Result<usize> {
             let sql = "SELECT id FROM skills WHERE skills MATCH ?1 ORDER BY rank LIMIT 5";
             let mut statement = connection.prepare_cached(sql)?;
             let rows = statement.query_map([words.join(" OR ")], |row| row.get::<_, String>(0))?;
@@ -204,30 +212,33 @@ fn full_text(texts: &[String], messages: &[String], ours: &[Duration]) -> Result
         times.push(took);
     }
     times.sort_unstable();
-    row("SQLite FTS5, the same messages", &times, None);
-    let ratio = at(&times, 50).as_secs_f64() / at(ours, 50).as_secs_f64();
+    print_row("SQLite FTS5, the same messages", &times, None);
+    let ratio = percentile(&times, 50).as_secs_f64() / percentile(ours, 50).as_secs_f64();
     println!("| ratio to FTS5 (p50) | {ratio:.1}× faster | | |");
     Ok(())
 }
 
-/// One skill changes: how long until the next query sees it.
-fn changes(registry: &Registry, finder: &mut Finder, what: &str) -> Result<()> {
+/// Measures how long it takes until a query finds a changed skill.
+fn measure_updates(registry: &Registry, finder: &mut SkillIndex, what: &str) -> Result<()> {
     let mut times = Vec::new();
     for n in 0..UPDATES {
-        let id = id(n * 37)?;
+        let id = skill_id(n * 37)?;
         let word = format!("zebra{n}{}", what.len());
         registry.register(&id, &format!("# Changed\n\nSpeaks of {word} and more.\n"))?;
         let snapshot = registry.snapshot();
-        let (took, done) = time(|| finder.update(registry, &snapshot, &id));
+        let (took, done) = time_call(|| finder.update_skill(registry, &snapshot, &id));
         done?;
         times.push(took);
-        let found = finder.find_by_words(&word, 1)?;
+        let found = finder.find_lexical(&word, 1)?;
         let seen = found.first().context("the change is not seen")?;
         anyhow::ensure!(seen.id == id, "{} instead of {id}", seen.id);
     }
     times.sort_unstable();
-    row(what, &times, Some(Duration::from_millis(5)));
+    print_row(what, &times, Some(Duration::from_millis(5)));
     let most = times.last().copied().unwrap_or_default();
-    println!("| … the longest of {UPDATES} | | {} | |", shown(most));
+    println!(
+        "| … the longest of {UPDATES} | | {} | |",
+        format_duration(most)
+    );
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Any package that is accepted goes through both forms without a loss.
+//! Any accepted package is converted between both forms without loss.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

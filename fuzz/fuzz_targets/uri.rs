@@ -1,4 +1,4 @@
-//! Any text is a URI with one spelling, or none.
+//! Any accepted URI has exactly one spelling.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,1 +1,1 @@
-"""DSPy in a process of its own: it knows templates, and asks its host for everything else."""
+"""Runs DSPy templates in a separate process; the host provides models, pages and scores."""

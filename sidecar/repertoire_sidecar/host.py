@@ -1,4 +1,4 @@
-"""What the host does for the sidecar: it asks models, reads pages, and says how good an answer is."""
+"""Services that the host provides: model completions, pages of the workspace, and scores."""
 
 import dspy
 from dspy import lm15
@@ -7,14 +7,14 @@ from .wire import Refused
 
 
 class Engine:
-    """Puts every completion of a request to the host."""
+    """Forwards every completion of a request to the host."""
 
     def __init__(self, pipe, request):
         self._pipe = pipe
         self._request = request
 
     def complete(self, request):
-        told = {
+        completion = {
             "system": _text(request.system),
             "messages": [
                 {"role": message.role, "text": _text(message.parts)} for message in request.messages
@@ -22,7 +22,7 @@ class Engine:
             "max_tokens": request.config.max_tokens,
             "temperature": request.config.temperature,
         }
-        answer = self._pipe.ask(self._request, "complete", request=told)
+        answer = self._pipe.ask(self._request, "complete", request=completion)
         usage = answer.get("usage") or {}
         text = lm15.TextPart(text=answer["text"])
         return lm15.Response(
@@ -36,7 +36,7 @@ class Engine:
         )
 
     def stream(self, request):
-        raise Refused("not_supported", "answers come whole")
+        raise Refused("not_supported", "answers are not streamed")
 
     def close(self):
         pass
@@ -49,15 +49,15 @@ def _text(parts):
 
 
 def model(pipe, request):
-    """The model of a request: the host's."""
+    """The language model of a request, provided by the host."""
     return dspy.LM("repertoire/host", engine=Engine(pipe, request), cache=False, num_retries=0)
 
 
 def tools(pipe, request):
-    """What a program that may look around can look at."""
+    """The tools of a program that can read the workspace."""
 
     def search(query: str) -> list:
-        """The pages of the workspace that fit some words best."""
+        """The pages of the workspace that match a query best."""
         return pipe.ask(request, "host", name="workspace_search", args={"query": query})["value"]
 
     def get_page(name: str) -> dict:
@@ -68,13 +68,12 @@ def tools(pipe, request):
 
 
 def metric(pipe, request):
-    """How good a prediction is, by the host's word: a number from 0 to 1, and why."""
+    """A metric computed by the host: a score from 0 to 1, with feedback."""
 
     def judge(example, prediction, trace=None, pred_name=None, pred_trace=None):
-        said = {name: value for name, value in prediction.items() if name != "reasoning"}
-        told = pipe.ask(
-            request, "score", example=example.toDict(), prediction=said, index=example.get("_at", -1)
-        )
-        return dspy.Prediction(score=told["score"], feedback=told.get("feedback") or "")
+        outputs = {name: value for name, value in prediction.items() if name != "reasoning"}
+        at = example.get("_at", -1)
+        answer = pipe.ask(request, "score", example=example.toDict(), prediction=outputs, index=at)
+        return dspy.Prediction(score=answer["score"], feedback=answer.get("feedback") or "")
 
     return judge

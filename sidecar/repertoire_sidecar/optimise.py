@@ -1,18 +1,18 @@
-"""Making a program better from examples."""
+"""Optimises a program with examples, and runs programs."""
 
 import dspy
 
 from . import host, templates
 from .wire import Refused
 
-# An answer that cannot be read is a bad one, and no reason to stop.
+# An answer that cannot be parsed scores badly; it must not stop the optimiser.
 _MAX_ERRORS = 1_000_000
 
 
 def _number(metric):
     def judged(example, prediction, trace=None):
         score = metric(example, prediction).score
-        # While demonstrations are collected, an answer is good or it is not.
+        # While demonstrations are collected, an answer is either accepted or not.
         return score >= 1.0 if trace is not None else score
 
     return judged
@@ -76,7 +76,7 @@ def _examples(rows, inputs):
 
 
 def optimise(pipe, request):
-    """Compiles a program; gives its state."""
+    """Compiles a program; returns its state."""
     make = OPTIMISERS.get(request.get("optimizer"))
     if make is None:
         names = ", ".join(OPTIMISERS)
@@ -85,7 +85,7 @@ def optimise(pipe, request):
     training = _examples(request["training_data"], inputs)
     validation = _examples(request.get("validation_data") or [], inputs)
     if not training:
-        raise Refused("no_examples", "there is nothing to learn from")
+        raise Refused("no_examples", "there are no training examples")
     identity = request["id"]
     lm = host.model(pipe, identity)
     settings = request.get("settings") or {}
@@ -106,12 +106,12 @@ def optimise(pipe, request):
 
 
 def execute(pipe, request):
-    """Runs a program once; gives what it says."""
+    """Runs a program once; returns its outputs."""
     identity = request["id"]
     module = templates.build(request, host.tools(pipe, identity))
     with dspy.context(lm=host.model(pipe, identity)):
         prediction = module(**request["params"])
     outputs = [field["name"] for field in request["signature"]["outputs"]]
-    said = {name: prediction.get(name) for name in outputs}
+    output = {name: prediction.get(name) for name in outputs}
     reasoning = prediction.get("reasoning")
-    return {"output": said, **({"reasoning": reasoning} if isinstance(reasoning, str) else {})}
+    return {"output": output, **({"reasoning": reasoning} if isinstance(reasoning, str) else {})}

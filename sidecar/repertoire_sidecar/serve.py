@@ -1,4 +1,4 @@
-"""The loop: what comes in is done on a thread of its own, what comes out is one line."""
+"""The main loop: handles each request on a thread and writes one line per reply."""
 
 import logging
 import os
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from .wire import PROTOCOL, Refused, over_stdio
 
-# How many requests are worked on at a time.
+# How many requests are handled at a time.
 AT_ONCE = 8
 
 
@@ -20,20 +20,21 @@ def _work(pipe, handlers, request):
             raise Refused("unknown_request", f"there is no request {request.get('type')!r}")
         pipe.send({"type": "result", "id": identity, **handler(request)})
     except Refused as refused:
-        _tell(pipe, identity, refused.code, str(refused))
-    except BaseException as error:  # Whatever it is, the host is told.
+        _send_error(pipe, identity, refused.code, str(refused))
+    except BaseException as error:  # Every failure is reported to the host.
         cause = error
         while cause is not None and not isinstance(cause, Refused):
             cause = cause.__cause__ or cause.__context__
         if cause is not None:
-            _tell(pipe, identity, cause.code, str(cause))
+            _send_error(pipe, identity, cause.code, str(cause))
         else:
-            _tell(pipe, identity, "program_error", f"{type(error).__name__}: {error}"[:4000])
+            message = f"{type(error).__name__}: {error}"[:4000]
+            _send_error(pipe, identity, "program_error", message)
     finally:
         pipe.forget(identity)
 
 
-def _tell(pipe, identity, code, message):
+def _send_error(pipe, identity, code, message):
     pipe.send({"type": "error", "id": identity, "code": code, "message": message})
 
 
@@ -67,6 +68,6 @@ def main():
         for request in pipe.requests():
             pool.submit(_work, pipe, handlers, request)
     except (ValueError, Refused) as error:
-        print(f"the host says nothing that can be read: {error}", file=sys.stderr)
-    # Threads that wait for nobody do not keep it.
+        print(f"cannot read a message from the host: {error}", file=sys.stderr)
+    # Exit at once: threads that are still running must not keep the process alive.
     os._exit(0)

@@ -1,4 +1,4 @@
-"""Signatures from their parts. Types are built from an allow-list, never from text."""
+"""Builds signatures from JSON. Types come from an allow-list, never from evaluated text."""
 
 from typing import Any, Dict, List, Literal, Optional
 
@@ -7,10 +7,10 @@ import dspy
 from .wire import Refused
 
 _PLAIN = {"str": str, "int": int, "float": float, "bool": bool, "any": Any}
-# How deep types nest, and how many fields a signature has.
+# The maximum nesting of types, and the maximum number of fields in a signature.
 _DEPTH = 4
 _FIELDS = 32
-# What a program takes for something else than a value.
+# Argument names that DSPy modules interpret themselves.
 _RESERVED = {
     "config",
     "demos",
@@ -24,40 +24,40 @@ _RESERVED = {
 }
 
 
-def type_of(told, depth=0):
-    """The type of `{"type": "list", "of": {"type": "str"}}` and the like."""
-    if depth > _DEPTH or not isinstance(told, dict):
-        raise Refused("invalid_signature", "a type nests too deep, or is none")
-    name = told.get("type")
+def type_of(spec, depth=0):
+    """Returns the type of a specification such as `{"type": "list", "of": {"type": "str"}}`."""
+    if depth > _DEPTH or not isinstance(spec, dict):
+        raise Refused("invalid_signature", "a type is nested too deeply or is not an object")
+    name = spec.get("type")
     if name in _PLAIN:
         return _PLAIN[name]
     if name == "list":
-        return List[type_of(told["of"], depth + 1)] if "of" in told else List[Any]
+        return List[type_of(spec["of"], depth + 1)] if "of" in spec else List[Any]
     if name == "dict":
-        return Dict[str, type_of(told["of"], depth + 1)] if "of" in told else Dict[str, Any]
+        return Dict[str, type_of(spec["of"], depth + 1)] if "of" in spec else Dict[str, Any]
     if name == "optional":
-        return Optional[type_of(told["of"], depth + 1)]
+        return Optional[type_of(spec["of"], depth + 1)]
     if name == "literal":
-        values = told.get("values")
+        values = spec.get("values")
         if values and all(isinstance(value, str) for value in values):
             return Literal[tuple(values)]
-    raise Refused("invalid_signature", f"there is no type {name!r}")
+    raise Refused("invalid_signature", f"unknown type {name!r}")
 
 
-def signature_of(told):
-    """A signature of `inputs`, `outputs` and `instructions`."""
+def signature_of(spec):
+    """Returns a signature with the given `inputs`, `outputs` and `instructions`."""
     fields = {}
     for part, make in (("inputs", dspy.InputField), ("outputs", dspy.OutputField)):
-        for field in told[part]:
+        for field in spec[part]:
             name = field["name"]
             if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
-                raise Refused("invalid_signature", f"{name!r} is no name of a field")
+                raise Refused("invalid_signature", f"{name!r} is not a valid field name")
             if name in _RESERVED:
-                raise Refused("invalid_signature", f"{name!r} means something else")
+                raise Refused("invalid_signature", f"the field name {name!r} is reserved")
             if name in fields:
-                raise Refused("invalid_signature", f"two fields are called {name!r}")
+                raise Refused("invalid_signature", f"duplicate field name {name!r}")
             about = field.get("desc")
             fields[name] = (type_of(field["type"]), make(desc=about) if about else make())
-    if not told["inputs"] or not told["outputs"] or len(fields) > _FIELDS:
-        raise Refused("invalid_signature", "it needs inputs and outputs, and not too many")
-    return dspy.Signature(fields, told.get("instructions") or None)
+    if not spec["inputs"] or not spec["outputs"] or len(fields) > _FIELDS:
+        raise Refused("invalid_signature", f"needs inputs and outputs, at most {_FIELDS} fields")
+    return dspy.Signature(fields, spec.get("instructions") or None)

@@ -1,4 +1,4 @@
-"""The programs there are. A skill names one and brings its state; it brings no code."""
+"""The available programs. A skill names one and provides its state, but never code."""
 
 import dspy
 
@@ -7,7 +7,7 @@ from .wire import Refused
 
 
 class DraftAndRefine(dspy.Module):
-    """Answers, looks for what is wrong with the answer, and answers again."""
+    """Drafts an answer, reviews it, and answers again."""
 
     def __init__(self, signature):
         super().__init__()
@@ -68,7 +68,7 @@ TEMPLATES = {
 
 
 def manifest():
-    """Every template with what it is and what its parts are called."""
+    """Lists every template with its description and the names of its predictors."""
     example = dspy.Signature("question -> answer")
     return [
         {
@@ -84,11 +84,11 @@ def manifest():
 
 
 def build(request, tools=()):
-    """The program a request names, with the state it brings."""
+    """Builds the program that a request names, with the state it provides."""
     known = TEMPLATES.get(request.get("template_id"))
     if known is None:
         names = ", ".join(TEMPLATES)
-        raise Refused("unknown_template", f"there is no such template: there are {names}")
+        raise Refused("unknown_template", f"unknown template: available are {names}")
     signature = signature_of(request["signature"])
     options = request.get("options") or {}
     module = known[1](signature, options, list(tools))
@@ -99,16 +99,16 @@ def build(request, tools=()):
 
 
 def load(module, state):
-    """Puts a state into a program of the same shape. Whom to ask is not part of a state."""
+    """Loads a state into a program of the same shape. The model is not part of a state."""
     parts = dict(module.named_predictors())
     state = {name: part for name, part in state.items() if name != "metadata"}
     if set(state) != set(parts):
         have, need = ", ".join(sorted(state)), ", ".join(sorted(parts))
-        raise Refused("invalid_state", f"it is for the parts {have}, and there are {need}")
+        raise Refused("invalid_state", f"it has the predictors {have}, expected {need}")
     for name, part in state.items():
-        told = len(part["signature"]["fields"])
-        if told != len(parts[name].signature.fields):
-            raise Refused("invalid_state", f"{name}: it is for {told} fields")
+        fields = len(part["signature"]["fields"])
+        if fields != len(parts[name].signature.fields):
+            raise Refused("invalid_state", f"{name}: unexpected number of fields: {fields}")
     clean = {
         name: {
             "traces": [],
@@ -119,12 +119,12 @@ def load(module, state):
         }
         for name, part in state.items()
     }
-    # A program that is one part has that part's state for its own.
+    # A program with a single predictor uses that predictor's state as its own.
     module.load_state(clean["self"] if isinstance(module, dspy.Predict) else clean)
 
 
 def dump(module):
-    """The state of a program: JSON, without anybody to ask."""
+    """Returns the state of a program as JSON, without its model."""
     for _, part in module.named_predictors():
         part.lm = None
         part.traces = []

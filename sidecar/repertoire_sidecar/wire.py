@@ -1,7 +1,7 @@
-"""Lines of JSON in both directions: requests that come in, and questions that go out.
+"""Exchanges lines of JSON with the host.
 
-The host asks with `id`; whatever the sidecar needs for that, it asks with `call`, and a thread
-waits for the answer. Nothing else ever writes to the pipe.
+Requests from the host carry an `id`. For each of them the sidecar can send calls with a `call`
+number, and the calling thread waits for the answer. Nothing else writes to the pipe.
 """
 
 import json
@@ -16,7 +16,7 @@ MAX_LINE = 16 * 1024 * 1024
 
 
 class Refused(Exception):
-    """What cannot be done, with a code that does not change."""
+    """An operation that is refused, with a stable code."""
 
     def __init__(self, code, message):
         super().__init__(message)
@@ -24,11 +24,11 @@ class Refused(Exception):
 
 
 def _check(value, depth=0):
-    """Refuses what JSON has no words for, or its readers no room."""
+    """Refuses values that JSON cannot represent or that parsers do not accept."""
     if depth > 64:
-        raise Refused("invalid_output", "a value nests too deep")
+        raise Refused("invalid_output", "a value is nested too deeply")
     if isinstance(value, float) and not math.isfinite(value):
-        raise Refused("invalid_output", f"{value} is no number")
+        raise Refused("invalid_output", f"{value} is not a finite number")
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise Refused("invalid_output", "a number is too large")
     if isinstance(value, dict):
@@ -40,7 +40,7 @@ def _check(value, depth=0):
 
 
 class Pipe:
-    """The one way to the host."""
+    """The connection to the host."""
 
     def __init__(self, reader, writer):
         self._reader = reader
@@ -64,13 +64,13 @@ class Pipe:
             self._writer.flush()
 
     def ask(self, request, kind, /, **what):
-        """Asks the host something for a request, and waits for the answer."""
+        """Sends a call to the host on behalf of a request and waits for the answer."""
         answered = threading.Event()
         with self._state:
             if self._closed or request in self._cancelled:
-                raise Refused("cancelled", "nobody waits for this any more")
+                raise Refused("cancelled", "the request was cancelled")
             if request in self._refused:
-                # What comes of it would be thrown away, so that it is not paid for.
+                # The result would be discarded, so do not pay for further calls.
                 raise self._refused[request]
             self._calls += 1
             call = self._calls
@@ -82,10 +82,10 @@ class Pipe:
             with self._state:
                 _, answer, _ = self._waiting.pop(call)
         if answer is None:
-            raise Refused("cancelled", "nobody waits for this any more")
+            raise Refused("cancelled", "the request was cancelled")
         if answer.get("type") == "refused":
             refused = Refused(str(answer.get("code")), str(answer.get("message")))
-            # A program that cannot look at a page can go on without.
+            # A program can continue without a page that it cannot read.
             if kind != "host":
                 with self._state:
                     self._refused.setdefault(request, refused)
@@ -93,7 +93,7 @@ class Pipe:
         return answer
 
     def refusal(self, request):
-        """The first question of a request that was refused: libraries tend to go on without."""
+        """The first refused call of a request, because libraries often ignore the exception."""
         with self._state:
             return self._refused.get(request)
 
@@ -105,7 +105,7 @@ class Pipe:
                 waiting[0].set()
 
     def cancel(self, request):
-        """Whatever is done for a request ends with its next question."""
+        """Cancels a request; its work ends at the next call."""
         with self._state:
             self._cancelled.add(request)
             for waiting in self._waiting.values():
@@ -118,7 +118,7 @@ class Pipe:
             self._refused.pop(request, None)
 
     def requests(self):
-        """What the host wants, until it goes away. Answers are given to whoever waits for them."""
+        """Yields requests until the host disconnects. Answers go to the thread that waits."""
         while True:
             line = self._reader.readline(MAX_LINE + 1)
             if not line:
@@ -132,7 +132,7 @@ class Pipe:
             elif kind == "cancel":
                 self.cancel(message.get("id"))
             elif kind == "ping":
-                # At once, however busy everything else is.
+                # Answered immediately, even while all workers are busy.
                 self.send({"type": "result", "id": message.get("id")})
             else:
                 yield message
@@ -143,7 +143,7 @@ class Pipe:
 
 
 def over_stdio():
-    """The pipe over stdin and stdout. Whatever libraries print goes to stderr from now on."""
+    """Opens the pipe over stdin and stdout. Output printed by libraries is redirected to stderr."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     sys.stdout = sys.stderr

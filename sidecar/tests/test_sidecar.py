@@ -1,4 +1,4 @@
-"""The sidecar as its host sees it: a process that speaks lines of JSON."""
+"""Tests the sidecar from its host's side: a process that exchanges lines of JSON."""
 
 import json
 import os
@@ -18,13 +18,13 @@ EXAMPLES = [{"question": f"What is number {n}?", "answer": "blue"} for n in rang
 
 
 def filled(text, values):
-    """What a model that follows the format answers to a prompt."""
+    """Answers a prompt like a model that follows the format."""
     wanted = re.findall(r"\[\[ ## (\w+) ## \]\]", text.split("Respond with")[-1])
     return "\n\n".join(f"[[ ## {name} ## ]]\n{values.get(name, 'fine')}" for name in wanted)
 
 
 class Host:
-    """Starts a sidecar and answers what it asks."""
+    """Starts a sidecar and answers its calls."""
 
     def __init__(self, answer=None, score=None):
         self.home = tempfile.TemporaryDirectory()
@@ -37,7 +37,7 @@ class Host:
             env={"HOME": self.home.name},
         )
         values = {"answer": "blue", "next_tool_name": "finish", "next_tool_args": "{}"}
-        self.answer = answer or (lambda told: filled(told["messages"][-1]["text"], values))
+        self.answer = answer or (lambda asked: filled(asked["messages"][-1]["text"], values))
         self.score = score or (lambda said: 1.0 if said.get("answer") == "blue" else 0.0)
         self.asked = []
         self.ready = self.read()
@@ -56,16 +56,16 @@ class Host:
             self.asked.append(said)
             if said["type"] == "complete":
                 try:
-                    told = {"type": "answer", "text": self.answer(said["request"])}
+                    reply = {"type": "answer", "text": self.answer(said["request"])}
                 except LookupError as error:
-                    told = {"type": "refused", "code": "budget_exceeded", "message": str(error)}
+                    reply = {"type": "refused", "code": "budget_exceeded", "message": str(error)}
             elif said["type"] == "score":
-                told = {"type": "answer", "score": self.score(said["prediction"])}
+                reply = {"type": "answer", "score": self.score(said["prediction"])}
             elif said["type"] == "host":
-                told = {"type": "answer", "value": {"text": "a page"}}
+                reply = {"type": "answer", "value": {"text": "a page"}}
             else:
                 return said
-            self.send({**told, "call": said["call"]})
+            self.send({**reply, "call": said["call"]})
 
     def close(self):
         self.process.stdin.close()
@@ -88,7 +88,7 @@ class Sidecar(unittest.TestCase):
             **more,
         )
 
-    def test_says_what_it_is(self):
+    def test_reports_its_version_and_templates(self):
         self.assertEqual(self.host.ready["type"], "ready")
         self.assertEqual(self.host.ready["protocol"], 1)
         manifest = self.host.ask(type="manifest")
@@ -116,7 +116,7 @@ class Sidecar(unittest.TestCase):
             asked = [message for message in self.host.asked if message["type"] == "complete"]
             self.assertEqual(len(asked), calls, template)
 
-    def test_react_looks_at_pages(self):
+    def test_react_reads_pages(self):
         steps = iter(
             [
                 {"next_tool_name": "get_page", "next_tool_args": '{"name": "harbour"}'},
@@ -124,8 +124,8 @@ class Sidecar(unittest.TestCase):
             ]
         )
 
-        def answer(told):
-            text = told["messages"][-1]["text"]
+        def answer(request):
+            text = request["messages"][-1]["text"]
             values = next(steps) if "next_tool_name" in text else {"answer": "blue"}
             return filled(text, values)
 
@@ -150,7 +150,7 @@ class Sidecar(unittest.TestCase):
         )
         self.assertEqual(said["output"], {"answer": "blue"})
 
-    def test_what_makes_no_sense_is_refused(self):
+    def test_invalid_requests_are_refused(self):
         self.assertEqual(self.run_("exec")["code"], "unknown_template")
         self.assertEqual(self.host.ask(type="evaluate")["code"], "unknown_request")
         state = {"predict": {"signature": {"instructions": "x", "fields": []}, "demos": []}}
@@ -170,10 +170,10 @@ class Sidecar(unittest.TestCase):
         self.assertEqual(len(asked), 1)
         self.assertIn("Say a colour.", asked[0]["request"]["system"])
 
-    def test_numbers_that_are_none_fail_the_program_and_nothing_else(self):
+    def test_non_finite_numbers_fail_only_the_program(self):
         signature = {**SIGNATURE, "outputs": [{"name": "answer", "type": {"type": "float"}}]}
         for number in ("nan", "inf", "1e999"):
-            self.host.answer = lambda told: f"[[ ## answer ## ]]\n{number}"
+            self.host.answer = lambda request: f"[[ ## answer ## ]]\n{number}"
             said = self.host.ask(
                 type="execute", template_id="predict", signature=signature, params={"question": "q"}
             )
@@ -181,7 +181,7 @@ class Sidecar(unittest.TestCase):
         self.assertEqual(self.host.ask(type="ping")["type"], "result")
 
     def test_a_refusal_ends_a_program_with_its_code(self):
-        def answer(told):
+        def answer(request):
             raise LookupError("nothing is left")
 
         self.host.answer = answer
@@ -189,7 +189,7 @@ class Sidecar(unittest.TestCase):
         self.assertEqual((said["type"], said["code"]), ("error", "budget_exceeded"))
         self.assertIn("nothing is left", said["message"])
 
-    def test_what_is_learned_is_a_state_that_can_be_loaded(self):
+    def test_an_optimised_state_can_be_loaded(self):
         learned = self.host.ask(
             type="optimize",
             optimizer="bootstrap",
@@ -204,7 +204,7 @@ class Sidecar(unittest.TestCase):
         said = self.run_("chain_of_thought", state=learned["state"])
         self.assertEqual(said["output"], {"answer": "blue"})
         asked = next(m for m in self.host.asked if m["type"] == "complete")
-        # The examples it learned stand before the question.
+        # The demonstrations of the optimised state come before the question.
         self.assertGreater(len(asked["request"]["messages"]), 2)
 
     def test_every_optimizer_runs(self):
@@ -220,13 +220,13 @@ class Sidecar(unittest.TestCase):
             )
             self.assertIn("signature", learned.get("state", {}), f"{optimizer}: {learned}")
 
-    def test_what_was_refused_on_the_way_is_not_called_learned(self):
+    def test_optimisation_fails_when_a_call_was_refused(self):
         calls = iter(range(1000))
 
-        def answer(told):
+        def answer(request):
             if next(calls) > 2:
                 raise LookupError("nothing is left")
-            return filled(told["messages"][-1]["text"], {"answer": "blue"})
+            return filled(request["messages"][-1]["text"], {"answer": "blue"})
 
         self.host.answer = answer
         said = self.host.ask(
@@ -251,23 +251,23 @@ class Sidecar(unittest.TestCase):
         )
         return said, [message["type"] for message in self.host.asked]
 
-    def test_nothing_is_paid_for_after_a_refusal(self):
-        def answer(told):
+    def test_no_completions_are_sent_after_a_refusal(self):
+        def answer(request):
             raise LookupError("nothing is left")
 
         self.host.answer = answer
         said, asked = self.learn("random-search")
         self.assertEqual(said["code"], "budget_exceeded", said)
-        # Those under way when the first was refused, and no other.
+        # Only calls that were already in flight when the first was refused.
         self.assertLessEqual(asked.count("complete"), 4)
 
-    def test_answers_that_cannot_be_read_do_not_end_learning(self):
-        self.host.answer = lambda told: "no format at all"
+    def test_malformed_answers_do_not_end_optimisation(self):
+        self.host.answer = lambda request: "no format at all"
         said, asked = self.learn("random-search")
         self.assertEqual(said["type"], "result", said)
         self.assertGreater(asked.count("complete"), 20)
 
-    def test_values_have_names_of_their_own(self):
+    def test_reserved_field_names_are_refused(self):
         for name in ["signature", "config", "lm", "demos", "instructions"]:
             signature = {**SIGNATURE, "inputs": [{"name": name, "type": {"type": "str"}}]}
             said = self.host.ask(
@@ -275,7 +275,7 @@ class Sidecar(unittest.TestCase):
             )
             self.assertEqual(said["code"], "invalid_signature", said)
 
-    def test_it_ends_with_its_host(self):
+    def test_exits_when_the_host_closes_stdin(self):
         self.assertEqual(self.host.process.poll(), None)
         self.host.process.stdin.close()
         self.assertEqual(self.host.process.wait(30), 0)

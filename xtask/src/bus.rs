@@ -1,5 +1,5 @@
-//! The hub against the SDKs of others: each worker of the quickstart, in every language and
-//! version, seen by an MCP client; and the features against a worker instead of the hub itself.
+//! Tests the hub with the iii SDKs: each worker of the quickstart, in every language and version,
+//! seen by an MCP client; and runs the features against a worker instead of the hub itself.
 
 use std::{
     fs,
@@ -14,23 +14,23 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::{
+    commands::{CheckCount, build_program, cargo_command, project_dir, run_checked, run_counted},
     install,
-    run::{Count, cargo, checked, counted, program, project},
 };
 
-/// How long anything may take that should be there soon.
-const WAIT: Duration = Duration::from_secs(30);
+/// The timeout of every wait.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A server with a hub, which ends with this value.
-struct Hub {
+/// A server with a hub; dropping it ends the process.
+struct HubServer {
     child: Child,
     mcp: String,
     url: String,
 }
 
-impl Hub {
-    fn start(program: &Path, name: &str, more: &[&str]) -> Result<Self> {
-        let home = project().join("target/xtask/bus").join(name);
+impl HubServer {
+    fn start_server(program: &Path, name: &str, more: &[&str]) -> Result<Self> {
+        let home = project_dir().join("target/xtask/bus").join(name);
         let _ = fs::remove_dir_all(&home);
         fs::create_dir_all(&home)?;
         let mut child = Command::new(program)
@@ -44,8 +44,8 @@ impl Hub {
         let out = child.stdout.take().context("no stdout")?;
         let mut line = String::new();
         BufReader::new(out).read_line(&mut line)?;
-        let said: Value = serde_json::from_str(&line).context("the server did not start")?;
-        let text = |key: &str| said[key].as_str().unwrap_or_default().to_owned();
+        let addresses: Value = serde_json::from_str(&line).context("the server did not start")?;
+        let text = |key: &str| addresses[key].as_str().unwrap_or_default().to_owned();
         Ok(Self {
             child,
             mcp: text("url"),
@@ -53,8 +53,8 @@ impl Hub {
         })
     }
 
-    /// Asks over MCP; the result, or the words of the error.
-    fn ask(&self, method: &str, mut params: Value) -> Result<Result<Value, String>> {
+    /// Sends an MCP request; returns the result, or the message of the error.
+    fn send_request(&self, method: &str, mut params: Value) -> Result<Result<Value, String>> {
         params["_meta"] = json!({
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
             "io.modelcontextprotocol/clientCapabilities": {},
@@ -77,7 +77,7 @@ impl Hub {
             body.len()
         );
         let mut stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(WAIT))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         stream.write_all(request.as_bytes())?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
@@ -91,7 +91,7 @@ impl Hub {
     }
 }
 
-impl Drop for Hub {
+impl Drop for HubServer {
     fn drop(&mut self) {
         // It was started here, so it is ended here.
         let _ = self.child.kill();
@@ -99,16 +99,16 @@ impl Drop for Hub {
     }
 }
 
-/// A worker and how it is told to end.
-struct Worker {
+/// A worker and how it handles the signal to end.
+struct SdkWorker {
     name: &'static str,
     command: Command,
-    /// A program that handles the signal ends well.
+    /// Whether it handles the signal and exits successfully.
     ends_well: bool,
 }
 
-/// The workers, each with what it needs installed or built.
-fn workers() -> Result<Vec<Worker>> {
+/// Builds the workers and installs their dependencies.
+fn build_workers() -> Result<Vec<SdkWorker>> {
     let target = "target/xtask/iii-0.11";
     let manifest = "interop/iii/rust-0.11/Cargo.toml";
     let old = [
@@ -119,20 +119,23 @@ fn workers() -> Result<Vec<Worker>> {
         "--target-dir",
         target,
     ];
-    checked(&mut cargo(&old))?;
+    run_checked(&mut cargo_command(&old))?;
     let new = ["build", "--quiet", "--workspace", "--example", "iii_worker"];
-    checked(&mut cargo(&new))?;
-    let built = |path: &str| Command::new(project().join(path));
+    run_checked(&mut cargo_command(&new))?;
+    let built = |path: &str| Command::new(project_dir().join(path));
     let node = |from: &str, place: &str| -> Result<Command> {
-        let (folder, _) = install::npm(from, place)?;
+        let (folder, _) = install::install_npm(from, place)?;
         let mut command = Command::new("node");
-        command.arg(install::script(&format!("{from}/worker.mjs"), &folder)?);
+        command.arg(install::copy_script(
+            &format!("{from}/worker.mjs"),
+            &folder,
+        )?);
         Ok(command)
     };
     let requirements = "examples/workers/python/requirements.txt";
-    let mut python = Command::new(install::python(requirements, "bus/python")?);
-    python.arg(project().join("examples/workers/python/worker.py"));
-    let worker = |name, command, ends_well| Worker {
+    let mut python = Command::new(install::install_python(requirements, "bus/python")?);
+    python.arg(project_dir().join("examples/workers/python/worker.py"));
+    let worker = |name, command, ends_well| SdkWorker {
         name,
         command,
         ends_well,
@@ -158,23 +161,24 @@ fn workers() -> Result<Vec<Worker>> {
     ])
 }
 
-pub(crate) fn sdks() -> Result<Count> {
-    let program = program()?;
-    let mut count = Count::default();
-    for worker in workers()? {
+pub(crate) fn test_iii_sdks() -> Result<CheckCount> {
+    let program = build_program()?;
+    let mut count = CheckCount::default();
+    for worker in build_workers()? {
         let name = worker.name;
-        let hub = Hub::start(&program, &name.replace(' ', "-"), &["--tool", "tea::*"])?;
+        let hub =
+            HubServer::start_server(&program, &name.replace(' ', "-"), &["--tool", "tea::*"])?;
         let tried = try_worker(&hub, worker);
         if tried.is_ok() {
             println!("ok {name}: skill, section, slash-command and tool; gone with the worker");
         }
-        count.add(Count::of(name, tried));
+        count.add(CheckCount::from_result(name, tried));
     }
     Ok(count)
 }
 
-/// Starts a worker, looks at it over MCP, and ends it.
-fn try_worker(hub: &Hub, mut worker: Worker) -> Result<()> {
+/// Starts a worker, checks it over MCP, and ends it.
+fn try_worker(hub: &HubServer, mut worker: SdkWorker) -> Result<()> {
     let command = &mut worker.command;
     command
         .env("III_URL", &hub.url)
@@ -183,11 +187,11 @@ fn try_worker(hub: &Hub, mut worker: Worker) -> Result<()> {
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()?;
-    let seen = see(hub, &mut child);
+    let seen = check_features(hub, &mut child);
     let pid = child.id().to_string();
     // It was started here, so it is ended here.
     let _ = Command::new("kill").args(["-TERM", &pid]).status();
-    let ended = wait(&mut child);
+    let ended = wait_for_exit(&mut child);
     if ended.is_err() {
         child.kill()?;
         child.wait()?;
@@ -197,33 +201,33 @@ fn try_worker(hub: &Hub, mut worker: Worker) -> Result<()> {
     if worker.ends_well {
         ensure!(status.success(), "it ended with {status}");
     }
-    // What it registered stays; what it answered itself is gone.
+    // Its registered skills stay; its functions are gone.
     let start = Instant::now();
     loop {
-        match hub.ask("resources/read", json!({"uri": "iii://fn/tea/guide"}))? {
+        match hub.send_request("resources/read", json!({"uri": "iii://fn/tea/guide"}))? {
             Err(words) if words.contains("not found") => break,
-            _ if start.elapsed() > WAIT => bail!("its functions stay when it is gone"),
+            _ if start.elapsed() > TIMEOUT => bail!("its functions stay when it is gone"),
             _ => std::thread::sleep(Duration::from_millis(50)),
         }
     }
-    let kept = hub.ask("resources/read", json!({"uri": "iii://tea"}))?;
-    ensure!(kept.is_ok(), "what it registered is gone with it");
+    let kept = hub.send_request("resources/read", json!({"uri": "iii://tea"}))?;
+    ensure!(kept.is_ok(), "its registered skill is gone too");
     Ok(())
 }
 
-fn wait(child: &mut Child) -> Result<std::process::ExitStatus> {
+fn wait_for_exit(child: &mut Child) -> Result<std::process::ExitStatus> {
     let start = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
-        ensure!(start.elapsed() < WAIT, "it does not end");
+        ensure!(start.elapsed() < TIMEOUT, "it does not end");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Looks at everything a worker brings, as an MCP client.
-fn see(hub: &Hub, child: &mut Child) -> Result<()> {
+/// Checks everything that a worker provides, as an MCP client.
+fn check_features(hub: &HubServer, child: &mut Child) -> Result<()> {
     let out = child.stdout.take().context("no stdout")?;
     let mut lines = BufReader::new(out).lines();
     loop {
@@ -233,10 +237,10 @@ fn see(hub: &Hub, child: &mut Child) -> Result<()> {
             _ => bail!("it ended before it was ready"),
         }
     }
-    // A worker goes on talking; nobody listens any more.
+    // Drain the worker's further output, so that it does not block.
     std::thread::spawn(move || lines.for_each(drop));
     let read = |uri: &str| -> Result<String> {
-        let read = hub.ask("resources/read", json!({"uri": uri}))?;
+        let read = hub.send_request("resources/read", json!({"uri": uri}))?;
         let read = read.map_err(|words| anyhow::anyhow!("{uri}: {words}"))?;
         let text = read["contents"][0]["text"].as_str();
         Ok(text.unwrap_or_default().to_owned())
@@ -254,30 +258,32 @@ fn see(hub: &Hub, child: &mut Child) -> Result<()> {
         "another section"
     );
     let prompt = json!({"name": "order-tea", "arguments": {"kind": "green"}});
-    let prompt = hub.ask("prompts/get", prompt)?;
+    let prompt = hub.send_request("prompts/get", prompt)?;
     let prompt = prompt.map_err(|words| anyhow::anyhow!("prompts/get: {words}"))?;
     let text = &prompt["messages"][0]["content"]["text"];
     ensure!(
         text == "Make one cup of green tea.",
         "another prompt: {text}"
     );
-    let missing = hub.ask("prompts/get", json!({"name": "order-tea", "arguments": {}}))?;
+    let missing = hub.send_request("prompts/get", json!({"name": "order-tea", "arguments": {}}))?;
     ensure!(
         missing.is_err_and(|words| words.contains("required")),
         "not validated"
     );
     let start = Instant::now();
     loop {
-        let tools = hub.ask("tools/list", json!({}))?.unwrap_or_default();
+        let tools = hub
+            .send_request("tools/list", json!({}))?
+            .unwrap_or_default();
         let tools = tools["tools"].as_array().cloned().unwrap_or_default();
         if tools.iter().any(|tool| tool["name"] == "tea__order") {
             break;
         }
-        ensure!(start.elapsed() < WAIT, "it is no tool");
+        ensure!(start.elapsed() < TIMEOUT, "it is no tool");
         std::thread::sleep(Duration::from_millis(20));
     }
     let call = json!({"name": "tea__order", "arguments": {"kind": "white"}});
-    let called = hub.ask("tools/call", call)?.unwrap_or_default();
+    let called = hub.send_request("tools/call", call)?.unwrap_or_default();
     let text = &called["structuredContent"]["content"];
     ensure!(
         text == "Make one cup of white tea.",
@@ -286,10 +292,10 @@ fn see(hub: &Hub, child: &mut Child) -> Result<()> {
     Ok(())
 }
 
-/// The features once more, against a worker on a bus that leaves the functions to one.
-pub(crate) fn worker() -> Result<Count> {
-    let program = program()?;
-    let bus = Hub::start(&program, "bare", &["--bare-hub"])?;
-    let mut command = cargo(&["test", "--workspace", "--test", "bdd"]);
-    counted(command.env("III_ENGINE_WS_URL", &bus.url))
+/// Runs the features against a worker, on a bus without the registry's functions.
+pub(crate) fn test_worker() -> Result<CheckCount> {
+    let program = build_program()?;
+    let bus = HubServer::start_server(&program, "bare", &["--bare-hub"])?;
+    let mut command = cargo_command(&["test", "--workspace", "--test", "bdd"]);
+    run_counted(command.env("III_ENGINE_WS_URL", &bus.url))
 }

@@ -4,7 +4,7 @@ use std::{path::Path, process::Command};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::run::{Count, cargo, checked, project};
+use crate::commands::{CheckCount, cargo_command, project_dir, run_checked};
 
 /// Each target, and how many inputs the test command gives it: a few seconds' worth.
 const TARGETS: [(&str, u32); 4] = [
@@ -14,44 +14,44 @@ const TARGETS: [(&str, u32); 4] = [
     ("uri", 600_000),
 ];
 
-/// What `cargo fuzz` passes, as far as the stable compiler takes it.
+/// The flags of `cargo fuzz` that the stable compiler accepts.
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
      -Cllvm-args=-sanitizer-coverage-pc-table -Ccodegen-units=1 -Cdebug-assertions \
      --cfg fuzzing";
 
-/// Runs each target on as many inputs, from the same seed and the same beginnings. What is left to
-/// chance is little: the order in maps of libraries, which decides what is worth trying further.
-pub(crate) fn smoke() -> Result<Count> {
-    build()?;
-    let mut count = Count::default();
+/// Runs each target on a fixed number of inputs, from the same seed and the same corpus. The only
+/// nondeterminism left is the order of maps in libraries, which affects the coverage.
+pub(crate) fn run_smoke() -> Result<CheckCount> {
+    build_targets()?;
+    let mut count = CheckCount::default();
     for (target, runs) in TARGETS {
-        let corpus = project().join("target/xtask/fuzz").join(target);
+        let corpus = project_dir().join("target/xtask/fuzz").join(target);
         if corpus.exists() {
             std::fs::remove_dir_all(&corpus)?;
         }
         std::fs::create_dir_all(&corpus)?;
         let limits = [format!("-runs={runs}"), "-seed=1".to_owned()];
         println!("$ {target} with {runs} inputs");
-        let result = start(target, &corpus, &limits);
-        count.add(Count::of(target, result));
+        let result = start_target(target, &corpus, &limits);
+        count.add(CheckCount::from_result(target, result));
     }
     Ok(count)
 }
 
-/// Runs one target for as long as asked, and keeps what it has found worth trying for the next time.
-pub(crate) fn run(target: &str, seconds: &str) -> Result<()> {
+/// Runs one target for the given time and keeps its corpus for the next run.
+pub(crate) fn run_target(target: &str, seconds: &str) -> Result<()> {
     let known = TARGETS.map(|(name, _)| name);
     ensure!(known.contains(&target), "targets are {}", known.join(", "));
-    build()?;
-    let corpus = project().join("fuzz/corpus").join(target);
+    build_targets()?;
+    let corpus = project_dir().join("fuzz/corpus").join(target);
     std::fs::create_dir_all(&corpus)?;
     println!("$ {target} for {seconds} s");
-    start(target, &corpus, &[format!("-max_total_time={seconds}")])
+    start_target(target, &corpus, &[format!("-max_total_time={seconds}")])
 }
 
-fn build() -> Result<()> {
-    let mut command = cargo(&[
+fn build_targets() -> Result<()> {
+    let mut command = cargo_command(&[
         "build",
         "--release",
         "--bins",
@@ -59,48 +59,48 @@ fn build() -> Result<()> {
         "fuzz/Cargo.toml",
     ]);
     // Naming the target keeps the flags away from build scripts.
-    command.args(["--target", &host()?]);
-    checked(
+    command.args(["--target", &host_triple()?]);
+    run_checked(
         command
             .env("RUSTFLAGS", FLAGS)
             .env("CARGO_TARGET_DIR", "target/fuzz"),
     )
 }
 
-/// The triple of this machine.
-fn host() -> Result<String> {
+/// Returns the target triple of this machine.
+fn host_triple() -> Result<String> {
     let output = Command::new("rustc").arg("-vV").output()?;
     let text = String::from_utf8(output.stdout)?;
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
     Ok(host.context("rustc does not name its host")?.to_owned())
 }
 
-fn start(target: &str, corpus: &Path, limits: &[String]) -> Result<()> {
+fn start_target(target: &str, corpus: &Path, limits: &[String]) -> Result<()> {
     let artifacts = format!("fuzz/artifacts/{target}/");
-    std::fs::create_dir_all(project().join(&artifacts))?;
-    let binary = project()
+    std::fs::create_dir_all(project_dir().join(&artifacts))?;
+    let binary = project_dir()
         .join("target/fuzz")
-        .join(host()?)
+        .join(host_triple()?)
         .join("release")
         .join(target);
-    let logs = project().join("target/xtask");
+    let logs = project_dir().join("target/xtask");
     std::fs::create_dir_all(&logs)?;
     let log = logs.join(format!("fuzz-{target}.log"));
     let status = Command::new(binary)
-        .current_dir(project())
+        .current_dir(project_dir())
         .arg(corpus)
         .args([
             format!("fuzz/seeds/{target}"),
             format!("-artifact_prefix={artifacts}"),
         ])
         .args(limits)
-        // An input that takes this long or this much is a finding too.
+        // An input that takes this much time or memory is a finding too.
         .args(["-timeout=5", "-rss_limit_mb=1024", "-max_len=8192"])
         .stderr(std::fs::File::create(&log)?)
         .status()?;
-    let said = String::from_utf8_lossy(&std::fs::read(&log)?).into_owned();
+    let output = String::from_utf8_lossy(&std::fs::read(&log)?).into_owned();
     if !status.success() {
-        let tail: Vec<&str> = said.lines().rev().take(30).collect();
+        let tail: Vec<&str> = output.lines().rev().take(30).collect();
         eprintln!("{}", tail.into_iter().rev().collect::<Vec<_>>().join("\n"));
     }
     ensure!(
@@ -109,7 +109,8 @@ fn start(target: &str, corpus: &Path, limits: &[String]) -> Result<()> {
     );
     println!(
         "{}",
-        said.lines()
+        output
+            .lines()
             .find(|line| line.starts_with("Done "))
             .unwrap_or("done")
     );

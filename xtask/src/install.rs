@@ -1,4 +1,4 @@
-//! What tests need from other registries: pinned, installed once beneath `target`, said aloud.
+//! Installs third-party dependencies of tests: pinned, once, beneath `target`.
 
 use std::{
     fs,
@@ -8,12 +8,12 @@ use std::{
 
 use anyhow::Result;
 
-use crate::run::{checked, project};
+use crate::commands::{project_dir, run_checked};
 
-/// The Python of an environment with these requirements.
-pub(crate) fn python(requirements: &str, place: &str) -> Result<PathBuf> {
-    let wanted = fs::read_to_string(project().join(requirements))?;
-    let environment = project().join("target/xtask").join(place);
+/// Returns the Python of an environment with these requirements.
+pub(crate) fn install_python(requirements: &str, place: &str) -> Result<PathBuf> {
+    let wanted = fs::read_to_string(project_dir().join(requirements))?;
+    let environment = project_dir().join("target/xtask").join(place);
     let python = environment.join("bin/python");
     let stamp = environment.join("installed.txt");
     if fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) {
@@ -25,28 +25,28 @@ pub(crate) fn python(requirements: &str, place: &str) -> Result<PathBuf> {
     if let Some(parent) = environment.parent() {
         fs::create_dir_all(parent)?;
     }
-    checked(
+    run_checked(
         Command::new("python3")
             .args(["-m", "venv"])
             .arg(&environment),
     )?;
     let options = ["--quiet", "--disable-pip-version-check", "--no-deps"];
-    checked(
+    run_checked(
         Command::new(&python)
             .args(["-m", "pip", "install"])
             .args(options)
             .args(["--requirement", requirements])
-            .current_dir(project()),
+            .current_dir(project_dir()),
     )?;
     fs::write(stamp, wanted)?;
     Ok(python)
 }
 
-/// A folder with the packages that a folder of the project locks; says whether it is new.
-pub(crate) fn npm(from: &str, place: &str) -> Result<(PathBuf, bool)> {
-    let from_folder = project().join(from);
+/// Installs the locked packages of a project folder; returns the folder and whether it is new.
+pub(crate) fn install_npm(from: &str, place: &str) -> Result<(PathBuf, bool)> {
+    let from_folder = project_dir().join(from);
     let wanted = fs::read_to_string(from_folder.join("package-lock.json"))?;
-    let folder = project().join("target/xtask").join(place);
+    let folder = project_dir().join("target/xtask").join(place);
     let stamp = folder.join("installed.json");
     if fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) {
         println!("using {from}/package.json installed earlier");
@@ -58,8 +58,8 @@ pub(crate) fn npm(from: &str, place: &str) -> Result<(PathBuf, bool)> {
     for file in ["package.json", "package-lock.json", ".npmrc"] {
         fs::copy(from_folder.join(file), folder.join(file))?;
     }
-    // Not `npm ci`: it does not accept a lock without the address of a registry.
-    checked(
+    // Not `npm ci`: it rejects a lock file without the address of a registry.
+    run_checked(
         Command::new("npm")
             .args(["install", "--no-audit", "--no-fund", "--loglevel=error"])
             .current_dir(&folder),
@@ -68,9 +68,9 @@ pub(crate) fn npm(from: &str, place: &str) -> Result<(PathBuf, bool)> {
     Ok((folder, true))
 }
 
-/// A script of the project beside the packages it needs.
-pub(crate) fn script(from: &str, folder: &Path) -> Result<PathBuf> {
-    let source = project().join(from);
+/// Copies a script of the project next to the packages it needs.
+pub(crate) fn copy_script(from: &str, folder: &Path) -> Result<PathBuf> {
+    let source = project_dir().join(from);
     let script = folder.join(source.file_name().unwrap_or_default());
     fs::copy(&source, &script)?;
     Ok(script)

@@ -1,5 +1,5 @@
-//! The server and the client against what others wrote: the official conformance suite, the
-//! official inspector, the official TypeScript and Python SDKs.
+//! Tests the server and the client with the official MCP conformance suite, the official
+//! inspector, and the official TypeScript and Python SDKs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,32 +15,32 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
+    commands::{CheckCount, build_program, project_dir, run_checked},
     install,
-    run::{Count, checked, program, project},
 };
 
-const ERAS: [&str; 2] = ["2025-11-25", "2026-07-28"];
-/// How many skills the SDKs page through, besides the two made by hand.
-const MANY: usize = 5000;
+const PROTOCOL_VERSIONS: [&str; 2] = ["2025-11-25", "2026-07-28"];
+/// How many generated skills the SDKs page through, besides two fixed ones.
+const SKILL_COUNT: usize = 5000;
 
-/// Scenarios that have to pass whole, each at the revisions it is made for.
-const MUST: [(&str, &[&str]); 12] = [
-    ("sep-2640-skills-enumeration", &ERAS),
-    ("sep-2640-skills-manifest", &ERAS),
-    ("sep-2640-skills-directory", &ERAS),
+/// Scenarios that must pass completely, each at the revisions it is made for.
+const REQUIRED_SCENARIOS: [(&str, &[&str]); 12] = [
+    ("sep-2640-skills-enumeration", &PROTOCOL_VERSIONS),
+    ("sep-2640-skills-manifest", &PROTOCOL_VERSIONS),
+    ("sep-2640-skills-directory", &PROTOCOL_VERSIONS),
     ("server-initialize", &["2025-11-25"]),
     ("ping", &["2025-11-25"]),
-    ("resources-list", &ERAS),
-    ("prompts-list", &ERAS),
+    ("resources-list", &PROTOCOL_VERSIONS),
+    ("prompts-list", &PROTOCOL_VERSIONS),
     ("sep-2164-resource-not-found", &["2026-07-28"]),
     ("caching", &["2026-07-28"]),
-    ("dns-rebinding-protection", &ERAS),
+    ("dns-rebinding-protection", &PROTOCOL_VERSIONS),
     ("http-header-validation", &["2026-07-28"]),
-    ("tools-list", &ERAS),
+    ("tools-list", &PROTOCOL_VERSIONS),
 ];
 
 /// Scenarios of extensions, which the suite runs only one by one.
-const EXTENSIONS: [&str; 13] = [
+const EXTENSION_SCENARIOS: [&str; 13] = [
     "sep-2640-skills-enumeration",
     "sep-2640-skills-manifest",
     "sep-2640-skills-directory",
@@ -56,7 +56,7 @@ const EXTENSIONS: [&str; 13] = [
     "tasks-mrtr-composition",
 ];
 
-const CLIENT: [(&str, &str); 4] = [
+const CLIENT_SCENARIOS: [(&str, &str); 4] = [
     ("sep-2640-client-no-prefetch", "sep-2640-host-no-prefetch"),
     (
         "sep-2640-client-verify-digest",
@@ -72,19 +72,19 @@ const CLIENT: [(&str, &str); 4] = [
     ),
 ];
 
-/// Where this run keeps its files.
-fn scratch() -> PathBuf {
-    project().join("target/xtask/interop")
+/// Returns the folder for the files of this run.
+fn scratch_dir() -> PathBuf {
+    project_dir().join("target/xtask/interop")
 }
 
-/// A server over HTTP that ends with this value.
-struct Serving {
+/// A server over HTTP; dropping it ends the process.
+struct InteropServer {
     child: Child,
     url: String,
 }
 
-impl Serving {
-    fn start(program: &Path, home: &Path, folder: Option<&Path>) -> Result<Self> {
+impl InteropServer {
+    fn start_server(program: &Path, home: &Path, folder: Option<&Path>) -> Result<Self> {
         let mut child = Command::new(program)
             .args(["serve", "--hub", "off", "--port", "0", "--json", "--quiet"])
             .args(folder)
@@ -96,13 +96,13 @@ impl Serving {
         let out = child.stdout.take().context("no stdout")?;
         let mut line = String::new();
         BufReader::new(out).read_line(&mut line)?;
-        let said: Value = serde_json::from_str(&line).context("the server did not start")?;
-        let url = said["url"].as_str().context("no url")?.to_owned();
+        let addresses: Value = serde_json::from_str(&line).context("the server did not start")?;
+        let url = addresses["url"].as_str().context("no url")?.to_owned();
         Ok(Self { child, url })
     }
 }
 
-impl Drop for Serving {
+impl Drop for InteropServer {
     fn drop(&mut self) {
         // It was started here, so it is ended here.
         let _ = self.child.kill();
@@ -110,30 +110,30 @@ impl Drop for Serving {
     }
 }
 
-/// An empty folder for a test's account.
+/// Creates an empty account folder for a test.
 fn fresh_home(name: &str) -> Result<PathBuf> {
-    let home = scratch().join(name);
+    let home = scratch_dir().join(name);
     let _ = fs::remove_dir_all(&home);
     fs::create_dir_all(&home)?;
     Ok(home)
 }
 
 /// Node and the packages of `interop/package.json`, installed once.
-struct Node {
+struct NodeTools {
     bin: PathBuf,
     modules: PathBuf,
 }
 
-impl Node {
+impl NodeTools {
     fn install() -> Result<Self> {
-        let (place, new) = install::npm("interop", "interop/node")?;
+        let (place, new) = install::install_npm("interop", "interop/node")?;
         let node = Self {
             bin: place.join("node_modules/node/bin"),
             modules: place.join("node_modules"),
         };
         if new && !node.bin.join("node").exists() {
-            // Newer npm does not run a package's own installation unasked.
-            checked(
+            // Newer npm does not run install scripts of packages by default.
+            run_checked(
                 Command::new("node")
                     .arg("installArchSpecificPackage.js")
                     .current_dir(node.modules.join("node")),
@@ -143,7 +143,7 @@ impl Node {
     }
 
     /// Node 24 with a script of a package.
-    fn command(&self, script: &Path) -> Command {
+    fn node_command(&self, script: &Path) -> Command {
         let mut command = Command::new(self.bin.join("node"));
         let path = std::env::var_os("PATH").unwrap_or_default();
         let paths = std::iter::once(self.bin.clone()).chain(std::env::split_paths(&path));
@@ -154,25 +154,25 @@ impl Node {
         command
     }
 
-    fn conformance(&self) -> Command {
+    fn conformance_command(&self) -> Command {
         let script = "@modelcontextprotocol/conformance/dist/index.js";
-        self.command(&self.modules.join(script))
+        self.node_command(&self.modules.join(script))
     }
 
-    fn inspector(&self, home: &Path) -> Command {
+    fn inspector_command(&self, home: &Path) -> Command {
         let script = "@modelcontextprotocol/inspector/clients/launcher/build/index.js";
-        let mut command = self.command(&self.modules.join(script));
+        let mut command = self.node_command(&self.modules.join(script));
         command
             .arg("--cli")
             .env("HOME", home)
-            .current_dir(project());
+            .current_dir(project_dir());
         command
     }
 }
 
 /// One entry of the list of known failures.
 #[derive(Deserialize)]
-struct Allow {
+struct AllowedFailure {
     reason: String,
     scenarios: Vec<String>,
     check: String,
@@ -180,15 +180,15 @@ struct Allow {
 
 #[derive(Deserialize)]
 struct AllowList {
-    allow: Vec<Allow>,
+    allow: Vec<AllowedFailure>,
 }
 
-/// What a check came to.
-type Checks = BTreeMap<String, Vec<(String, String)>>;
+/// The id and status of each check, by scenario.
+type ScenarioChecks = BTreeMap<String, Vec<(String, String)>>;
 
-/// Reads what the suite wrote down: scenario → (check, status).
-fn results(folder: &Path) -> Result<Checks> {
-    let mut found = Checks::new();
+/// Reads the results of the suite: scenario → (check, status).
+fn read_results(folder: &Path) -> Result<ScenarioChecks> {
+    let mut found = ScenarioChecks::new();
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -206,41 +206,41 @@ fn results(folder: &Path) -> Result<Checks> {
     Ok(found)
 }
 
-pub(crate) fn conformance() -> Result<Count> {
-    let node = Node::install()?;
-    let program = program()?;
+pub(crate) fn test_conformance() -> Result<CheckCount> {
+    let node = NodeTools::install()?;
+    let program = build_program()?;
     let home = fresh_home("conformance-home")?;
-    let skills = project().join("examples/skills");
-    let prompts = project().join("interop/prompts/*.md");
+    let skills = project_dir().join("examples/skills");
+    let prompts = project_dir().join("interop/prompts/*.md");
     let config = format!(
         "folders = ['{}']\nprompts = ['{}']\n",
         skills.display(),
         prompts.display()
     );
     fs::write(home.join("config.toml"), config)?;
-    let serving = Serving::start(&program, &home, None)?;
+    let serving = InteropServer::start_server(&program, &home, None)?;
     let out = fresh_home("conformance")?;
-    let mut all: BTreeMap<&str, Checks> = BTreeMap::new();
-    for era in ERAS {
+    let mut all: BTreeMap<&str, ScenarioChecks> = BTreeMap::new();
+    for era in PROTOCOL_VERSIONS {
         let place = out.join(era);
         fs::create_dir_all(&place)?;
         let suite = ["--suite", "all", "--spec-version", era];
         run_suite(&node, &serving.url, &suite, &place)?;
-        for scenario in EXTENSIONS {
+        for scenario in EXTENSION_SCENARIOS {
             let one = ["--scenario", scenario, "--spec-version", era, "--force"];
             run_suite(&node, &serving.url, &one, &place)?;
         }
-        all.insert(era, results(&place)?);
+        all.insert(era, read_results(&place)?);
     }
-    let mut count = judge(&all)?;
-    count.add(client_scenarios(&node, &program)?);
+    let mut count = compare_with_allowed(&all)?;
+    count.add(run_client_scenarios(&node, &program)?);
     Ok(count)
 }
 
-fn run_suite(node: &Node, url: &str, args: &[&str], out: &Path) -> Result<()> {
-    // Its exit code says that something failed; what is allowed to is decided here.
+fn run_suite(node: &NodeTools, url: &str, args: &[&str], out: &Path) -> Result<()> {
+    // Its exit code only reports that a check failed; allowed failures are decided later.
     let ran = node
-        .conformance()
+        .conformance_command()
         .args(["server", "--url", url])
         .args(args)
         .arg("-o")
@@ -252,9 +252,9 @@ fn run_suite(node: &Node, url: &str, args: &[&str], out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Compares what failed with what may fail, in both directions.
-fn judge(all: &BTreeMap<&str, Checks>) -> Result<Count> {
-    let list = fs::read_to_string(project().join("interop/conformance.toml"))?;
+/// Compares the failures with the allowed failures, in both directions.
+fn compare_with_allowed(all: &BTreeMap<&str, ScenarioChecks>) -> Result<CheckCount> {
+    let list = fs::read_to_string(project_dir().join("interop/conformance.toml"))?;
     let list: AllowList = toml::from_str(&list)?;
     let allowed = |scenario: &str, check: &str| {
         list.allow.iter().position(|allow| {
@@ -262,7 +262,7 @@ fn judge(all: &BTreeMap<&str, Checks>) -> Result<Count> {
                 && allow.scenarios.iter().any(|s| s == scenario)
         })
     };
-    let mut count = Count::default();
+    let mut count = CheckCount::default();
     let mut used: BTreeSet<(usize, String)> = BTreeSet::new();
     let mut fail = |message: String| {
         eprintln!("{message}");
@@ -293,14 +293,14 @@ fn judge(all: &BTreeMap<&str, Checks>) -> Result<Count> {
                     allow.reason
                 ));
             }
-            if MUST.iter().any(|(must, _)| must == scenario) {
+            if REQUIRED_SCENARIOS.iter().any(|(must, _)| must == scenario) {
                 fail(format!(
                     "{scenario} must pass and may not be allowed to fail"
                 ));
             }
         }
     }
-    for (scenario, eras) in MUST {
+    for (scenario, eras) in REQUIRED_SCENARIOS {
         for era in eras {
             let checks = all.get(era).and_then(|found| found.get(scenario));
             let succeeded = checks.is_some_and(|checks| checks.iter().any(|c| c.1 == "SUCCESS"));
@@ -314,11 +314,11 @@ fn judge(all: &BTreeMap<&str, Checks>) -> Result<Count> {
     Ok(count)
 }
 
-fn client_scenarios(node: &Node, program: &Path) -> Result<Count> {
-    let mut count = Count::default();
-    for era in ERAS {
+fn run_client_scenarios(node: &NodeTools, program: &Path) -> Result<CheckCount> {
+    let mut count = CheckCount::default();
+    for era in PROTOCOL_VERSIONS {
         let out = fresh_home(&format!("conformance-client-{era}"))?;
-        for (scenario, check) in CLIENT {
+        for (scenario, check) in CLIENT_SCENARIOS {
             let this = std::env::current_exe()?;
             let command = format!(
                 "{} conformance-client {}",
@@ -326,7 +326,7 @@ fn client_scenarios(node: &Node, program: &Path) -> Result<Count> {
                 program.display()
             );
             let ran = node
-                .conformance()
+                .conformance_command()
                 .args(["client", "--scenario", scenario, "--spec-version", era])
                 .args(["--force", "--timeout", "60000", "--command", &command, "-o"])
                 .arg(&out)
@@ -334,7 +334,7 @@ fn client_scenarios(node: &Node, program: &Path) -> Result<Count> {
                 .stderr(Stdio::null())
                 .status()?;
             ensure!(ran.code().is_some(), "the conformance suite was killed");
-            let found = results(&out)?;
+            let found = read_results(&out)?;
             let status = found.get(scenario).and_then(|checks| {
                 let mut ours = checks.iter().filter(|(id, _)| id == check);
                 ours.next_back().map(|(_, status)| status.clone())
@@ -350,7 +350,7 @@ fn client_scenarios(node: &Node, program: &Path) -> Result<Count> {
     Ok(count)
 }
 
-/// What the suite starts as a client: the command itself, as a person would use it.
+/// The client that the suite starts: runs `repertoire` commands as a user would.
 pub(crate) fn conformance_client(program: &str, url: &str) -> Result<()> {
     let scenario = std::env::var("MCP_CONFORMANCE_SCENARIO")?;
     let home = fresh_home(&format!("client-home-{}", std::process::id()))?;
@@ -361,7 +361,7 @@ pub(crate) fn conformance_client(program: &str, url: &str) -> Result<()> {
             .env("REPERTOIRE_HOME", &home)
             .env("REPERTOIRE_NO_SYSTEM_SKILLS", "1")
             .current_dir(&home);
-        checked(&mut command)
+        run_checked(&mut command)
     };
     run(&["add", "mcp", "suite", url])?;
     run(&["list"])?;
@@ -369,17 +369,17 @@ pub(crate) fn conformance_client(program: &str, url: &str) -> Result<()> {
         return run(&["remote", "refresh"]);
     }
     run(&["cat", "skill://suite/pdf-processing/SKILL.md"])?;
-    // Reached only if the document was what it was listed as.
+    // Reached only if the document matched its listing.
     run(&["cat", "skill://suite/pdf-processing/references/FORMS.md"])
 }
 
-pub(crate) fn inspector() -> Result<Count> {
-    let node = Node::install()?;
-    let program = program()?;
+pub(crate) fn test_inspector() -> Result<CheckCount> {
+    let node = NodeTools::install()?;
+    let program = build_program()?;
     let home = fresh_home("inspector-home")?;
-    let skills = project().join("examples/skills");
-    let serving = Serving::start(&program, &home, Some(&skills))?;
-    let mut count = Count::default();
+    let skills = project_dir().join("examples/skills");
+    let serving = InteropServer::start_server(&program, &home, Some(&skills))?;
+    let mut count = CheckCount::default();
     for era in ["legacy", "modern"] {
         let ask = [
             "--method",
@@ -389,7 +389,7 @@ pub(crate) fn inspector() -> Result<Count> {
             era,
             "-q",
         ];
-        let mut stdio = node.inspector(&home);
+        let mut stdio = node.inspector_command(&home);
         stdio
             .args(ask)
             .args(["-e", &format!("REPERTOIRE_HOME={}", home.display())])
@@ -397,7 +397,7 @@ pub(crate) fn inspector() -> Result<Count> {
             .arg(&program)
             .arg("mcp")
             .arg(&skills);
-        let mut http = node.inspector(&home);
+        let mut http = node.inspector_command(&home);
         http.arg(&serving.url).args(ask);
         for (name, mut command) in [("stdio", stdio), ("http", http)] {
             let output = command.output()?;
@@ -417,7 +417,7 @@ pub(crate) fn inspector() -> Result<Count> {
                 count.failed += 1;
             }
         }
-        let mut directory = node.inspector(&home);
+        let mut directory = node.inspector_command(&home);
         directory.arg(&serving.url).args([
             "--method",
             "resources/directory/read",
@@ -431,13 +431,13 @@ pub(crate) fn inspector() -> Result<Count> {
         let refused = String::from_utf8_lossy(&output.stdout).into_owned();
         let shown = output.status.success().then_some(());
         let shown = shown.with_context(|| format!("the inspector refuses it: {refused}"));
-        count.add(Count::of("directory", shown));
+        count.add(CheckCount::from_result("directory", shown));
     }
     Ok(count)
 }
 
-/// A folder with thousands of skills, one with a picture, and one to edit.
-fn many_skills() -> Result<PathBuf> {
+/// Writes a folder with thousands of skills, one with a picture, and one to edit.
+fn write_many_skills() -> Result<PathBuf> {
     let folder = fresh_home("skills")?;
     let write = |id: &str, more: &str| -> Result<()> {
         let place = folder.join(id);
@@ -449,7 +449,7 @@ fn many_skills() -> Result<PathBuf> {
         );
         Ok(fs::write(place.join("SKILL.md"), text)?)
     };
-    for number in 0..MANY {
+    for number in 0..SKILL_COUNT {
         write(
             &format!("team-{}/skill-{number}", number % 7),
             "Nothing to do.",
@@ -467,11 +467,11 @@ fn many_skills() -> Result<PathBuf> {
     Ok(folder)
 }
 
-pub(crate) fn sdks() -> Result<Count> {
-    let node = Node::install()?;
-    let python = install::python("interop/requirements.txt", "interop/python")?;
-    let program = program()?;
-    let folder = many_skills()?;
+pub(crate) fn test_mcp_sdks() -> Result<CheckCount> {
+    let node = NodeTools::install()?;
+    let python = install::install_python("interop/requirements.txt", "interop/python")?;
+    let program = build_program()?;
+    let folder = write_many_skills()?;
     let home = fresh_home("sdk-home")?;
     let made = Command::new(&program)
         .args(["token", "create", "interop"])
@@ -479,12 +479,12 @@ pub(crate) fn sdks() -> Result<Count> {
         .env("REPERTOIRE_NO_SYSTEM_SKILLS", "1")
         .output()?;
     let token = String::from_utf8(made.stdout)?.trim().to_owned();
-    let serving = Serving::start(&program, &home, Some(&folder))?;
-    // The script must stand beside its packages to find them.
-    let script = install::script("interop/ts_client.mjs", &scratch().join("node"))?;
-    let expected = (MANY + 2).to_string();
-    let mut count = Count::default();
-    for era in ERAS {
+    let serving = InteropServer::start_server(&program, &home, Some(&folder))?;
+    // Node finds packages only beside the script.
+    let script = install::copy_script("interop/ts_client.mjs", &scratch_dir().join("node"))?;
+    let expected = (SKILL_COUNT + 2).to_string();
+    let mut count = CheckCount::default();
+    for era in PROTOCOL_VERSIONS {
         for transport in ["stdio", "http"] {
             let mut target: Vec<&std::ffi::OsStr> = Vec::new();
             if transport == "stdio" {
@@ -492,9 +492,9 @@ pub(crate) fn sdks() -> Result<Count> {
             } else {
                 target.push(serving.url.as_ref());
             }
-            let typescript = node.command(&script);
+            let typescript = node.node_command(&script);
             let mut py = Command::new(&python);
-            py.arg(project().join("interop/py_client.py"));
+            py.arg(project_dir().join("interop/py_client.py"));
             for (name, mut command) in [("TypeScript", typescript), ("Python", py)] {
                 command
                     .args([transport, era, &expected])
@@ -504,18 +504,18 @@ pub(crate) fn sdks() -> Result<Count> {
                     .env("REPERTOIRE_NO_SYSTEM_SKILLS", "1")
                     .env("INTEROP_TOKEN", &token);
                 println!("-- {name} SDK, {transport}, {era}");
-                count.add(steps(&mut command)?);
+                count.add(count_steps(&mut command)?);
             }
         }
     }
     Ok(count)
 }
 
-/// Runs a client and counts the steps that held.
-fn steps(command: &mut Command) -> Result<Count> {
+/// Runs a client and counts the successful steps.
+fn count_steps(command: &mut Command) -> Result<CheckCount> {
     let mut child = command.stdout(Stdio::piped()).spawn()?;
     let out = child.stdout.take().context("no stdout")?;
-    let mut count = Count::default();
+    let mut count = CheckCount::default();
     for line in BufReader::new(out).lines() {
         let line = line?;
         println!("{line}");
@@ -531,7 +531,7 @@ fn steps(command: &mut Command) -> Result<Count> {
         }
         if start.elapsed() > Duration::from_mins(1) {
             child.kill()?;
-            bail!("a client said everything and did not end");
+            bail!("a client closed its output and did not end");
         }
         std::thread::sleep(Duration::from_millis(20));
     }

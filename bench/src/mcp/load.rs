@@ -1,7 +1,7 @@
-//! Load: requests over a wire, as many in flight as wanted, each one timed.
+//! Load generator: sends requests with a fixed number in flight and times each one.
 //!
-//! The wire is spoken by hand and answers are looked at no further than needed to see that they
-//! are answers, so that the load takes as little of the machine as it can.
+//! Requests are written as raw bytes and responses are only checked for a result, so that the load
+//! generator uses as little CPU as possible.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -11,23 +11,27 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Over what.
+/// The transport of the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wire {
+pub(crate) enum Transport {
     Http,
     Stdio,
 }
 
-/// What one round came to.
-pub(crate) struct Sample {
+/// The results of one round.
+pub(crate) struct LoadSample {
     pub(crate) rate: f64,
     pub(crate) p50: f64,
     pub(crate) p99: f64,
     pub(crate) cpu_micros: f64,
 }
 
-/// The numbers of a round's latencies.
-pub(super) fn sample(mut micros: Vec<f64>, time: Duration, cpu: Duration) -> Sample {
+/// Summarises the latencies of a round.
+pub(super) fn summarise_latencies(
+    mut micros: Vec<f64>,
+    time: Duration,
+    cpu: Duration,
+) -> LoadSample {
     micros.sort_by(f64::total_cmp);
     #[allow(
         clippy::cast_precision_loss,
@@ -43,7 +47,7 @@ pub(super) fn sample(mut micros: Vec<f64>, time: Duration, cpu: Duration) -> Sam
     };
     #[allow(clippy::cast_precision_loss, reason = "counts of a second")]
     let count = micros.len().max(1) as f64;
-    Sample {
+    LoadSample {
         rate: count / time.as_secs_f64(),
         p50: at(0.50).unwrap_or(f64::NAN),
         p99: at(0.99).unwrap_or(f64::NAN),
@@ -51,9 +55,9 @@ pub(super) fn sample(mut micros: Vec<f64>, time: Duration, cpu: Duration) -> Sam
     }
 }
 
-/// The parameters of the request with this number: skills in turn.
-pub(super) fn params(number: usize, request: usize) -> String {
-    // A stride that meets every skill, in no order the disk could guess.
+/// Returns the parameters of a request; requests cycle through the skills.
+pub(super) fn request_params(number: usize, request: usize) -> String {
+    // A stride that visits every skill in a scattered order.
     let at = request.wrapping_mul(7919) % number;
     format!("\"uri\":\"skill://skill-{at:05}/SKILL.md\"")
 }
@@ -63,14 +67,14 @@ const META: &str = "\"_meta\":{\"io.modelcontextprotocol/protocolVersion\":\"202
 \"io.modelcontextprotocol/clientCapabilities\":{}}";
 
 /// One connection over HTTP, kept open.
-pub(super) struct Http {
+pub(super) struct HttpConnection {
     stream: BufReader<TcpStream>,
     path: &'static str,
     id: usize,
     body: Vec<u8>,
 }
 
-impl Http {
+impl HttpConnection {
     pub(super) fn connect(port: u16, path: &'static str) -> Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
@@ -83,8 +87,8 @@ impl Http {
         })
     }
 
-    /// Asks, and gives the body of the answer.
-    pub(super) fn ask(&mut self, method: &str, params: &str) -> Result<&[u8]> {
+    /// Sends a request and returns the body of the response.
+    pub(super) fn send_request(&mut self, method: &str, params: &str) -> Result<&[u8]> {
         self.id += 1;
         let comma = if params.is_empty() { "" } else { "," };
         let body = format!(
@@ -107,7 +111,7 @@ impl Http {
             body.len()
         );
         self.stream.get_mut().write_all(request.as_bytes())?;
-        self.read()?;
+        self.read_response()?;
         ensure!(
             self.body.windows(9).take(400).any(|w| w == b"\"result\":"),
             "no result: {}",
@@ -116,13 +120,16 @@ impl Http {
         Ok(&self.body)
     }
 
-    fn read(&mut self) -> Result<()> {
+    fn read_response(&mut self) -> Result<()> {
         let mut line = String::new();
         let mut length = None;
         let mut chunked = false;
         loop {
             line.clear();
-            ensure!(self.stream.read_line(&mut line)? > 0, "the server hung up");
+            ensure!(
+                self.stream.read_line(&mut line)? > 0,
+                "the server closed the connection"
+            );
             let text = line.trim_end().to_ascii_lowercase();
             if text.is_empty() {
                 break;
@@ -138,7 +145,7 @@ impl Http {
             self.stream.read_exact(&mut self.body)?;
             return Ok(());
         }
-        ensure!(chunked, "an answer without a length");
+        ensure!(chunked, "a response without a length");
         loop {
             line.clear();
             self.stream.read_line(&mut line)?;
@@ -156,7 +163,7 @@ impl Http {
 }
 
 /// Loads a server over HTTP for a time: one connection for each request in flight.
-pub(super) fn http(
+pub(super) fn load_http(
     port: u16,
     path: &'static str,
     method: &'static str,
@@ -167,14 +174,14 @@ pub(super) fn http(
     let workers: Vec<_> = (0..in_flight)
         .map(|worker| {
             std::thread::spawn(move || -> Result<Vec<f64>> {
-                let mut connection = Http::connect(port, path)?;
+                let mut connection = HttpConnection::connect(port, path)?;
                 let mut micros = Vec::new();
                 let until = Instant::now() + time;
                 let mut request = worker * 1_000_003;
                 while Instant::now() < until {
-                    let params = params(number, request);
+                    let params = request_params(number, request);
                     let start = Instant::now();
-                    connection.ask(method, &params)?;
+                    connection.send_request(method, &params)?;
                     micros.push(start.elapsed().as_secs_f64() * 1e6);
                     request += 1;
                 }
@@ -193,7 +200,7 @@ pub(super) fn http(
 }
 
 /// Loads a server over its pipes for a time.
-pub(super) fn stdio(
+pub(super) fn load_stdio(
     stdin: &mut impl Write,
     stdout: &mut impl BufRead,
     method: &str,
@@ -209,7 +216,7 @@ pub(super) fn stdio(
     loop {
         while sent.len() < in_flight && Instant::now() < until {
             request += 1;
-            let params = params(number, request);
+            let params = request_params(number, request);
             let message = format!(
                 "{{\"jsonrpc\":\"2.0\",\"id\":{request},\"method\":\"{method}\",\"params\":{{{params}}}}}\n"
             );
@@ -222,7 +229,7 @@ pub(super) fn stdio(
         line.clear();
         ensure!(
             stdout.read_until(b'\n', &mut line)? > 0,
-            "the server hung up"
+            "the server closed the connection"
         );
         // Servers put the id near the start or at the end.
         let text = String::from_utf8_lossy(&line);

@@ -1,4 +1,4 @@
-//! A server under load: started, asked, measured from the outside, ended.
+//! A server under load: starts it, measures it from the outside, and ends it.
 
 use std::{
     fmt, fs,
@@ -11,19 +11,19 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 
 use super::{
-    SIZE,
-    load::{self, Http, Sample, Wire},
+    DOCUMENT_BYTES,
+    load::{self, HttpConnection, LoadSample, Transport},
 };
 
-/// Which server.
+/// The kind of server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Which {
+pub(crate) enum ServerKind {
     Ours,
     Bare,
     Pmcp,
 }
 
-impl fmt::Display for Which {
+impl fmt::Display for ServerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Ours => "ours",
@@ -33,8 +33,8 @@ impl fmt::Display for Which {
     }
 }
 
-/// What every server is started from.
-pub(crate) struct Peers<'a> {
+/// The programs and folders that the servers are started from.
+pub(crate) struct PeerConfig<'a> {
     pub(crate) ours: &'a Path,
     pub(crate) pmcp: &'a Path,
     pub(crate) folder: &'a Path,
@@ -42,18 +42,18 @@ pub(crate) struct Peers<'a> {
     pub(crate) number: usize,
 }
 
-/// A running server; it ends with this value.
-pub(crate) struct Peer {
+/// A running server; dropping it ends the process.
+pub(crate) struct PeerServer {
     child: Child,
-    link: Link,
+    link: PeerLink,
 }
 
-enum Link {
+enum PeerLink {
     Http(u16, &'static str),
     Stdio(ChildStdin, BufReader<ChildStdout>),
 }
 
-impl Drop for Peer {
+impl Drop for PeerServer {
     fn drop(&mut self) {
         // It was started here, so it is ended here.
         let _ = self.child.kill();
@@ -61,35 +61,40 @@ impl Drop for Peer {
     }
 }
 
-const HELLO: &str = "{\"jsonrpc\":\"2.0\",\"id\":0,\"method\":\"initialize\",\"params\":{\
+const INITIALIZE_REQUEST: &str = "{\"jsonrpc\":\"2.0\",\"id\":0,\"method\":\"initialize\",\"params\":{\
 \"protocolVersion\":\"2025-11-25\",\"capabilities\":{},\
 \"clientInfo\":{\"name\":\"bench\",\"version\":\"1\"}}}\n";
-const READY: &str = "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}\n";
+const INITIALIZED_NOTIFICATION: &str =
+    "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}\n";
 
-impl Peer {
-    fn command(peers: &Peers<'_>, which: Which, wire: Wire) -> Result<Command> {
+impl PeerServer {
+    fn build_command(
+        peers: &PeerConfig<'_>,
+        which: ServerKind,
+        wire: Transport,
+    ) -> Result<Command> {
         let word = match wire {
-            Wire::Http => "http",
-            Wire::Stdio => "stdio",
+            Transport::Http => "http",
+            Transport::Stdio => "stdio",
         };
         Ok(match which {
-            Which::Ours => {
+            ServerKind::Ours => {
                 let mut command = Command::new(peers.ours);
                 match wire {
-                    Wire::Http => {
+                    Transport::Http => {
                         command.args(["serve", "--hub", "off", "--port", "0", "--json", "--quiet"])
                     }
-                    Wire::Stdio => command.arg("mcp"),
+                    Transport::Stdio => command.arg("mcp"),
                 };
                 command.arg(peers.folder).env("REPERTOIRE_HOME", peers.home);
                 command
             }
-            Which::Bare => {
+            ServerKind::Bare => {
                 let mut command = Command::new(std::env::current_exe()?);
-                command.args(["bare", word, &SIZE.to_string()]);
+                command.args(["bare", word, &DOCUMENT_BYTES.to_string()]);
                 command
             }
-            Which::Pmcp => {
+            ServerKind::Pmcp => {
                 let mut command = Command::new(peers.pmcp);
                 command.arg(peers.folder).arg(word);
                 command
@@ -97,12 +102,12 @@ impl Peer {
         })
     }
 
-    fn spawn(
-        peers: &Peers<'_>,
-        which: Which,
-        wire: Wire,
+    fn spawn_server(
+        peers: &PeerConfig<'_>,
+        which: ServerKind,
+        wire: Transport,
     ) -> Result<(Child, ChildStdin, BufReader<ChildStdout>)> {
-        let mut child = Self::command(peers, which, wire)?
+        let mut child = Self::build_command(peers, which, wire)?
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -114,82 +119,96 @@ impl Peer {
     }
 
     /// Starts a server and waits until it answers.
-    pub(crate) fn start(peers: &Peers<'_>, which: Which, wire: Wire) -> Result<Self> {
-        let (child, mut stdin, mut stdout) = Self::spawn(peers, which, wire)?;
+    pub(crate) fn start_server(
+        peers: &PeerConfig<'_>,
+        which: ServerKind,
+        wire: Transport,
+    ) -> Result<Self> {
+        let (child, mut stdin, mut stdout) = Self::spawn_server(peers, which, wire)?;
         let mut line = String::new();
         let way = match wire {
-            Wire::Http => {
+            Transport::Http => {
                 stdout.read_line(&mut line)?;
                 let digits = |text: &str| -> String {
                     text.chars().take_while(char::is_ascii_digit).collect()
                 };
                 let port = match which {
-                    Which::Ours => line.split("127.0.0.1:").nth(1).map(digits),
-                    Which::Bare | Which::Pmcp => Some(digits(line.trim())),
+                    ServerKind::Ours => line.split("127.0.0.1:").nth(1).map(digits),
+                    ServerKind::Bare | ServerKind::Pmcp => Some(digits(line.trim())),
                 };
                 let port = port.and_then(|port| port.parse().ok());
-                let path = if which == Which::Pmcp { "/" } else { "/mcp" };
-                Link::Http(port.with_context(|| format!("{which}: {line}"))?, path)
+                let path = if which == ServerKind::Pmcp {
+                    "/"
+                } else {
+                    "/mcp"
+                };
+                PeerLink::Http(port.with_context(|| format!("{which}: {line}"))?, path)
             }
-            Wire::Stdio => {
-                stdin.write_all(HELLO.as_bytes())?;
+            Transport::Stdio => {
+                stdin.write_all(INITIALIZE_REQUEST.as_bytes())?;
                 stdout.read_line(&mut line)?;
                 ensure!(line.contains("protocolVersion"), "{which}: {line}");
-                stdin.write_all(READY.as_bytes())?;
-                Link::Stdio(stdin, stdout)
+                stdin.write_all(INITIALIZED_NOTIFICATION.as_bytes())?;
+                PeerLink::Stdio(stdin, stdout)
             }
         };
         Ok(Self { child, link: way })
     }
 
-    /// The time from the start of the process to the answer to `initialize`.
-    pub(crate) fn hello(peers: &Peers<'_>, which: Which) -> Result<Duration> {
+    /// Returns the time from the start of the process to the `initialize` response.
+    pub(crate) fn time_initialize(peers: &PeerConfig<'_>, which: ServerKind) -> Result<Duration> {
         let start = Instant::now();
-        let (child, mut stdin, mut stdout) = Self::spawn(peers, which, Wire::Stdio)?;
-        stdin.write_all(HELLO.as_bytes())?;
+        let (child, mut stdin, mut stdout) = Self::spawn_server(peers, which, Transport::Stdio)?;
+        stdin.write_all(INITIALIZE_REQUEST.as_bytes())?;
         let mut line = String::new();
         stdout.read_line(&mut line)?;
         let time = start.elapsed();
         ensure!(line.contains("protocolVersion"), "{which}: {line}");
         drop(Self {
             child,
-            link: Link::Stdio(stdin, stdout),
+            link: PeerLink::Stdio(stdin, stdout),
         });
         Ok(time)
     }
 
-    /// Loads the server for a time.
-    pub(crate) fn load(
+    /// Runs load on the server for a time.
+    pub(crate) fn run_load(
         &mut self,
         method: &'static str,
         number: usize,
         in_flight: usize,
         time: Duration,
-    ) -> Result<Sample> {
-        let cpu = self.cpu()?;
+    ) -> Result<LoadSample> {
+        let cpu = self.cpu_time()?;
         let start = Instant::now();
         let micros = match &mut self.link {
-            Link::Http(port, path) => load::http(*port, path, method, number, in_flight, time)?,
-            Link::Stdio(stdin, stdout) => {
-                load::stdio(stdin, stdout, method, number, in_flight, time)?
+            PeerLink::Http(port, path) => {
+                load::load_http(*port, path, method, number, in_flight, time)?
+            }
+            PeerLink::Stdio(stdin, stdout) => {
+                load::load_stdio(stdin, stdout, method, number, in_flight, time)?
             }
         };
         let time = start.elapsed();
-        Ok(load::sample(micros, time, self.cpu()?.saturating_sub(cpu)))
+        Ok(load::summarise_latencies(
+            micros,
+            time,
+            self.cpu_time()?.saturating_sub(cpu),
+        ))
     }
 
-    /// Every skill through `skills/list`: the time, and the microseconds of processor.
-    pub(crate) fn enumerate(&mut self, number: usize) -> Result<(Duration, f64)> {
-        let Link::Http(port, path) = self.link else {
+    /// Lists every skill with `skills/list`; returns the time, and the CPU time in microseconds.
+    pub(crate) fn list_all_skills(&mut self, number: usize) -> Result<(Duration, f64)> {
+        let PeerLink::Http(port, path) = self.link else {
             bail!("enumerated over HTTP only");
         };
-        let mut connection = Http::connect(port, path)?;
-        let cpu = self.cpu()?;
+        let mut connection = HttpConnection::connect(port, path)?;
+        let cpu = self.cpu_time()?;
         let start = Instant::now();
         let mut found = 0;
         let mut cursor = String::new();
         loop {
-            let body = connection.ask("skills/list", &cursor)?;
+            let body = connection.send_request("skills/list", &cursor)?;
             found += body
                 .windows(14)
                 .filter(|w| w == b"\"frontmatter\":")
@@ -203,14 +222,17 @@ impl Peer {
         }
         let time = start.elapsed();
         ensure!(found == number, "{found} skills of {number}");
-        Ok((time, self.cpu()?.saturating_sub(cpu).as_secs_f64() * 1e6))
+        Ok((
+            time,
+            self.cpu_time()?.saturating_sub(cpu).as_secs_f64() * 1e6,
+        ))
     }
 
-    /// The time the server's threads spent on a processor.
-    fn cpu(&self) -> Result<Duration> {
+    /// Returns the CPU time of the server's threads.
+    fn cpu_time(&self) -> Result<Duration> {
         let mut nanos = 0;
         for thread in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
-            // A thread may end while it is looked at.
+            // A thread may end while its status is read.
             let stat = fs::read_to_string(thread?.path().join("schedstat")).unwrap_or_default();
             let first = stat.split(' ').next();
             nanos += first.and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
@@ -218,8 +240,8 @@ impl Peer {
         Ok(Duration::from_nanos(nanos))
     }
 
-    /// Resident memory, in KiB.
-    pub(crate) fn memory(&self) -> Result<u64> {
+    /// Returns the resident memory in KiB.
+    pub(crate) fn resident_memory(&self) -> Result<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let number = line.and_then(|line| line.trim().split(' ').next());

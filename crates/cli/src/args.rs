@@ -1,23 +1,24 @@
-//! The command line as typed. What it means is resolved in `settings`.
+//! The command line as typed; `settings` resolves it.
 
-mod running;
-mod serving;
+mod run_args;
+mod serve_args;
 
 use std::path::PathBuf;
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
 use repertoire_core::SkillId;
-use repertoire_registry::{Origin, Reference};
+use repertoire_registry::{Origin, QualifiedSkillId};
 
-pub(crate) use running::{
-    ArtifactCommand, AskArgs, CatalogueArgs, EvalArgs, Format, ModelArgs, NewArtifact,
-    OptimizeArgs, Param, RunArgs, SearchArgs, SetupCommand, TraceCommand, Which, With,
+pub(crate) use run_args::{
+    ArtifactCommand, AskArgs, CatalogueArgs, EvalArgs, ModelArgs, NewArtifact, OptimizeArgs,
+    OptimizerArg, ParamValue, RunArgs, SearchArgs, SetupCommand, TraceCommand, TraceFilterArgs,
+    TraceFormat,
 };
-pub(crate) use serving::{
-    AddFrom, BusArgs, ExposeArgs, Offer, RemoteCommand, TokenCommand, UrlArgs,
+pub(crate) use serve_args::{
+    AddFrom, BusArgs, ExposeArgs, OfferedTool, RemoteCommand, TokenCommand, UrlArgs,
 };
 
-use serving::parse_wait;
+use serve_args::parse_timeout;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -37,14 +38,14 @@ Exit codes:
 #[command(arg_required_else_help = true, disable_help_subcommand = true)]
 pub(crate) struct Args {
     #[command(flatten)]
-    pub(crate) global: Global,
+    pub(crate) global: GlobalArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Global options")]
-pub(crate) struct Global {
+pub(crate) struct GlobalArgs {
     /// Use only these folders, without stores and settings
     #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::DirPath)]
     pub(crate) from: Vec<PathBuf>,
@@ -71,10 +72,10 @@ pub(crate) struct Global {
     /// When to use colour
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub(crate) color: ColorWhen,
-    /// Say less on stderr
+    /// Print less on stderr
     #[arg(long, short, global = true)]
     pub(crate) quiet: bool,
-    /// Say more on stderr (twice for details)
+    /// Print more on stderr (twice for details)
     #[arg(long, short, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 }
@@ -94,10 +95,10 @@ pub(crate) enum ScopeArg {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Look around: the tree of skills, and one of them shown
+    /// Show the tree of skills and one example
     #[command(after_help = "Example:\n  repertoire tour examples/skills")]
     Tour {
-        /// Folders to look at instead of stores and settings
+        /// Folders to read instead of stores and settings
         #[arg(value_name = "PATH", value_hint = ValueHint::DirPath)]
         paths: Vec<PathBuf>,
     },
@@ -114,7 +115,7 @@ pub(crate) enum Command {
                       repertoire list --all --origin account\n  repertoire list --json | jq '.skills[].id'"
     )]
     List {
-        /// Folders to look at instead of stores and settings
+        /// Folders to read instead of stores and settings
         #[arg(value_name = "PATH", value_hint = ValueHint::DirPath)]
         paths: Vec<PathBuf>,
         /// Also show what is shadowed or skipped, and why
@@ -130,7 +131,7 @@ pub(crate) enum Command {
         #[arg(long, conflicts_with_all = ["tree", "origin"])]
         prompts: bool,
     },
-    /// Show one skill: what it is, its files, its text
+    /// Show one skill: its metadata, files and text
     #[command(after_help = "Examples:\n  repertoire show acme/billing/refunds\n  \
                             repertoire show account:refunds --json\n  \
                             repertoire --from examples/skills show code-mode")]
@@ -149,7 +150,7 @@ pub(crate) enum Command {
         uri: Option<String>,
         /// Print a prompt, or a skill as one prompt text, instead
         #[arg(long, value_name = "NAME", conflicts_with = "uri")]
-        prompt: Option<Reference>,
+        prompt: Option<QualifiedSkillId>,
     },
     /// Serve skills to one MCP host over stdin and stdout
     #[command(
@@ -173,25 +174,25 @@ pub(crate) enum Command {
                             hub is where workers with an iii SDK connect."
     )]
     Serve {
-        /// Folders to serve instead of stores and settings; what workers register is kept as ever
+        /// Folders to serve instead of stores and settings; worker registrations are still stored
         #[arg(value_name = "PATH", value_hint = ValueHint::DirPath)]
         paths: Vec<PathBuf>,
-        /// The port; 0 takes any that is free
+        /// The port; 0 picks a free one
         #[arg(long, env = "REPERTOIRE_PORT", default_value_t = 8321)]
         port: u16,
-        /// The address to listen on; one that others can reach needs a token
+        /// The address to listen on; a non-loopback address needs a token
         #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
         bind: std::net::IpAddr,
-        /// A further name under which the server may be addressed
+        /// An additional host name that the server accepts
         #[arg(long, value_name = "NAME")]
         host: Vec<String>,
-        /// A web page that may ask, such as `https://app.example.com`
+        /// A web origin that may send requests, such as `https://app.example.com`
         #[arg(long, value_name = "URL")]
         origin: Vec<String>,
         /// Write a line of JSON for each request here; `-` is stderr
         #[arg(long, value_name = "FILE")]
         access_log: Option<PathBuf>,
-        /// Answer everybody who can reach the port, whatever tokens there are
+        /// Accept requests without a token, even if tokens exist
         #[arg(long)]
         no_auth: bool,
         #[command(flatten)]
@@ -199,7 +200,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         expose: ExposeArgs,
     },
-    /// Be the `skills` worker on an iii engine
+    /// Run as the `skills` worker on an iii engine
     #[command(
         after_help = "Examples:\n  repertoire worker\n  repertoire worker --url \
                             ws://10.0.0.5:49134 --config ./config.yaml\n\n\
@@ -214,7 +215,7 @@ pub(crate) enum Command {
         #[arg(long)]
         url: Option<String>,
     },
-    /// Call a function of the bus
+    /// Call a function on the bus
     #[command(
         after_help = "Examples:\n  repertoire call skills::list\n  repertoire call skill::fetch \
                             '{\"uri\": \"iii://skills\"}'\n  repertoire call demo::greet - < \
@@ -223,39 +224,39 @@ pub(crate) enum Command {
     Call {
         /// The function
         function: String,
-        /// What to call it with, as JSON; `-` reads stdin
+        /// The payload as JSON; `-` reads stdin
         #[arg(default_value = "{}")]
         payload: String,
         /// How long to wait: 500ms, 30s, 5m
-        #[arg(long, value_name = "TIME", value_parser = parse_wait, default_value = "30s")]
+        #[arg(long, value_name = "TIME", value_parser = parse_timeout, default_value = "30s")]
         timeout: std::time::Duration,
         #[command(flatten)]
         bus: UrlArgs,
     },
-    /// List the functions of the bus
+    /// List the functions on the bus
     #[command(
         after_help = "Examples:\n  repertoire functions\n  repertoire functions --internal --json"
     )]
     Functions {
-        /// Also show those of the bus itself
+        /// Also show the bus's own functions
         #[arg(long)]
         internal: bool,
         #[command(flatten)]
         bus: UrlArgs,
     },
-    /// Find the skills that fit a message, without asking a model
+    /// Find the skills that fit a message, without calling a model
     #[command(
         after_help = "Examples:\n  repertoire search are there any contradictions in my notes\n  \
                             repertoire search --all --json which commit broke the build"
     )]
     Search(SearchArgs),
-    /// Print what to tell a model of the skills there are, within a budget of tokens
+    /// Print a summary of the skills for a model, within a token budget
     #[command(
         after_help = "Examples:\n  repertoire catalogue --tokens 800\n  repertoire catalogue \
                             --for \"my tests are flaky\" --json"
     )]
     Catalogue(CatalogueArgs),
-    /// Install what is too large to ship: the sandbox for scripts, DSPy, embeddings to find skills
+    /// Install optional components: the script sandbox, DSPy, embeddings for search
     #[command(
         after_help = "Examples:\n  repertoire setup\n  repertoire setup embeddings\n  repertoire \
                             setup sandbox\n  repertoire setup sidecar"
@@ -264,25 +265,25 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Option<SetupCommand>,
     },
-    /// Measure how well messages find their skills
+    /// Measure how well search finds skills and how well skills perform
     #[command(
         after_help = "The file is YAML: `skills` (a folder; else the catalogue), `goals`, \
                             `goals_with_meaning`,\nand `activations`, a list of `message`, \
-                            `expect` (an id, or none) and `near`\n(the skill that is only \
-                            nearly meant). `outputs` is a list of `skill`,\n`message`, `params` and \
+                            `expect` (an id, or none) and `near`\n(the similar skill that \
+                            must not match). `outputs` is a list of `skill`,\n`message`, `params` and \
                             `expect` (assertions as in a package): each is run with the\nskill \
-                            and put to the model without. Exit code 1 if a goal is missed.\n\nExamples:\n  repertoire \
+                            and sent to the model without it. Exit code 1 if a goal is missed.\n\nExamples:\n  repertoire \
                             eval corpus/activation/eval.yaml --misses"
     )]
     Eval(EvalArgs),
-    /// Say something: skills that fit are found, a model decides, and what it decides is done
+    /// Send a message: find fitting skills, let a model choose, and run its choice
     #[command(
         after_help = "Examples:\n  repertoire ask --model ollama/llama3.2 --vault notes \"Are there \
                             any contradictions about Mira?\"\n  repertoire ask --decide-only \"How do I \
                             undo my last commit?\""
     )]
     Ask(AskArgs),
-    /// Run a skill: its prompts are put to a model, and every step leaves a trace
+    /// Run a skill: send its prompts to a model and record a trace of every step
     #[command(
         after_help = "Examples:\n  repertoire run tone-check --model ollama/llama3.2 -m \"Too \
                             blunt?\"\n  repertoire run checker --param entity_name=Mira --vault \
@@ -290,17 +291,17 @@ pub(crate) enum Command {
                             --model openai/gpt-4o-mini --max-cost 0.05"
     )]
     Run(Box<RunArgs>),
-    /// Make the DSPy module of a skill better from examples, and keep it if it is
+    /// Optimise a skill's DSPy module from examples; a worse result is discarded
     #[command(
         after_help = "Examples are traces whose assertions held, or a file: a JSON array, or one \
                             object a line,\nwith a value for each input and output of the module's \
-                            signature. A quarter is held back\nto measure on. Exit code 1 if what \
-                            was learned is worse and was not kept.\n\nExamples:\n  repertoire \
+                            signature. A quarter is held back\nfor evaluation. Exit code 1 if the \
+                            result is worse and was discarded.\n\nExamples:\n  repertoire \
                             optimize consistency-checker --model ollama/llama3.2\n  repertoire \
                             optimize checker --from examples.jsonl --with mipro --max-cost 0.50"
     )]
     Optimize(Box<OptimizeArgs>),
-    /// What was run, what it cost, how well it went
+    /// List, show, summarise and export traces of runs
     #[command(
         after_help = "Examples:\n  repertoire trace list\n  repertoire trace stats --since 30d\n  \
                             repertoire trace export --format dspy -o eval.jsonl"
@@ -309,7 +310,7 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: TraceCommand,
     },
-    /// Make, list and revoke tokens for HTTP
+    /// Create, list and revoke tokens for HTTP
     #[command(
         after_help = "Examples:\n  repertoire token create laptop --expires 90d\n  \
                             repertoire token list\n  repertoire token revoke laptop"
@@ -318,7 +319,7 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: TokenCommand,
     },
-    /// Say whether folders are valid Agent Skills
+    /// Check whether folders are valid Agent Skills
     #[command(after_help = "Examples:\n  repertoire validate my-skill\n  \
                             repertoire validate --recursive --strict skills/")]
     Validate {
@@ -332,7 +333,7 @@ pub(crate) enum Command {
         #[arg(long, short)]
         recursive: bool,
     },
-    /// Look for broken links, hidden text, risky commands and vague descriptions
+    /// Find broken links, hidden text, risky commands and vague descriptions
     #[command(
         after_help = "Examples:\n  repertoire lint\n  repertoire lint skills/pdf\n  \
                             repertoire lint --fix ./skills\n  repertoire lint --rules"
@@ -344,7 +345,7 @@ pub(crate) enum Command {
         /// Fail on warnings too
         #[arg(long)]
         strict: bool,
-        /// Put right what can be put right without asking: links of the form `iii://x/a::b`
+        /// Fix problems that have a safe fix: links of the form `iii://x/a::b`
         #[arg(long)]
         fix: bool,
         /// List the rules
@@ -369,13 +370,13 @@ pub(crate) enum Command {
         #[command(flatten)]
         write: WriteArgs,
     },
-    /// Copy a skill into the workspace, to change it there and leave the original as it is
+    /// Copy a skill into the workspace; the original stays unchanged
     #[command(after_help = "Examples:\n  repertoire fork consistency-checker")]
     Fork {
         /// The skill
-        skill: Reference,
+        skill: QualifiedSkillId,
     },
-    /// Look at and change the artifacts of a stored package, one at a time
+    /// List, show and change the artifacts of a stored package
     #[command(
         after_help = "Examples:\n  repertoire artifact list consistency-checker\n  \
                             repertoire artifact put tone-check \"Check Prompt\" prompt.j2 --variant \
@@ -393,29 +394,29 @@ pub(crate) enum Command {
     Remove {
         /// The skills
         #[arg(required = true, value_name = "SKILL")]
-        skills: Vec<Reference>,
-        /// Forget the history too, with every file nothing else needs
+        skills: Vec<QualifiedSkillId>,
+        /// Delete the history too, with every file that no other skill needs
         #[arg(long)]
         purge: bool,
         /// The store [default: workspace in a trusted workspace, else account]
         #[arg(long, env = "REPERTOIRE_SCOPE", hide_env_values = true)]
         scope: Option<ScopeArg>,
     },
-    /// Show every state a stored skill had
+    /// Show the revisions of a stored skill
     History {
         /// The skill: an id, `workspace:id` or `account:id`
-        skill: Reference,
+        skill: QualifiedSkillId,
         /// The store [default: workspace in a trusted workspace, else account]
         #[arg(long, env = "REPERTOIRE_SCOPE", hide_env_values = true)]
         scope: Option<ScopeArg>,
     },
-    /// Make an earlier state of a stored skill the current one
+    /// Restore an earlier revision of a stored skill
     #[command(
         after_help = "Example:\n  repertoire history refunds\n  repertoire rollback refunds 2"
     )]
     Rollback {
         /// The skill: an id, `workspace:id` or `account:id`
-        skill: Reference,
+        skill: QualifiedSkillId,
         /// The revision, as `history` shows it
         revision: i64,
         /// The store [default: workspace in a trusted workspace, else account]
@@ -436,7 +437,7 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  repertoire export tone-check -o tone-check.json")]
     Export {
         /// The skill
-        skill: Reference,
+        skill: QualifiedSkillId,
         /// Write here instead of stdout
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
@@ -459,7 +460,7 @@ pub(crate) enum Command {
         #[arg(long, short, value_name = "DIR")]
         output: Option<PathBuf>,
     },
-    /// Look after other MCP servers whose skills are read
+    /// Manage other MCP servers that provide skills
     #[command(
         after_help = "Examples:\n  repertoire remote list\n  repertoire remote refresh \
                             acme\n  repertoire remote remove acme"
@@ -468,19 +469,19 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: RemoteCommand,
     },
-    /// Let a skill of another server speak as one of yours, as long as it stays as it is
+    /// Trust a skill of another server until any of its files changes
     #[command(
         after_help = "Examples:\n  repertoire show acme/pdf     # look first\n  \
                             repertoire approve acme/pdf\n  repertoire approve acme/pdf --revoke"
     )]
     Approve {
         /// The skill
-        skill: Reference,
-        /// Take the approval back
+        skill: QualifiedSkillId,
+        /// Revoke the approval
         #[arg(long)]
         revoke: bool,
     },
-    /// Let a workspace from elsewhere override and run
+    /// Trust a workspace, so that its skills can override others and run
     #[command(
         after_help = "Examples:\n  repertoire list        # look first\n  repertoire trust\n  \
                             repertoire trust --revoke"
@@ -488,11 +489,11 @@ pub(crate) enum Command {
     Trust {
         /// The workspace [default: the one this folder is in]
         path: Option<PathBuf>,
-        /// Take the trust back
+        /// Revoke the trust
         #[arg(long)]
         revoke: bool,
     },
-    /// Check stores, sources, settings and what is installed
+    /// Check stores, sources, settings and installed components
     Doctor,
     /// Print changes as they happen
     Watch {

@@ -1,4 +1,4 @@
-//! Errors at the edge: what is printed, and with which exit code the process ends.
+//! Error reporting: the printed message and the exit code of the process.
 
 use std::{io::Write, process::ExitCode};
 
@@ -8,37 +8,37 @@ use serde_json::json;
 
 use crate::output::Output;
 
-/// The command line or the settings make no sense.
+/// An invalid command line or invalid settings.
 #[derive(Debug)]
-pub(crate) struct Usage(pub(crate) String);
+pub(crate) struct UsageError(pub(crate) String);
 
-impl std::fmt::Display for Usage {
+impl std::fmt::Display for UsageError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Usage {}
+impl std::error::Error for UsageError {}
 
-/// Something is wrong with a skill: the command worked, the answer is no.
-pub(crate) const PROBLEMS: u8 = 1;
-const USAGE: u8 = 2;
-const NOT_FOUND: u8 = 3;
-const REFUSED: u8 = 4;
-const STORE: u8 = 5;
-const UNTRUSTED: u8 = 6;
-const IO: u8 = 7;
-pub(crate) const INTERRUPTED: u8 = 130;
+/// The command worked and found a problem in a skill.
+pub(crate) const EXIT_PROBLEMS: u8 = 1;
+const EXIT_USAGE: u8 = 2;
+const EXIT_NOT_FOUND: u8 = 3;
+const EXIT_REFUSED: u8 = 4;
+const EXIT_STORE: u8 = 5;
+const EXIT_UNTRUSTED: u8 = 6;
+const EXIT_IO: u8 = 7;
+pub(crate) const EXIT_INTERRUPTED: u8 = 130;
 
-/// The one table from codes to exit codes; what is not in it was refused.
+/// Maps error codes to exit codes; an unlisted code counts as refused.
 pub(crate) fn exit_code(code: &str) -> u8 {
     match code {
-        "assertion_failed" | "script_error" | "script_limit" | "program_error" => PROBLEMS,
+        "assertion_failed" | "script_error" | "script_limit" | "program_error" => EXIT_PROBLEMS,
         "usage" | "invalid_pattern" | "listen" | "invalid_target" | "unknown_model"
-        | "undefined_variable" | "provider_key" | "unknown_price" => USAGE,
-        "not_found" | "function_not_found" => NOT_FOUND,
-        "store_corrupt" | "store_newer" | "store_busy" | "store_error" => STORE,
-        "untrusted" => UNTRUSTED,
+        | "undefined_variable" | "provider_key" | "unknown_price" => EXIT_USAGE,
+        "not_found" | "function_not_found" => EXIT_NOT_FOUND,
+        "store_corrupt" | "store_newer" | "store_busy" | "store_error" => EXIT_STORE,
+        "untrusted" => EXIT_UNTRUSTED,
         "io_error"
         | "remote_error"
         | "transport"
@@ -49,14 +49,14 @@ pub(crate) fn exit_code(code: &str) -> u8 {
         | "provider_rate_limited"
         | "provider_timeout"
         | "sandbox_error"
-        | "sidecar_error" => IO,
-        "interrupted" => INTERRUPTED,
-        _ => REFUSED,
+        | "sidecar_error" => EXIT_IO,
+        "interrupted" => EXIT_INTERRUPTED,
+        _ => EXIT_REFUSED,
     }
 }
 
-/// The codes of calls that mean something to a shell; functions have codes of their own.
-fn call_code(code: &str) -> &'static str {
+/// Maps the error code of a call to a stable code; functions have codes of their own.
+fn stable_call_code(code: &str) -> &'static str {
     match code {
         "function_not_found" => "function_not_found",
         "disconnected" => "disconnected",
@@ -66,8 +66,8 @@ fn call_code(code: &str) -> &'static str {
     }
 }
 
-/// The stable code and the way out of an error, however deep it is wrapped.
-fn describe(error: &anyhow::Error) -> (&'static str, Option<&'static str>) {
+/// Returns the stable code and the hint of an error, however deep it is wrapped.
+fn code_and_hint(error: &anyhow::Error) -> (&'static str, Option<&'static str>) {
     for cause in error.chain() {
         if let Some(error) = cause.downcast_ref::<repertoire_registry::Error>() {
             return (error.code(), error.hint());
@@ -76,7 +76,7 @@ fn describe(error: &anyhow::Error) -> (&'static str, Option<&'static str>) {
             return (error.code(), error.hint());
         }
         if let Some(error) = cause.downcast_ref::<CallError>() {
-            return (call_code(&error.code), None);
+            return (stable_call_code(&error.code), None);
         }
         if let Some(error) = cause.downcast_ref::<repertoire_serve::Error>() {
             return (error.code(), error.hint());
@@ -84,7 +84,7 @@ fn describe(error: &anyhow::Error) -> (&'static str, Option<&'static str>) {
         if let Some(error) = cause.downcast_ref::<repertoire_core::Error>() {
             return (error.code(), error.hint());
         }
-        if cause.is::<Usage>() {
+        if cause.is::<UsageError>() {
             return ("usage", None);
         }
         if cause.is::<std::io::Error>() {
@@ -94,8 +94,8 @@ fn describe(error: &anyhow::Error) -> (&'static str, Option<&'static str>) {
     ("error", None)
 }
 
-/// Answers a command line that makes no sense; help and version are no errors.
-pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+/// Reports an invalid command line; help and version are not errors.
+pub(crate) fn report_usage_error(error: &clap::Error) -> ExitCode {
     let wants_json = std::env::args_os().any(|arg| arg == "--json");
     if error.use_stderr() && wants_json {
         let text = error.to_string();
@@ -105,17 +105,17 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
             .next()
             .unwrap_or_default();
         let body = json!({"error": {"code": "usage", "message": message, "hint": null}});
-        // With stderr gone there is nobody left to tell.
+        // A closed stderr cannot be reported anywhere.
         let _ = writeln!(std::io::stderr(), "{body}");
-        return ExitCode::from(USAGE);
+        return ExitCode::from(EXIT_USAGE);
     }
     let _ = error.print();
-    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE))
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(EXIT_USAGE))
 }
 
-/// Prints an error for people, or as JSON, and gives the exit code.
-pub(crate) fn report(error: &anyhow::Error, output: &Output) -> ExitCode {
-    // A reader that had enough (`| head`) is no failure.
+/// Prints an error as text or JSON and returns its exit code.
+pub(crate) fn report_error(error: &anyhow::Error, output: &Output) -> ExitCode {
+    // A closed pipe (`| head`) is not a failure.
     let closed = error.chain().any(|cause| {
         let io = cause.downcast_ref::<std::io::Error>();
         io.is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
@@ -123,15 +123,15 @@ pub(crate) fn report(error: &anyhow::Error, output: &Output) -> ExitCode {
     if closed {
         return ExitCode::SUCCESS;
     }
-    let (code, hint) = describe(error);
+    let (code, hint) = code_and_hint(error);
     let message = format!("{error:#}");
     if output.json {
         let body = json!({"error": {"code": code, "message": message, "hint": hint}});
-        output.raw_err(&format!("{body}\n"));
+        output.write_stderr(&format!("{body}\n"));
     } else {
-        output.error(&terminal_safe(&message));
+        output.print_error(&terminal_safe(&message));
         if let Some(hint) = hint {
-            output.hint(hint);
+            output.print_hint(hint);
         }
     }
     ExitCode::from(exit_code(code))

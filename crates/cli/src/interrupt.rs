@@ -1,7 +1,7 @@
-//! Ctrl-C leaves nothing half-done.
+//! Handles Ctrl-C and SIGTERM without leaving partial work.
 //!
 //! Stores change in transactions, so most of the time the process can simply end. While files are
-//! being written, the writer is told instead, and cleans up before it ends.
+//! being written, the writer is asked to stop instead, and cleans up before the process ends.
 
 use std::{
     io::Write,
@@ -12,35 +12,35 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::failure::INTERRUPTED;
+use crate::failure::EXIT_INTERRUPTED;
 
-static BUSY: AtomicBool = AtomicBool::new(false);
-static STOP: AtomicBool = AtomicBool::new(false);
-static FIRST: OnceLock<Instant> = OnceLock::new();
-/// Signals within so long of the first are one.
-const ONE: Duration = Duration::from_millis(200);
-static SHUT_DOWN: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
+static PROTECTED: AtomicBool = AtomicBool::new(false);
+static STOP_REQUESTED: AtomicBool = AtomicBool::new(false);
+static FIRST_SIGNAL_AT: OnceLock<Instant> = OnceLock::new();
+/// Signals within this time of the first one count as the same signal.
+const DUPLICATE_SIGNAL_WINDOW: Duration = Duration::from_millis(200);
+static SHUTDOWN_HANDLER: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
 
 /// Listens for Ctrl-C and SIGTERM.
-pub(crate) fn install() {
+pub(crate) fn install_handler() {
     let installed = ctrlc::set_handler(|| {
-        let first = *FIRST.get_or_init(Instant::now);
-        let again = STOP.swap(true, Ordering::SeqCst);
-        // Some send one to a process and then one to its whole group.
-        if again && first.elapsed() < ONE {
+        let first = *FIRST_SIGNAL_AT.get_or_init(Instant::now);
+        let again = STOP_REQUESTED.swap(true, Ordering::SeqCst);
+        // Some callers signal a process and then its whole process group.
+        if again && first.elapsed() < DUPLICATE_SIGNAL_WINDOW {
             return;
         }
-        if let Some(shut_down) = SHUT_DOWN.get()
+        if let Some(shut_down) = SHUTDOWN_HANDLER.get()
             && !again
         {
             shut_down();
             return;
         }
-        if again || !BUSY.load(Ordering::SeqCst) {
-            repertoire_serve::client::end_all();
-            // Stores change in transactions: what was not reported as done was not done.
+        if again || !PROTECTED.load(Ordering::SeqCst) {
+            repertoire_serve::client::kill_all_servers();
+            // Stores change in transactions, so unreported changes were not made.
             let _ = writeln!(std::io::stderr(), "interrupted");
-            std::process::exit(i32::from(INTERRUPTED));
+            std::process::exit(i32::from(EXIT_INTERRUPTED));
         }
     });
     if let Err(error) = installed {
@@ -48,18 +48,18 @@ pub(crate) fn install() {
     }
 }
 
-/// From now on the first signal asks for this instead; the second one ends the process.
-pub(crate) fn shut_down_with(shut_down: impl Fn() + Send + Sync + 'static) {
-    let _ = SHUT_DOWN.set(Box::new(shut_down));
+/// Sets the action for the first signal; the second signal still ends the process.
+pub(crate) fn set_shutdown_handler(shut_down: impl Fn() + Send + Sync + 'static) {
+    let _ = SHUTDOWN_HANDLER.set(Box::new(shut_down));
 }
 
-/// Runs work that has to clean up after itself; it asks the given function whether to stop.
-pub(crate) fn protect<T>(work: impl FnOnce(&dyn Fn() -> bool) -> T) -> T {
-    BUSY.store(true, Ordering::SeqCst);
-    let result = work(&|| STOP.load(Ordering::SeqCst));
-    BUSY.store(false, Ordering::SeqCst);
-    if STOP.load(Ordering::SeqCst) {
-        std::process::exit(i32::from(INTERRUPTED));
+/// Runs work that cleans up after itself; it polls the given function to see whether to stop.
+pub(crate) fn run_protected<T>(work: impl FnOnce(&dyn Fn() -> bool) -> T) -> T {
+    PROTECTED.store(true, Ordering::SeqCst);
+    let result = work(&|| STOP_REQUESTED.load(Ordering::SeqCst));
+    PROTECTED.store(false, Ordering::SeqCst);
+    if STOP_REQUESTED.load(Ordering::SeqCst) {
+        std::process::exit(i32::from(EXIT_INTERRUPTED));
     }
     result
 }

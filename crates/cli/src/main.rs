@@ -16,9 +16,9 @@ use crate::{args::Args, output::Output};
 fn main() -> ExitCode {
     let mut args = match Args::try_parse() {
         Ok(args) => args,
-        Err(error) => return failure::usage(&error),
+        Err(error) => return failure::report_usage_error(&error),
     };
-    // Theirs is about something else, and clap tells the global one too.
+    // Their own `--from` has another meaning, but clap sets the global one too.
     if matches!(
         args.command,
         args::Command::Optimize(_) | args::Command::Setup { .. }
@@ -26,22 +26,22 @@ fn main() -> ExitCode {
         args.global.from.clear();
     }
     let output = Output::new(&args.global);
-    interrupt::install();
-    init_log(
+    interrupt::install_handler();
+    init_logging(
         &args.global,
         matches!(args.command, args::Command::Worker { .. }),
     );
-    let settings = settings::resolve(&args.global);
+    let settings = settings::resolve_settings(&args.global);
     match commands::run(args.command, settings, &output) {
         Ok(code) => code,
-        Err(error) => failure::report(&error, &output),
+        Err(error) => failure::report_error(&error, &output),
     }
 }
 
-/// Warnings of the libraries go to people; `-v` and `RUST_LOG` show more.
-fn init_log(global: &args::Global, is_worker: bool) {
+/// Logs warnings of the libraries to stderr; `-v` and `RUST_LOG` show more.
+fn init_logging(global: &args::GlobalArgs, is_worker: bool) {
     let level = match global.verbose {
-        // What a worker found in files, and whether it serves, is what its log is for.
+        // A worker's log reports its skill files and its connection state.
         0 if is_worker => "warn,rmcp=off,iii_sdk=error,repertoire_serve::iii=info",
         0 => "warn,rmcp=off,iii_sdk=error",
         1 => "info",

@@ -1,7 +1,7 @@
-//! Where output goes: data to stdout, words for people to stderr.
+//! Terminal output: data on stdout, messages for the user on stderr.
 //!
-//! Text from skills passes through [`terminal_safe`] before it reaches a terminal. Colour appears
-//! only on one. Work that takes longer than a second shows that it goes on.
+//! Text from skills passes through [`terminal_safe`] before it reaches a terminal. Colour is used
+//! only on a terminal. Work that takes longer than a second shows a spinner.
 
 use std::{
     fmt::Display,
@@ -16,14 +16,14 @@ use repertoire_core::text::terminal_safe;
 use serde::Serialize;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use crate::args::{ColorWhen, Global};
+use crate::args::{ColorWhen, GlobalArgs};
 
 pub(crate) const BOLD: Style = Style::new().bold();
 pub(crate) const DIM: Style = Style::new().dimmed();
 pub(crate) const ID: Style = AnsiColor::Cyan.on_default();
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
-const GOOD: Style = AnsiColor::Green.on_default();
+const HINT: Style = AnsiColor::Green.on_default();
 
 /// The process's output.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(crate) struct Output {
 
 #[allow(clippy::unused_self, reason = "one handle for all output")]
 impl Output {
-    pub(crate) fn new(global: &Global) -> Self {
+    pub(crate) fn new(global: &GlobalArgs) -> Self {
         match global.color {
             ColorWhen::Auto => {}
             ColorWhen::Always => anstream::ColorChoice::Always.write_global(),
@@ -48,7 +48,7 @@ impl Output {
     }
 
     /// Prints lines of data.
-    pub(crate) fn print(&self, text: &str) -> Result<()> {
+    pub(crate) fn print_text(&self, text: &str) -> Result<()> {
         let mut out = anstream::stdout().lock();
         out.write_all(text.as_bytes())?;
         Ok(out.flush()?)
@@ -63,7 +63,7 @@ impl Output {
         Ok(out.flush()?)
     }
 
-    /// Prints bytes exactly, unless a terminal would act on them.
+    /// Prints bytes unchanged; on a terminal, control sequences are escaped.
     pub(crate) fn print_bytes(&self, bytes: &[u8]) -> Result<()> {
         let mut out = std::io::stdout().lock();
         if out.is_terminal() {
@@ -75,45 +75,45 @@ impl Output {
         Ok(out.flush()?)
     }
 
-    /// Says what was done, to people.
-    pub(crate) fn note(&self, text: impl Display) {
+    /// Prints a message on stderr, unless `--quiet` is set.
+    pub(crate) fn print_note(&self, text: impl Display) {
         if !self.quiet {
-            self.raw_err(&format!("{text}\n"));
+            self.write_stderr(&format!("{text}\n"));
         }
     }
 
-    /// Says what is not right but does not stop anything.
-    pub(crate) fn warn(&self, text: impl Display) {
-        self.raw_err(&format!("{WARNING}warning:{WARNING:#} {text}\n"));
+    /// Prints a warning on stderr.
+    pub(crate) fn print_warning(&self, text: impl Display) {
+        self.write_stderr(&format!("{WARNING}warning:{WARNING:#} {text}\n"));
     }
 
-    pub(crate) fn error(&self, text: &str) {
-        // What strangers say in it begins no line.
+    pub(crate) fn print_error(&self, text: &str) {
+        // Indented, so that untrusted text cannot start a line of its own.
         let text = text.trim_end().replace('\n', "\n  ");
-        self.raw_err(&format!("{ERROR}error:{ERROR:#} {text}\n"));
+        self.write_stderr(&format!("{ERROR}error:{ERROR:#} {text}\n"));
     }
 
-    pub(crate) fn hint(&self, text: &str) {
-        self.raw_err(&format!("{GOOD}hint:{GOOD:#} {text}\n"));
+    pub(crate) fn print_hint(&self, text: &str) {
+        self.write_stderr(&format!("{HINT}hint:{HINT:#} {text}\n"));
     }
 
-    /// Whether people want to hear less.
-    pub(crate) fn quiet(&self) -> bool {
+    /// Whether `--quiet` is set.
+    pub(crate) fn is_quiet(&self) -> bool {
         self.quiet
     }
 
-    /// Says something to people from a thread that has no output of its own.
-    pub(crate) fn whisper(text: &str) {
+    /// Prints text on stderr from a thread that has no [`Output`].
+    pub(crate) fn print_stderr(text: &str) {
         let _ = anstream::stderr().lock().write_all(text.as_bytes());
     }
 
-    pub(crate) fn raw_err(&self, text: &str) {
-        // With stderr gone there is nobody left to tell.
+    pub(crate) fn write_stderr(&self, text: &str) {
+        // A closed stderr cannot be reported anywhere.
         let _ = anstream::stderr().lock().write_all(text.as_bytes());
     }
 
-    /// A line that says how far long work is, where a terminal shows it.
-    pub(crate) fn spinner(&self) -> indicatif::ProgressBar {
+    /// Returns a progress spinner, which is shown only on a terminal.
+    pub(crate) fn progress_spinner(&self) -> indicatif::ProgressBar {
         let bar = indicatif::ProgressBar::hidden();
         if !self.quiet {
             bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());
@@ -122,8 +122,8 @@ impl Output {
         bar
     }
 
-    /// Runs work; if it takes longer than a second, a terminal shows that it goes on.
-    pub(crate) fn working<T>(&self, what: &'static str, work: impl FnOnce() -> T) -> T {
+    /// Runs work and shows a spinner on a terminal if it takes longer than a second.
+    pub(crate) fn with_spinner<T>(&self, what: &'static str, work: impl FnOnce() -> T) -> T {
         if self.quiet || !std::io::stderr().is_terminal() {
             return work();
         }
@@ -143,16 +143,16 @@ impl Output {
     }
 }
 
-/// The width to fit lines into: the terminal's, or none when nobody looks.
-pub(crate) fn width() -> Option<usize> {
+/// Returns the terminal's width, or `None` if stdout is not a terminal.
+pub(crate) fn terminal_width() -> Option<usize> {
     if !std::io::stdout().is_terminal() {
         return None;
     }
     terminal_size::terminal_size().map(|(width, _)| usize::from(width.0))
 }
 
-/// Fits a text into a number of columns.
-pub(crate) fn fit(text: &str, columns: usize) -> String {
+/// Truncates a text to a number of columns.
+pub(crate) fn truncate_to_width(text: &str, columns: usize) -> String {
     if text.width() <= columns {
         return text.to_owned();
     }
@@ -169,8 +169,8 @@ pub(crate) fn fit(text: &str, columns: usize) -> String {
     out
 }
 
-/// A size for people.
-pub(crate) fn size(bytes: u64) -> String {
+/// Formats a number of bytes with its unit.
+pub(crate) fn format_size(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} B"),
         1024..1_048_576 => format!("{}.{} KiB", bytes / 1024, bytes % 1024 * 10 / 1024),
@@ -183,7 +183,7 @@ pub(crate) fn size(bytes: u64) -> String {
 }
 
 /// `1 skill`, `2 skills`.
-pub(crate) fn count(number: usize, noun: &str) -> String {
+pub(crate) fn format_count(number: usize, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
 }

@@ -1,4 +1,4 @@
-//! What applies: flags, then environment, then the workspace's file, then the account's.
+//! Settings: flags, then environment, then the workspace's file, then the account's.
 
 use std::{
     collections::BTreeMap,
@@ -6,19 +6,21 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use repertoire_registry::{AskedBy, Error, Place, Scope, Settings as Sources, folder, trust};
+use repertoire_registry::{
+    Error, RegistrySettings as Sources, RequestedBy, SourceLocation, StoreScope, folder, trust,
+};
 use repertoire_runtime::{Price, ProviderConfig, Providers};
 use serde::Deserialize;
 
-use crate::{args::Global, failure::Usage};
+use crate::{args::GlobalArgs, failure::UsageError};
 
 /// The file of settings in a workspace's or the account's folder.
-pub(crate) const CONFIG: &str = "config.toml";
+pub(crate) const CONFIG_FILE: &str = "config.toml";
 
 /// A settings file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Config {
+pub(crate) struct ConfigFile {
     /// Folders of skills.
     #[serde(default)]
     pub(crate) folders: Vec<String>,
@@ -30,23 +32,23 @@ pub(crate) struct Config {
     pub(crate) prompts: Vec<String>,
     /// Which skills are also prompts over MCP.
     #[serde(default)]
-    pub(crate) skills_as_prompts: Option<Which>,
+    pub(crate) skills_as_prompts: Option<PromptSelection>,
     /// Where workers connect: a port, IP:PORT, or "off".
     #[serde(default)]
-    pub(crate) hub: Option<HubPlace>,
+    pub(crate) hub: Option<HubAddress>,
     /// Functions of workers that are tools over MCP.
     #[serde(default)]
     pub(crate) tools: Vec<String>,
     /// Further functions that content and prompts never reach, by prefix.
     #[serde(default)]
     pub(crate) guard: Vec<String>,
-    /// The model that is asked, unless another is named.
+    /// The default model.
     #[serde(default)]
     pub(crate) model: Option<String>,
-    /// Where models are.
+    /// Model providers.
     #[serde(default)]
     pub(crate) providers: BTreeMap<String, ProviderConfig>,
-    /// What models cost.
+    /// Prices of models.
     #[serde(default)]
     pub(crate) prices: BTreeMap<String, Price>,
     /// A folder of pages that skills can search.
@@ -54,20 +56,20 @@ pub(crate) struct Config {
     pub(crate) vault: Option<PathBuf>,
     /// Further tools for hosts.
     #[serde(default)]
-    pub(crate) offer: Vec<crate::args::Offer>,
-    /// The most tokens of one run that a host asks for.
+    pub(crate) offer: Vec<crate::args::OfferedTool>,
+    /// The most tokens of one run that a host starts.
     #[serde(default)]
     pub(crate) run_max_tokens: Option<u64>,
-    /// Whether states that another version of DSPy made are learned anew.
+    /// Whether states made by another version of DSPy are optimised again.
     #[serde(default)]
     pub(crate) renew: Option<bool>,
-    /// What scripts may use.
+    /// Resource limits of scripts.
     #[serde(default)]
     pub(crate) sandbox: repertoire_runtime::Limits,
-    /// The most US dollars of one run that a host asks for.
+    /// The most US dollars of one run that a host starts.
     #[serde(default)]
     pub(crate) run_max_cost: Option<f64>,
-    /// Whether the skills that come with the product are there.
+    /// Whether the built-in skills are included.
     #[serde(default)]
     pub(crate) system_skills: Option<bool>,
     /// The store that `add`, `import` and `remove` use.
@@ -77,7 +79,7 @@ pub(crate) struct Config {
 /// `"all"`, `"none"` or a list of ids.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
-pub(crate) enum Which {
+pub(crate) enum PromptSelection {
     Word(String),
     Ids(Vec<String>),
 }
@@ -85,13 +87,13 @@ pub(crate) enum Which {
 /// `49134`, `"127.0.0.1:49134"` or `"off"`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
-pub(crate) enum HubPlace {
+pub(crate) enum HubAddress {
     Port(i64),
     Word(String),
 }
 
-impl HubPlace {
-    fn text(self) -> String {
+impl HubAddress {
+    fn into_text(self) -> String {
         match self {
             Self::Port(port) => port.to_string(),
             Self::Word(word) => word,
@@ -106,7 +108,7 @@ pub(crate) enum ConfigScope {
     Account,
 }
 
-impl From<ConfigScope> for Scope {
+impl From<ConfigScope> for StoreScope {
     fn from(scope: ConfigScope) -> Self {
         match scope {
             ConfigScope::Workspace => Self::Workspace,
@@ -115,19 +117,19 @@ impl From<ConfigScope> for Scope {
     }
 }
 
-/// Everything a command needs to know.
+/// The resolved settings of a command.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub(crate) struct CliSettings {
     /// The account's folder.
     pub(crate) account: PathBuf,
     /// The workspace, if there is one.
     pub(crate) workspace: Option<PathBuf>,
-    /// What the catalogue is made of.
+    /// The sources of the catalogue.
     pub(crate) sources: Sources,
     /// The store for writes, where the account's settings name one.
-    pub(crate) scope: Option<Scope>,
-    /// The same by the workspace's settings; it counts only if the workspace is trusted.
-    pub(crate) workspace_scope: Option<Scope>,
+    pub(crate) scope: Option<StoreScope>,
+    /// The store for writes by the workspace's settings; used only if the workspace is trusted.
+    pub(crate) workspace_scope: Option<StoreScope>,
     /// Which skills are also prompts over MCP, by the account's settings.
     pub(crate) skills_as_prompts: Option<Vec<String>>,
     /// Where workers connect, by the account's settings.
@@ -136,33 +138,33 @@ pub(crate) struct Settings {
     pub(crate) tools: Vec<String>,
     /// Functions that are guarded, by the account's settings.
     pub(crate) guard: Vec<String>,
-    /// The model that is asked, by the account's settings.
+    /// The default model, by the account's settings.
     pub(crate) model: Option<String>,
     /// A folder of pages, by the account's settings.
     pub(crate) vault: Option<PathBuf>,
-    /// Where models are and what they cost, by the account's settings alone: a workspace from
-    /// elsewhere must not say where prompts go.
+    /// Model providers and prices, by the account's settings alone: an untrusted workspace must
+    /// not decide where prompts are sent.
     providers: Providers,
     /// Further tools for hosts, by the account's settings.
-    pub(crate) offer: Vec<crate::args::Offer>,
-    /// The most tokens and dollars of one run that a host asks for.
+    pub(crate) offer: Vec<crate::args::OfferedTool>,
+    /// The most tokens and dollars of one run that a host starts.
     pub(crate) run_limits: (Option<u64>, Option<f64>),
-    /// Whether states that another version of DSPy made are learned anew.
+    /// Whether states made by another version of DSPy are optimised again.
     pub(crate) renew: bool,
-    /// What one script may use.
+    /// Resource limits of one script.
     pub(crate) script_limits: repertoire_runtime::Limits,
-    /// What is wrong with the workspace's file; it counts only if the workspace is trusted.
+    /// The error in the workspace's file; it is fatal only if the workspace is trusted.
     pub(crate) workspace_problem: Option<String>,
 }
 
-impl Settings {
-    /// Where servers keep what they told hosts last, until they know better.
-    pub(crate) fn kept_instructions(&self) -> PathBuf {
+impl CliSettings {
+    /// Returns the folder where servers cache the instructions they last sent to hosts.
+    pub(crate) fn instructions_cache_dir(&self) -> PathBuf {
         self.account.join("cache").join("instructions")
     }
 
-    /// Where models are; key files are relative to the account's folder.
-    pub(crate) fn providers(&self) -> Providers {
+    /// Returns the model providers; key files are relative to the account's folder.
+    pub(crate) fn resolved_providers(&self) -> Providers {
         let mut providers = self.providers.clone();
         for config in providers.configured.values_mut() {
             config.key_file = config.key_file.take().map(|file| self.account.join(file));
@@ -170,37 +172,37 @@ impl Settings {
         providers
     }
 
-    /// Forgets what servers told hosts last: whom the user trusts has changed.
-    pub(crate) fn forget_instructions(&self) {
-        // There may never have been any.
-        let _ = std::fs::remove_dir_all(self.kept_instructions());
+    /// Clears the cached instructions, because the user changed what is trusted.
+    pub(crate) fn clear_instructions_cache(&self) {
+        // The folder may not exist.
+        let _ = std::fs::remove_dir_all(self.instructions_cache_dir());
     }
 
-    /// The same settings over these folders only, if any are given.
-    pub(crate) fn sources_of(&self, paths: &[PathBuf]) -> Result<Sources> {
+    /// Returns sources of these folders only, or all sources if none are given.
+    pub(crate) fn sources_for(&self, paths: &[PathBuf]) -> Result<Sources> {
         if paths.is_empty() {
             return Ok(self.sources.clone());
         }
         for path in paths {
-            need_folder(path)?;
+            require_folder(path)?;
         }
         Ok(Sources {
             cache: self.sources.cache.clone(),
-            ..Sources::of_folders(paths.iter().cloned())
+            ..Sources::from_folders(paths.iter().cloned())
         })
     }
 }
 
 /// Resolves the global options.
-pub(crate) fn resolve(global: &Global) -> Result<Settings> {
+pub(crate) fn resolve_settings(global: &GlobalArgs) -> Result<CliSettings> {
     let account = match &global.home {
-        // Programs in it are started from elsewhere.
+        // Programs in it are started from other working directories.
         Some(home) => std::path::absolute(home)?,
         None => default_home()?,
     };
     let workspace = match &global.workspace {
         Some(path) if !path.is_dir() => {
-            bail!(Usage(format!(
+            bail!(UsageError(format!(
                 "workspace {} is not a folder",
                 path.display()
             )))
@@ -210,7 +212,7 @@ pub(crate) fn resolve(global: &Global) -> Result<Settings> {
     };
     let cache = Some(account.join("cache"));
     if !global.from.is_empty() {
-        let bare = Settings {
+        let bare = CliSettings {
             account,
             workspace: None,
             sources: Sources {
@@ -232,12 +234,12 @@ pub(crate) fn resolve(global: &Global) -> Result<Settings> {
             script_limits: repertoire_runtime::Limits::default(),
             workspace_problem: None,
         };
-        let sources = bare.sources_of(&global.from)?;
-        return Ok(Settings { sources, ..bare });
+        let sources = bare.sources_for(&global.from)?;
+        return Ok(CliSettings { sources, ..bare });
     }
     let config = read_config(&account)?;
     let mut sources = Sources {
-        system: config.system_skills.unwrap_or(true) && !global.no_system_skills,
+        system_skills: config.system_skills.unwrap_or(true) && !global.no_system_skills,
         account: Some(account.clone()),
         workspace: workspace.clone(),
         cache,
@@ -246,27 +248,33 @@ pub(crate) fn resolve(global: &Global) -> Result<Settings> {
     let mut workspace_scope = None;
     let mut workspace_problem = None;
     if let Some(workspace) = &workspace {
-        let own = workspace.join(trust::FOLDER);
+        let own = workspace.join(trust::WORKSPACE_FOLDER);
         let theirs = read_config(&own).unwrap_or_else(|error| {
             workspace_problem = Some(error.to_string());
-            Config::default()
+            ConfigFile::default()
         });
-        extend(&mut sources, workspace, &own, &theirs, AskedBy::Workspace);
+        add_sources(
+            &mut sources,
+            workspace,
+            &own,
+            &theirs,
+            RequestedBy::Workspace,
+        );
         workspace_scope = theirs.scope;
     }
     let base = account.clone();
-    extend(&mut sources, &account, &account, &config, AskedBy::User);
-    Ok(Settings {
+    add_sources(&mut sources, &account, &account, &config, RequestedBy::User);
+    Ok(CliSettings {
         account,
         workspace,
         sources,
         scope: config.scope.map(Into::into),
         workspace_scope: workspace_scope.map(Into::into),
         skills_as_prompts: config.skills_as_prompts.map(|which| match which {
-            Which::Word(word) => vec![word],
-            Which::Ids(ids) => ids,
+            PromptSelection::Word(word) => vec![word],
+            PromptSelection::Ids(ids) => ids,
         }),
-        hub: config.hub.map(HubPlace::text),
+        hub: config.hub.map(HubAddress::into_text),
         tools: config.tools,
         guard: config.guard,
         model: config.model,
@@ -284,17 +292,23 @@ pub(crate) fn resolve(global: &Global) -> Result<Settings> {
     })
 }
 
-/// Adds what a settings file asks for; paths are relative to `base`.
-fn extend(sources: &mut Sources, base: &Path, own: &Path, config: &Config, asked_by: AskedBy) {
-    let folder = |path: PathBuf| Place {
+/// Adds the sources that a settings file names; paths are relative to `base`.
+fn add_sources(
+    sources: &mut Sources,
+    base: &Path,
+    own: &Path,
+    config: &ConfigFile,
+    asked_by: RequestedBy,
+) {
+    let folder = |path: PathBuf| SourceLocation {
         path,
         pattern: None,
-        asked_by,
+        requested_by: asked_by,
     };
-    let pattern = |pattern: &String| Place {
+    let pattern = |pattern: &String| SourceLocation {
         path: base.to_owned(),
         pattern: Some(pattern.clone()),
-        asked_by,
+        requested_by: asked_by,
     };
     let skills = own.join("skills");
     if skills.is_dir() {
@@ -306,28 +320,28 @@ fn extend(sources: &mut Sources, base: &Path, own: &Path, config: &Config, asked
     sources.prompts.extend(config.prompts.iter().map(pattern));
 }
 
-/// Reads a settings file as carefully as anything else that may have come from elsewhere.
-fn read_config(folder: &Path) -> Result<Config, Usage> {
+/// Reads a settings file with the checks for untrusted files.
+fn read_config(folder: &Path) -> Result<ConfigFile, UsageError> {
     let at = |reason: String| {
-        let text = format!("settings {}: {reason}", folder.join(CONFIG).display());
-        Usage(text.trim_end().to_owned())
+        let text = format!("settings {}: {reason}", folder.join(CONFIG_FILE).display());
+        UsageError(text.trim_end().to_owned())
     };
-    let bytes = match folder::small_file(folder, CONFIG, 64 * 1024) {
+    let bytes = match folder::read_small_file(folder, CONFIG_FILE, 64 * 1024) {
         Ok(Some(bytes)) => bytes,
-        Ok(None) => return Ok(Config::default()),
+        Ok(None) => return Ok(ConfigFile::default()),
         Err(error) => return Err(at(error.to_string())),
     };
     let text = std::str::from_utf8(&bytes).map_err(|_| at("not valid UTF-8".to_owned()))?;
     toml::from_str(text).map_err(|error| at(error.to_string()))
 }
 
-/// Refuses a path that is not there, or is no folder.
-pub(crate) fn need_folder(path: &Path) -> Result<()> {
+/// Fails if a path does not exist or is not a folder.
+pub(crate) fn require_folder(path: &Path) -> Result<()> {
     if path.is_dir() {
         return Ok(());
     }
     if path.symlink_metadata().is_ok() {
-        bail!(Usage(format!("{} is not a folder", path.display())));
+        bail!(UsageError(format!("{} is not a folder", path.display())));
     }
     bail!(Error::NotFound {
         what: "folder",
@@ -337,16 +351,16 @@ pub(crate) fn need_folder(path: &Path) -> Result<()> {
 
 fn default_home() -> Result<PathBuf> {
     match std::env::home_dir().filter(|home| !home.as_os_str().is_empty()) {
-        Some(home) => Ok(home.join(trust::FOLDER)),
-        None => bail!(Usage(
+        Some(home) => Ok(home.join(trust::WORKSPACE_FOLDER)),
+        None => bail!(UsageError(
             "no home folder is known: set REPERTOIRE_HOME or use --home".to_owned()
         )),
     }
 }
 
-/// The nearest folder above with `.repertoire` in it that is not the account's.
+/// Finds the nearest folder above with `.repertoire` in it that is not the account's.
 fn find_workspace(account: &Path) -> Option<PathBuf> {
-    // A folder that was deleted under our feet is in no workspace.
+    // A deleted working directory is in no workspace.
     let Ok(here) = std::env::current_dir() else {
         return None;
     };
@@ -354,7 +368,7 @@ fn find_workspace(account: &Path) -> Option<PathBuf> {
         .canonicalize()
         .unwrap_or_else(|_| account.to_owned());
     let found = here.ancestors().find(|folder| {
-        let own = folder.join(trust::FOLDER);
+        let own = folder.join(trust::WORKSPACE_FOLDER);
         own.is_dir() && own.canonicalize().is_ok_and(|own| own != account)
     });
     found.map(Path::to_owned)

@@ -1,4 +1,4 @@
-//! The hub and the worker as processes: killed, restarted, standing by for each other.
+//! Hub and worker as processes: killed, restarted, and on standby for each other.
 
 #![allow(
     missing_docs,
@@ -19,20 +19,20 @@ use std::{
 };
 
 use iii_sdk::{InitOptions, RegisterFunction, register_worker};
-use process::{Running, WAIT, command, follow, serve, worker};
+use process::{TestProcess, WAIT, cli_command, start_server, start_worker, subscribe_to_changes};
 use repertoire_serve::iii::client::Client;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-fn run(home: &Path, url: &str, args: &[&str]) -> Output {
-    command(home)
+fn run_with_bus(home: &Path, url: &str, args: &[&str]) -> Output {
+    cli_command(home)
         .args(args)
         .env("III_URL", url)
         .output()
         .unwrap()
 }
 
-fn text(bytes: &[u8]) -> String {
+fn to_text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
@@ -43,72 +43,73 @@ fn on_runtime<T>(work: impl Future<Output = T>) -> T {
     runtime.unwrap().block_on(work)
 }
 
-async fn call(client: &Client, function: &str, payload: Value) -> Value {
+async fn call_function(client: &Client, function: &str, payload: Value) -> Value {
     let answer = client.ask(function, &payload.to_string(), WAIT).await;
     serde_json::from_str(&answer.unwrap()).unwrap()
 }
 
 #[test]
-fn what_was_acknowledged_survives_a_kill() {
+fn acknowledged_registrations_survive_a_kill() {
     let home = tempfile::tempdir().unwrap();
     on_runtime(async {
         for round in 0..200 {
-            let (hub, url) = serve(home.path(), &["--hub", "0", "--quiet"]);
+            let (hub, url) = start_server(home.path(), &["--hub", "0", "--quiet"]);
             let client = Client::connect(&url, None).await.unwrap();
             if round > 0 {
                 let uri = json!({"uri": format!("iii://round-{}", round - 1)});
-                let read = call(&client, "skills::resources-read", uri).await;
+                let read = call_function(&client, "skills::resources-read", uri).await;
                 let kept = format!("# Round {}", round - 1);
                 assert_eq!(read["contents"][0]["text"], kept);
             }
             let skill =
                 json!({"id": format!("round-{round}"), "skill": format!("# Round {round}")});
-            call(&client, "skills::register", skill).await;
+            call_function(&client, "skills::register", skill).await;
             // Right after the acknowledgement.
-            hub.signal("-KILL");
+            hub.send_signal("-KILL");
         }
     });
 }
 
 #[test]
-fn a_standby_takes_over_and_followers_go_on_hearing() {
+fn a_standby_takes_over_and_subscribers_stay_notified() {
     let home = tempfile::tempdir().unwrap();
-    let (_hub, url) = serve(home.path(), &["--hub", "0", "--bare-hub"]);
+    let (_hub, url) = start_server(home.path(), &["--hub", "0", "--bare-hub"]);
     let register = |id: &str| {
         let payload = json!({"id": id, "skill": format!("# {id}")}).to_string();
-        run(home.path(), &url, &["call", "skills::register", &payload])
+        run_with_bus(home.path(), &url, &["call", "skills::register", &payload])
     };
     on_runtime(async {
-        let mut before = follow(&url, "f::before");
-        let first = worker(&url, home.path());
-        first.says("serving");
-        let second = worker(&url, home.path());
-        second.says("standing by");
+        let mut before = subscribe_to_changes(&url, "f::before");
+        let first = start_worker(&url, home.path());
+        first.wait_for_stderr("serving");
+        let second = start_worker(&url, home.path());
+        second.wait_for_stderr("standing by");
         assert!(register("one").status.success());
-        before.hears("one").await;
+        before.wait_for_change("one").await;
         let killed = Instant::now();
-        first.signal("-KILL");
-        let mut during = follow(&url, "f::during");
+        first.send_signal("-KILL");
+        let mut during = subscribe_to_changes(&url, "f::during");
         while !register("two").status.success() {
             assert!(
                 killed.elapsed() < Duration::from_secs(5),
-                "nobody took over"
+                "the standby did not take over"
             );
         }
         assert!(killed.elapsed() < Duration::from_secs(5));
-        second.says("serving");
-        // What was acknowledged by the new one was told to whoever followed the old one.
-        before.hears("two").await;
-        let mut after = follow(&url, "f::after");
-        // What was registered before is there, and the state still tells.
-        let listed = run(home.path(), &url, &["call", "skills::list", "--json"]);
+        second.wait_for_stderr("serving");
+        // Subscribers of the killed worker are notified of a registration at the new one.
+        before.wait_for_change("two").await;
+        let mut after = subscribe_to_changes(&url, "f::after");
+        // Earlier registrations are still listed, and the state still sends notifications.
+        let listed = run_with_bus(home.path(), &url, &["call", "skills::list", "--json"]);
         let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
         assert_eq!(listed["skills"][0]["id"], "one");
         let start = Instant::now();
         loop {
-            // Followers may need a moment to be known; from then on they hear everything.
+            // A subscription takes a moment to register; from then on it gets every change.
             assert!(register("three").status.success());
-            let heard = tokio::time::timeout(Duration::from_secs(1), after.hears("three")).await;
+            let heard =
+                tokio::time::timeout(Duration::from_secs(1), after.wait_for_change("three")).await;
             if heard.is_ok() {
                 break;
             }
@@ -116,14 +117,14 @@ fn a_standby_takes_over_and_followers_go_on_hearing() {
         }
         for follower in [&mut before, &mut during, &mut after] {
             assert!(register("four").status.success());
-            follower.hears("four").await;
+            follower.wait_for_change("four").await;
         }
-        // Told to end, a worker leaves nothing behind.
-        second.signal("-TERM");
+        // A worker that is terminated unregisters its functions.
+        second.send_signal("-TERM");
         let start = Instant::now();
         loop {
-            let functions = run(home.path(), &url, &["functions", "--json"]);
-            if !text(&functions.stdout).contains("skills::register") {
+            let functions = run_with_bus(home.path(), &url, &["functions", "--json"]);
+            if !to_text(&functions.stdout).contains("skills::register") {
                 break;
             }
             assert!(start.elapsed() < WAIT);
@@ -135,36 +136,36 @@ fn a_standby_takes_over_and_followers_go_on_hearing() {
 }
 
 #[test]
-fn a_worker_waits_for_its_bus_and_comes_back_to_it() {
+fn a_worker_waits_for_its_bus_and_reconnects() {
     let home = tempfile::tempdir().unwrap();
-    let (hub, url) = serve(home.path(), &["--hub", "0", "--bare-hub"]);
+    let (hub, url) = start_server(home.path(), &["--hub", "0", "--bare-hub"]);
     let port = url.rsplit(':').next().unwrap().to_owned();
     drop(hub);
-    let early = worker(&url, home.path());
-    early.says("waiting for the bus");
+    let early = start_worker(&url, home.path());
+    early.wait_for_stderr("waiting for the bus");
     for _ in 0..2 {
-        let (_hub, _) = serve(home.path(), &["--hub", &port, "--bare-hub"]);
+        let (_hub, _) = start_server(home.path(), &["--hub", &port, "--bare-hub"]);
         let start = Instant::now();
         loop {
             let payload = r#"{"id": "back", "skill": "back again"}"#;
-            let called = run(home.path(), &url, &["call", "skills::register", payload]);
+            let called = run_with_bus(home.path(), &url, &["call", "skills::register", payload]);
             if called.status.success() {
                 break;
             }
-            assert!(start.elapsed() < WAIT, "{}", early.said.lock().unwrap());
+            assert!(start.elapsed() < WAIT, "{}", early.stderr.lock().unwrap());
         }
     }
 }
 
 #[test]
-fn files_of_a_worker_start_where_its_settings_are() {
+fn worker_file_globs_are_relative_to_the_original_config() {
     let home = tempfile::tempdir().unwrap();
-    let (_hub, url) = serve(home.path(), &["--hub", "0", "--bare-hub"]);
+    let (_hub, url) = start_server(home.path(), &["--hub", "0", "--bare-hub"]);
     let project = home.path().join("project");
     fs::create_dir_all(project.join("docs")).unwrap();
     fs::write(project.join("docs/guide.md"), "# Guide\n\nTells.\n").unwrap();
     fs::write(project.join("docs/Bad Name.md"), "# Bad\n").unwrap();
-    // The engine hands over a copy, and says where the original is.
+    // The engine passes a copy of the config and the path of the original.
     let copy = home.path().join("copy.yaml");
     fs::write(
         &copy,
@@ -182,9 +183,9 @@ fn files_of_a_worker_start_where_its_settings_are() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let running = Running::over(child);
-    running.says("serving");
-    let said = running.said.lock().unwrap().clone();
+    let running = TestProcess::from_child(child);
+    running.wait_for_stderr("serving");
+    let said = running.stderr.lock().unwrap().clone();
     for words in [
         "loaded skill id=\"guide\"",
         "docs/guide.md",
@@ -194,24 +195,27 @@ fn files_of_a_worker_start_where_its_settings_are() {
     ] {
         assert!(said.contains(words), "{words}: {said}");
     }
-    let read = run(
+    let read = run_with_bus(
         home.path(),
         &url,
         &["call", "skill::fetch", r#"{"uri": "iii://guide"}"#],
     );
-    assert_eq!(text(&read.stdout), "# iii://guide\n\n# Guide\n\nTells.\n\n");
-    let functions = run(home.path(), &url, &["functions"]);
-    assert!(text(&functions.stdout).contains("skills-of-mine"));
+    assert_eq!(
+        to_text(&read.stdout),
+        "# iii://guide\n\n# Guide\n\nTells.\n\n"
+    );
+    let functions = run_with_bus(home.path(), &url, &["functions"]);
+    assert!(to_text(&functions.stdout).contains("skills-of-mine"));
 }
 
 #[test]
-fn a_port_that_is_taken_is_told_with_the_ways_out() {
+fn a_port_in_use_is_reported_with_the_alternatives() {
     let home = tempfile::tempdir().unwrap();
-    let (_hub, url) = serve(home.path(), &["--hub", "0"]);
+    let (_hub, url) = start_server(home.path(), &["--hub", "0"]);
     let port = url.rsplit(':').next().unwrap();
-    let refused = run(home.path(), &url, &["serve", "--port", "0", "--hub", port]);
+    let refused = run_with_bus(home.path(), &url, &["serve", "--port", "0", "--hub", port]);
     assert_eq!(refused.status.code(), Some(2));
-    let words = text(&refused.stderr);
+    let words = to_text(&refused.stderr);
     for way in [
         "iii engine or another hub",
         "--join",
@@ -222,26 +226,26 @@ fn a_port_that_is_taken_is_told_with_the_ways_out() {
     }
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = other.local_addr().unwrap().port().to_string();
-    let refused = run(home.path(), &url, &["serve", "--port", "0", "--hub", &port]);
+    let refused = run_with_bus(home.path(), &url, &["serve", "--port", "0", "--hub", &port]);
     assert_eq!(refused.status.code(), Some(2));
-    assert!(!text(&refused.stderr).contains("--join"));
+    assert!(!to_text(&refused.stderr).contains("--join"));
     for wrong in ["nowhere", "70000", "localhost:1"] {
-        let refused = run(home.path(), &url, &["serve", "--hub", wrong]);
+        let refused = run_with_bus(home.path(), &url, &["serve", "--hub", wrong]);
         assert_eq!(refused.status.code(), Some(2), "{wrong}");
     }
 }
 
 #[test]
-fn people_can_call_and_look() {
+fn call_and_functions_commands_work_on_a_hub() {
     let home = tempfile::tempdir().unwrap();
-    let (_hub, url) = serve(home.path(), &["--hub", "0"]);
-    let call = |args: &[&str]| run(home.path(), &url, &[&["call"], args].concat());
+    let (_hub, url) = start_server(home.path(), &["--hub", "0"]);
+    let call = |args: &[&str]| run_with_bus(home.path(), &url, &[&["call"], args].concat());
     let skill = r##"{"id": "demo", "skill": "# Demo"}"##;
     assert!(call(&["skills::register", skill]).status.success());
     let fetched = call(&["skill::fetch", r#"{"uri": "iii://demo"}"#]);
-    assert_eq!(text(&fetched.stdout), "# iii://demo\n\n# Demo\n");
+    assert_eq!(to_text(&fetched.stdout), "# iii://demo\n\n# Demo\n");
     for (args, code, words) in [
-        (&["nobody::has"][..], 3, "not found"),
+        (&["absent::run"][..], 3, "not found"),
         (&["skills::register", "{}"], 4, "missing field"),
         (&["skills::register", "{bad"], 2, "not JSON"),
         (&["skills::list", "{}", "--timeout", "soon"], 2, "30s"),
@@ -253,14 +257,14 @@ fn people_can_call_and_look() {
     ] {
         let called = call(args);
         assert_eq!(called.status.code(), Some(code), "{args:?}: {called:?}");
-        assert!(text(&called.stderr).contains(words), "{called:?}");
+        assert!(to_text(&called.stderr).contains(words), "{called:?}");
     }
-    let functions = run(home.path(), &url, &["functions"]);
-    assert_eq!(text(&functions.stdout).lines().count(), 13);
-    let all = run(home.path(), &url, &["functions", "--internal", "--json"]);
+    let functions = run_with_bus(home.path(), &url, &["functions"]);
+    assert_eq!(to_text(&functions.stdout).lines().count(), 13);
+    let all = run_with_bus(home.path(), &url, &["functions", "--internal", "--json"]);
     let all: Value = serde_json::from_slice(&all.stdout).unwrap();
     assert!(all["functions"].as_array().unwrap().len() > 20);
-    let mut child = command(home.path())
+    let mut child = cli_command(home.path())
         .args(["call", "state::set", "-"])
         .env("III_URL", &url)
         .stdin(Stdio::piped())
@@ -281,18 +285,18 @@ fn people_can_call_and_look() {
 }
 
 #[test]
-fn a_hub_with_tokens_asks_for_one() {
+fn a_hub_with_tokens_requires_one() {
     let home = tempfile::tempdir().unwrap();
-    let made = command(home.path())
+    let made = cli_command(home.path())
         .args(["token", "create", "worker", "--write"])
         .output();
-    let token = text(&made.unwrap().stdout).trim().to_owned();
-    let (_hub, url) = serve(home.path(), &["--hub", "0"]);
-    let refused = run(home.path(), &url, &["call", "skills::list"]);
+    let token = to_text(&made.unwrap().stdout).trim().to_owned();
+    let (_hub, url) = start_server(home.path(), &["--hub", "0"]);
+    let refused = run_with_bus(home.path(), &url, &["call", "skills::list"]);
     assert_eq!(refused.status.code(), Some(7));
-    assert!(text(&refused.stderr).contains("401"), "{refused:?}");
+    assert!(to_text(&refused.stderr).contains("401"), "{refused:?}");
     let list = |home: &Path| {
-        let mut command = command(home);
+        let mut command = cli_command(home);
         command
             .args(["call", "skills::list"])
             .env("III_URL", &url)
@@ -300,28 +304,28 @@ fn a_hub_with_tokens_asks_for_one() {
         command.output().unwrap()
     };
     assert!(list(home.path()).status.success());
-    // A connection does not outlive its token.
+    // Revoking a token closes its connections.
     on_runtime(async {
         let client = Client::connect(&url, Some(&token)).await.unwrap();
-        call(&client, "skills::list", json!({})).await;
-        let revoked = command(home.path())
+        call_function(&client, "skills::list", json!({})).await;
+        let revoked = cli_command(home.path())
             .args(["token", "revoke", "worker"])
             .status();
         assert!(revoked.unwrap().success());
         let start = Instant::now();
         while client.ask("skills::list", "{}", WAIT).await.is_ok() {
-            assert!(start.elapsed() < WAIT, "a revoked token still counts");
+            assert!(start.elapsed() < WAIT, "a revoked token is still accepted");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     });
 }
 
 #[test]
-fn a_hub_that_is_told_to_end_finishes_what_was_accepted() {
+fn a_hub_finishes_accepted_calls_before_it_stops() {
     let home = tempfile::tempdir().unwrap();
-    let (mut server, url) = serve(home.path(), &["--hub", "0", "--tool", "slow::*"]);
-    server.says("workers connect");
-    let mcp = server.said.lock().unwrap().clone();
+    let (mut server, url) = start_server(home.path(), &["--hub", "0", "--tool", "slow::*"]);
+    server.wait_for_stderr("workers connect");
+    let mcp = server.stderr.lock().unwrap().clone();
     let address = mcp
         .split("http://")
         .nth(1)
@@ -352,7 +356,7 @@ fn a_hub_that_is_told_to_end_finishes_what_was_accepted() {
             }
         });
         tokio::time::timeout(WAIT, begins.recv()).await.unwrap();
-        server.signal("-INT");
+        server.send_signal("-INT");
         let answer = asking.await.unwrap();
         client.shutdown_async().await;
         answer
@@ -360,12 +364,12 @@ fn a_hub_that_is_told_to_end_finishes_what_was_accepted() {
     assert!(asked.contains("rested"), "{asked}");
     let start = Instant::now();
     while server.child.try_wait().unwrap().is_none() {
-        assert!(start.elapsed() < WAIT, "it does not end");
+        assert!(start.elapsed() < WAIT, "the server does not exit");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Calls a tool over HTTP; what comes back, as it is.
+/// Calls a tool over HTTP and returns the raw response.
 fn call_tool(address: &str, name: &str) -> String {
     let meta = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -390,7 +394,7 @@ fn call_tool(address: &str, name: &str) -> String {
 }
 
 #[test]
-fn the_worker_says_what_it_is() {
+fn the_worker_prints_its_manifest_and_help() {
     let out = Command::new(env!("CARGO_BIN_EXE_skills"))
         .arg("--manifest")
         .output()
@@ -404,14 +408,14 @@ fn the_worker_says_what_it_is() {
         .arg("--help")
         .output()
         .unwrap();
-    let help = text(&help.stdout);
+    let help = to_text(&help.stdout);
     for flag in ["--config", "--url", "--manifest"] {
         assert!(help.contains(flag), "{help}");
     }
 }
 
 #[test]
-fn old_links_are_rewritten_wherever_a_skill_is() {
+fn lint_fix_rewrites_old_links_in_folders_and_stores() {
     let home = tempfile::tempdir().unwrap();
     let old = "See [more](iii://demo/demo::guide).\n";
     let new = "See [more](iii://fn/demo/guide).\n";
@@ -422,9 +426,9 @@ fn old_links_are_rewritten_wherever_a_skill_is() {
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("SKILL.md"), front("in-folder") + old).unwrap();
     let run = |args: &[&str]| {
-        let done = command(home.path()).args(args).output().unwrap();
+        let done = cli_command(home.path()).args(args).output().unwrap();
         assert!(done.status.success(), "{done:?}");
-        text(&done.stdout)
+        to_text(&done.stdout)
     };
     let found = run(&["lint", "./desk"]);
     assert!(found.contains("old-function-link"), "{found}");
@@ -435,10 +439,10 @@ fn old_links_are_rewritten_wherever_a_skill_is() {
     // In a store, with its history, and registered at run time.
     fs::write(folder.join("SKILL.md"), front("in-folder") + old).unwrap();
     run(&["add", "./desk/in-folder"]);
-    let (_hub, url) = serve(home.path(), &["--hub", "0"]);
+    let (_hub, url) = start_server(home.path(), &["--hub", "0"]);
     let skill = json!({"id": "registered", "skill": old}).to_string();
     assert!(
-        self::run(home.path(), &url, &["call", "skills::register", &skill])
+        self::run_with_bus(home.path(), &url, &["call", "skills::register", &skill])
             .status
             .success()
     );

@@ -1,5 +1,5 @@
-//! The server over both wires and in both eras: the same bytes, the same errors, still there
-//! after whatever was thrown at it.
+//! The server over stdio and HTTP in both protocol eras: the same bytes, the same errors, and it
+//! survives malformed input.
 #![allow(
     clippy::format_push_string,
     clippy::match_bool,
@@ -19,19 +19,19 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use common::Place;
+use common::TestWorkspace;
 use proptest::{
     prelude::*,
     strategy::ValueTree,
     test_runner::{Config, TestRunner},
 };
 use repertoire_core::{Skill, SkillReference};
-use repertoire_registry::{Registry, Settings};
+use repertoire_registry::{Registry, RegistrySettings};
 use serde_json::{Value, json};
-use wire::{Era, Http, Piped};
+use wire::{HttpServer, ProtocolEra, StdioServer};
 
-/// The bytes of a read, however they were sent.
-fn bytes(message: &Value) -> Vec<u8> {
+/// Returns the content of a read, sent as text or as base64.
+fn content_bytes(message: &Value) -> Vec<u8> {
     let content = &message["result"]["contents"][0];
     match (content["text"].as_str(), content["blob"].as_str()) {
         (Some(text), None) => text.as_bytes().to_vec(),
@@ -40,8 +40,8 @@ fn bytes(message: &Value) -> Vec<u8> {
     }
 }
 
-/// A document of this name with an arbitrary body, and arbitrary files beside it.
-fn files() -> impl Strategy<Value = BTreeMap<String, Vec<u8>>> {
+/// Generates a document with an arbitrary body, and arbitrary files beside it.
+fn skill_files() -> impl Strategy<Value = BTreeMap<String, Vec<u8>>> {
     let body = prop_oneof![
         "(?s).{0,200}",
         Just("\r\nline\r\n\u{0}\u{1}\u{7f}\u{2028} \" \\ \u{1F600}".to_owned()),
@@ -73,7 +73,7 @@ fn files() -> impl Strategy<Value = BTreeMap<String, Vec<u8>>> {
     })
 }
 
-fn percent(path: &str) -> String {
+fn percent_encode(path: &str) -> String {
     path.bytes()
         .map(|b| match b {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'.' | b'_' => {
@@ -84,14 +84,15 @@ fn percent(path: &str) -> String {
         .collect()
 }
 
-/// What a host puts together from resources is what it gets as a prompt, on every surface.
+/// The resources of a skill, joined, equal its prompt text on every interface.
 #[test]
-fn every_surface_gives_the_same_bytes() {
-    let place = Place::new();
+#[allow(clippy::too_many_lines, reason = "one scenario over every interface")]
+fn every_interface_returns_the_same_bytes() {
+    let place = TestWorkspace::new();
     let mut runner = TestRunner::new(Config::default());
     let mut skills = BTreeMap::new();
     for number in 0..40 {
-        let mut files = files().new_tree(&mut runner).unwrap().current();
+        let mut files = skill_files().new_tree(&mut runner).unwrap().current();
         let name = format!("skill-{number}");
         let body = files.remove("SKILL.md").unwrap();
         let mut document =
@@ -99,33 +100,35 @@ fn every_surface_gives_the_same_bytes() {
         document.extend(body);
         files.insert("SKILL.md".to_owned(), document);
         for (path, bytes) in &files {
-            place.write(&format!("skills/{name}/{path}"), bytes);
+            place.write_file(&format!("skills/{name}/{path}"), bytes);
         }
         skills.insert(name, files);
     }
-    let folder = place.work().join("skills");
-    fs::create_dir_all(place.home()).unwrap();
+    let folder = place.work_dir().join("skills");
+    fs::create_dir_all(place.home_dir()).unwrap();
     let folder_text = folder.to_str().unwrap();
-    let http = Http::start(&place.home(), &[folder_text]);
+    let http = HttpServer::start(&place.home_dir(), &[folder_text]);
     let session = http.session();
-    let mut legacy = Piped::start(&place.home(), &[folder_text], Era::Legacy);
-    let mut modern = Piped::start(&place.home(), &[folder_text], Era::Modern);
-    let registry = Registry::open(Settings::of_folders([folder.clone()])).unwrap();
+    let mut legacy = StdioServer::start(&place.home_dir(), &[folder_text], ProtocolEra::Legacy);
+    let mut modern = StdioServer::start(&place.home_dir(), &[folder_text], ProtocolEra::Modern);
+    let registry = Registry::open(RegistrySettings::from_folders([folder.clone()])).unwrap();
     for (name, files) in &skills {
         let mut read = BTreeMap::new();
         for (path, content) in files {
-            let uri = format!("skill://{name}/{}", percent(path));
+            let uri = format!("skill://{name}/{}", percent_encode(path));
             let params = json!({"uri": uri});
-            let fast = http.ask("resources/read", params.clone()).message();
-            assert_eq!(bytes(&fast), *content, "{uri}");
+            let fast = http
+                .send_request("resources/read", params.clone())
+                .rpc_message();
+            assert_eq!(content_bytes(&fast), *content, "{uri}");
             let ways = [
-                http.ask_legacy(&session, "resources/read", &params),
-                legacy.ask("resources/read", params.clone()),
-                modern.ask("resources/read", params),
+                http.send_legacy_request(&session, "resources/read", &params),
+                legacy.send_request("resources/read", params.clone()),
+                modern.send_request("resources/read", params),
             ];
             for way in &ways {
-                assert_eq!(bytes(way), *content, "{uri}");
-                // The long way and the short one say the same.
+                assert_eq!(content_bytes(way), *content, "{uri}");
+                // The full path and the fast path return the same contents.
                 assert_eq!(
                     way["result"]["contents"], fast["result"]["contents"],
                     "{uri}"
@@ -148,8 +151,14 @@ fn every_surface_gives_the_same_bytes() {
         }
         let prompt = |message: &Value| message["result"]["messages"][0]["content"]["text"].clone();
         let params = json!({"name": name});
-        assert_eq!(prompt(&legacy.ask("prompts/get", params.clone())), expected);
-        assert_eq!(prompt(&http.ask("prompts/get", params).message()), expected);
+        assert_eq!(
+            prompt(&legacy.send_request("prompts/get", params.clone())),
+            expected
+        );
+        assert_eq!(
+            prompt(&http.send_request("prompts/get", params).rpc_message()),
+            expected
+        );
         let cat = place
             .command(&["--from", folder_text, "cat", "--prompt", name])
             .output();
@@ -159,26 +168,28 @@ fn every_surface_gives_the_same_bytes() {
             .command(&["--from", folder_text, "cat", &uri])
             .output();
         assert_eq!(cat.unwrap().stdout, files["SKILL.md"]);
-        // Listings are the same by the long way and the short one too.
+        // The full path and the fast path return the same listings, too.
         let get = json!({"uri": uri});
-        let short = http.ask("skills/get", get.clone()).message()["result"]["skill"].clone();
+        let short =
+            http.send_request("skills/get", get.clone()).rpc_message()["result"]["skill"].clone();
         assert_eq!(
-            legacy.ask("skills/get", get.clone())["result"]["skill"],
+            legacy.send_request("skills/get", get.clone())["result"]["skill"],
             short
         );
         assert_eq!(
-            http.ask_legacy(&session, "skills/get", &get)["result"]["skill"],
+            http.send_legacy_request(&session, "skills/get", &get)["result"]["skill"],
             short
         );
     }
-    let listed = http.ask("skills/list", json!({})).message()["result"]["skills"].clone();
+    let listed =
+        http.send_request("skills/list", json!({})).rpc_message()["result"]["skills"].clone();
     assert_eq!(listed.as_array().unwrap().len(), 40);
     assert_eq!(
-        legacy.ask("skills/list", json!({}))["result"]["skills"],
+        legacy.send_request("skills/list", json!({}))["result"]["skills"],
         listed
     );
     assert_eq!(
-        http.ask_legacy(&session, "skills/list", &json!({}))["result"]["skills"],
+        http.send_legacy_request(&session, "skills/list", &json!({}))["result"]["skills"],
         listed
     );
 }
@@ -186,9 +197,9 @@ fn every_surface_gives_the_same_bytes() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// A skill written in code: its prompt text is its resources put together, in their order.
+    /// The prompt text of a skill written in code is its resources joined in their order.
     #[test]
-    fn a_skill_in_code_has_one_text(body in "(?s).{0,200}", bodies in prop::collection::vec("(?s).{0,80}", 0..5)) {
+    fn prompt_text_of_a_coded_skill_joins_its_resources(body in "(?s).{0,200}", bodies in prop::collection::vec("(?s).{0,80}", 0..5)) {
         let mut skill = Skill::new("demo", body.clone());
         for (number, body) in bodies.iter().enumerate() {
             // Not in the order of their names.
@@ -204,7 +215,7 @@ proptest! {
         let entry = snapshot.get(&"demo".parse().unwrap()).unwrap();
         let mut together = String::new();
         for file in entry.files() {
-            let uri = repertoire_core::Uri::file(&entry.id, &file.path);
+            let uri = repertoire_core::Uri::for_file(&entry.id, &file.path);
             let text = String::from_utf8(registry.read(&uri).unwrap().bytes.to_vec()).unwrap();
             if !file.path.is_document() {
                 together += &format!("\n--- {} ---\n", file.path);
@@ -219,21 +230,21 @@ proptest! {
     }
 }
 
-fn example_server() -> (Place, String) {
-    let place = Place::new();
-    place.skill("skills/one", "# One\n");
-    place.write("skills/one/references/more.md", "More.\n");
-    place.skill("skills/team/two", "# Two\n");
-    fs::create_dir_all(place.home()).unwrap();
-    let folder = place.work().join("skills").to_str().unwrap().to_owned();
+fn example_workspace() -> (TestWorkspace, String) {
+    let place = TestWorkspace::new();
+    place.write_skill("skills/one", "# One\n");
+    place.write_file("skills/one/references/more.md", "More.\n");
+    place.write_skill("skills/team/two", "# Two\n");
+    fs::create_dir_all(place.home_dir()).unwrap();
+    let folder = place.work_dir().join("skills").to_str().unwrap().to_owned();
     (place, folder)
 }
 
-/// Every error of the specification: what is asked, and the code in each era.
-fn errors() -> Vec<(&'static str, Value, i64, i64)> {
+/// Every error of the specification: the request, and the code in each era.
+fn error_cases() -> Vec<(&'static str, Value, i64, i64)> {
     let uri = |uri: &str| json!({"uri": uri});
     vec![
-        ("skills/get", uri("skill://nobody/SKILL.md"), -32602, -32602),
+        ("skills/get", uri("skill://absent/SKILL.md"), -32602, -32602),
         ("skills/get", uri("skill://one"), -32602, -32602),
         (
             "skills/get",
@@ -261,7 +272,7 @@ fn errors() -> Vec<(&'static str, Value, i64, i64)> {
         ("prompts/list", json!({"cursor": "AAAA"}), -32602, -32602),
         (
             "resources/directory/read",
-            uri("skill://nobody"),
+            uri("skill://absent"),
             -32602,
             -32602,
         ),
@@ -280,7 +291,7 @@ fn errors() -> Vec<(&'static str, Value, i64, i64)> {
         ("resources/directory/read", uri("iii://one"), -32602, -32602),
         (
             "resources/read",
-            uri("skill://nobody/SKILL.md"),
+            uri("skill://absent/SKILL.md"),
             -32002,
             -32602,
         ),
@@ -304,19 +315,19 @@ fn errors() -> Vec<(&'static str, Value, i64, i64)> {
             -32602,
         ),
         ("resources/read", uri("file:///etc/passwd"), -32002, -32602),
-        ("resources/read", uri("iii://nobody"), -32002, -32602),
+        ("resources/read", uri("iii://absent"), -32002, -32602),
         ("resources/read", uri("iii://fn/state/get"), -32002, -32602),
         ("resources/read", json!({}), -32602, -32602),
-        ("prompts/get", json!({"name": "nobody"}), -32602, -32602),
+        ("prompts/get", json!({"name": "absent"}), -32602, -32602),
         (
             "tools/call",
-            json!({"name": "nobody", "arguments": {}}),
+            json!({"name": "absent", "arguments": {}}),
             -32602,
             -32602,
         ),
         (
             "completion/complete",
-            json!({"ref": {"type": "ref/prompt", "name": "nobody"},
+            json!({"ref": {"type": "ref/prompt", "name": "absent"},
             "argument": {"name": "x", "value": ""}}),
             -32602,
             -32602,
@@ -326,18 +337,18 @@ fn errors() -> Vec<(&'static str, Value, i64, i64)> {
 }
 
 #[test]
-fn every_error_has_its_code_and_names_the_uri_on_both_wires() {
-    let (place, folder) = example_server();
-    let http = Http::start(&place.home(), &[&folder]);
+fn every_error_has_its_code_and_names_the_uri_on_both_transports() {
+    let (place, folder) = example_workspace();
+    let http = HttpServer::start(&place.home_dir(), &[&folder]);
     let session = http.session();
-    let mut legacy = Piped::start(&place.home(), &[&folder], Era::Legacy);
-    let mut modern = Piped::start(&place.home(), &[&folder], Era::Modern);
-    for (method, params, old, new) in errors() {
+    let mut legacy = StdioServer::start(&place.home_dir(), &[&folder], ProtocolEra::Legacy);
+    let mut modern = StdioServer::start(&place.home_dir(), &[&folder], ProtocolEra::Modern);
+    for (method, params, old, new) in error_cases() {
         let answers = [
-            (legacy.ask(method, params.clone()), old),
-            (http.ask_legacy(&session, method, &params), old),
-            (modern.ask(method, params.clone()), new),
-            (http.ask(method, params.clone()).message(), new),
+            (legacy.send_request(method, params.clone()), old),
+            (http.send_legacy_request(&session, method, &params), old),
+            (modern.send_request(method, params.clone()), new),
+            (http.send_request(method, params.clone()).rpc_message(), new),
         ];
         for (answer, code) in answers {
             assert_eq!(answer["error"]["code"], code, "{method} {params}: {answer}");
@@ -346,32 +357,32 @@ fn every_error_has_its_code_and_names_the_uri_on_both_wires() {
             if let Some(named) = named {
                 assert!(message.contains(named), "{method} {params}: {message}");
             }
-            // Nothing of this machine leaks.
+            // No path of this machine leaks.
             assert!(
-                !message.contains(place.work().to_str().unwrap()),
+                !message.contains(place.work_dir().to_str().unwrap()),
                 "{message}"
             );
         }
     }
-    // What is a tool's business is said as a result that a model can read.
+    // Errors of a tool are results that a model can read.
     for arguments in [
         json!({}),
         json!({"uri": " "}),
         json!({"uris": []}),
         json!({"uri": "http://x"}),
         json!({"uris": ["iii://one", "file:///etc/passwd"]}),
-        json!({"uri": "iii://nobody"}),
+        json!({"uri": "iii://absent"}),
     ] {
         let params = json!({"name": "skill__fetch", "arguments": arguments});
-        let answer = legacy.ask("tools/call", params);
+        let answer = legacy.send_request("tools/call", params);
         assert_eq!(answer["result"]["isError"], true, "{arguments}: {answer}");
     }
 }
 
 #[test]
-fn what_is_no_message_gets_an_answer() {
-    let (place, folder) = example_server();
-    let http = Http::start(&place.home(), &[&folder]);
+fn malformed_messages_get_an_error_response() {
+    let (place, folder) = example_workspace();
+    let http = HttpServer::start(&place.home_dir(), &[&folder]);
     for (body, status, code) in [
         (&b"{bad"[..], 400, -32700),
         (b"", 400, -32700),
@@ -383,14 +394,14 @@ fn what_is_no_message_gets_an_answer() {
             -32600,
         ),
     ] {
-        let answer = http.post("", body);
+        let answer = http.post_message("", body);
         assert_eq!(answer.status, status);
-        assert_eq!(answer.message()["error"]["code"], code, "{body:?}");
+        assert_eq!(answer.rpc_message()["error"]["code"], code, "{body:?}");
     }
     let large = vec![b' '; 2 * 1024 * 1024];
-    assert_eq!(http.post("", &large).status, 413);
+    assert_eq!(http.post_message("", &large).status, 413);
     assert_eq!(http.get("/nothing", "").status, 404);
-    let piped = &mut Piped::start(&place.home(), &[&folder], Era::Legacy);
+    let piped = &mut StdioServer::start(&place.home_dir(), &[&folder], ProtocolEra::Legacy);
     for (line, code) in [
         (&b"{bad"[..], -32700),
         (b"\xff\xfe", -32700),
@@ -402,8 +413,8 @@ fn what_is_no_message_gets_an_answer() {
         ),
         (&vec![b'x'; 5 * 1024 * 1024], -32600),
     ] {
-        piped.send(line);
-        let answer = piped.line(Duration::from_secs(10)).unwrap();
+        piped.send_line(line);
+        let answer = piped.read_message(Duration::from_secs(10)).unwrap();
         assert_eq!(
             answer["error"]["code"],
             code,
@@ -411,16 +422,16 @@ fn what_is_no_message_gets_an_answer() {
             &line[..line.len().min(50)]
         );
     }
-    // A notification is never answered, whatever is wrong with it.
-    piped.send(br#"{"jsonrpc":"2.0","method":"notifications/nothing","params":5}"#);
-    assert_eq!(piped.ask("ping", json!({}))["result"], json!({}));
+    // A notification never gets a response, even when it is malformed.
+    piped.send_line(br#"{"jsonrpc":"2.0","method":"notifications/nothing","params":5}"#);
+    assert_eq!(piped.send_request("ping", json!({}))["result"], json!({}));
 }
 
-/// A small generator, so that a failure can be run again.
-struct Dice(u64);
+/// A small seeded generator, so that a failure can be reproduced.
+struct SeededRandom(u64);
 
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
+impl SeededRandom {
+    fn next_below(&mut self, sides: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -428,8 +439,8 @@ impl Dice {
     }
 }
 
-/// A message with something wrong in it.
-fn malformed(dice: &mut Dice) -> Vec<u8> {
+/// Generates a message with an error in it.
+fn malformed_message(dice: &mut SeededRandom) -> Vec<u8> {
     let methods = [
         "skills/list",
         "skills/get",
@@ -460,24 +471,24 @@ fn malformed(dice: &mut Dice) -> Vec<u8> {
         json!("iii://../.."),
         json!({"name": 5}),
     ];
-    let mut pick = |from: &[Value]| from[dice.roll(from.len())].clone();
+    let mut pick = |from: &[Value]| from[dice.next_below(from.len())].clone();
     let params = json!({
         "uri": pick(&values), "cursor": pick(&values), "name": pick(&values),
         "arguments": pick(&values), "ref": pick(&values), "_meta": pick(&values),
     });
-    let method = methods[dice.roll(methods.len())];
-    let id = values[dice.roll(values.len())].clone();
+    let method = methods[dice.next_below(methods.len())];
+    let id = values[dice.next_below(values.len())].clone();
     let message = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
     let mut bytes = message.to_string().into_bytes();
-    match dice.roll(6) {
-        0 => bytes.truncate(dice.roll(bytes.len())),
+    match dice.next_below(6) {
+        0 => bytes.truncate(dice.next_below(bytes.len())),
         1 => {
-            let at = dice.roll(bytes.len());
-            bytes[at] = u8::try_from(dice.roll(256)).unwrap();
+            let at = dice.next_below(bytes.len());
+            bytes[at] = u8::try_from(dice.next_below(256)).unwrap();
         }
-        2 => bytes.extend_from_slice(&b"]}"[..dice.roll(3)]),
+        2 => bytes.extend_from_slice(&b"]}"[..dice.next_below(3)]),
         3 => {
-            let depth = dice.roll(2000);
+            let depth = dice.next_below(2000);
             bytes = [vec![b'['; depth], vec![b']'; depth]].concat();
         }
         _ => {}
@@ -486,9 +497,9 @@ fn malformed(dice: &mut Dice) -> Vec<u8> {
     bytes
 }
 
-/// JSON in a string in JSON, and so on, each level with a limit of depth of its own: reading it
-/// would use up any stack.
-fn packed() -> String {
+/// JSON in a string in JSON, 200 levels deep; the depth limit restarts at each level, so a
+/// recursive parser would overflow any stack.
+fn nested_json_strings() -> String {
     let mut text = "[]".to_owned();
     for _ in 0..200 {
         let inner = text.replace('\\', "\\u005c").replace('"', "\\u0022");
@@ -499,19 +510,19 @@ fn packed() -> String {
 }
 
 #[test]
-fn t7_json_packed_into_json_does_not_end_the_server() {
-    let (place, folder) = example_server();
+fn t7_json_nested_in_json_strings_does_not_stop_the_server() {
+    let (place, folder) = example_workspace();
     let message = format!(
         "{{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"params\":{{\"name\":\"x\",\
          \"arguments\":{{\"a\":{}}}}}}}",
-        packed()
+        nested_json_strings()
     );
-    let mut piped = Piped::start(&place.home(), &[&folder], Era::Legacy);
-    piped.send(message.as_bytes());
-    let answer = piped.ask("skills/get", json!({"uri": "skill://one/SKILL.md"}));
+    let mut piped = StdioServer::start(&place.home_dir(), &[&folder], ProtocolEra::Legacy);
+    piped.send_line(message.as_bytes());
+    let answer = piped.send_request("skills/get", json!({"uri": "skill://one/SKILL.md"}));
     assert_eq!(answer["result"]["skill"]["frontmatter"]["name"], "one");
 
-    let http = Http::start(&place.home(), &[&folder]);
+    let http = HttpServer::start(&place.home_dir(), &[&folder]);
     let mut stream = std::net::TcpStream::connect(("127.0.0.1", http.port)).unwrap();
     let head = format!(
         "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAccept: \
@@ -525,42 +536,46 @@ fn t7_json_packed_into_json_does_not_end_the_server() {
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
     assert!(answer.contains("reserved"), "{answer}");
-    assert_eq!(http.ask("skills/list", json!({})).status, 200);
+    assert_eq!(http.send_request("skills/list", json!({})).status, 200);
 }
 
 #[test]
 fn a_hundred_thousand_malformed_requests_leave_the_server_answering() {
-    let (place, folder) = example_server();
-    let mut dice = Dice(0x5eed_1234_5678_9abc);
-    let mut piped = Piped::start(&place.home(), &[&folder], Era::Legacy);
-    piped.ask("skills/list", json!({}));
+    let (place, folder) = example_workspace();
+    let mut dice = SeededRandom(0x5eed_1234_5678_9abc);
+    let mut piped = StdioServer::start(&place.home_dir(), &[&folder], ProtocolEra::Legacy);
+    piped.send_request("skills/list", json!({}));
     let mut before = 0;
     for round in 0..90 {
         for _ in 0..1000 {
-            piped.send(&malformed(&mut dice));
+            piped.send_line(&malformed_message(&mut dice));
         }
-        // Whatever was answered on the way is read here, so that nothing piles up.
-        let answer = piped.ask("skills/get", json!({"uri": "skill://one/SKILL.md"}));
+        // The responses so far are read here, so that the pipe does not fill up.
+        let answer = piped.send_request("skills/get", json!({"uri": "skill://one/SKILL.md"}));
         assert_eq!(answer["result"]["skill"]["frontmatter"]["name"], "one");
         if round == 10 {
-            before = piped.memory();
+            before = piped.memory_kib();
         }
     }
-    let after = piped.memory();
+    let after = piped.memory_kib();
     assert!(
         after < before + 16 * 1024,
         "grew from {before} to {after} KiB"
     );
-    assert!(!piped.said().contains("panicked"), "{}", piped.said());
+    assert!(
+        !piped.stderr_text().contains("panicked"),
+        "{}",
+        piped.stderr_text()
+    );
 
-    let http = Http::start(&place.home(), &[&folder]);
+    let http = HttpServer::start(&place.home_dir(), &[&folder]);
     let threads: Vec<_> = (0..4)
         .map(|thread| {
             let port = http.port;
             std::thread::spawn(move || {
-                let mut dice = Dice(0xfeed + thread);
+                let mut dice = SeededRandom(0xfeed + thread);
                 for _ in 0..2500 {
-                    let body = malformed(&mut dice);
+                    let body = malformed_message(&mut dice);
                     let stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
                     stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
                     let head = format!(
@@ -583,25 +598,34 @@ fn a_hundred_thousand_malformed_requests_leave_the_server_answering() {
     for thread in threads {
         thread.join().unwrap();
     }
-    assert_eq!(http.ask("skills/list", json!({})).status, 200);
-    assert!(!http.said().contains("panicked"), "{}", http.said());
+    assert_eq!(http.send_request("skills/list", json!({})).status, 200);
+    assert!(
+        !http.stderr_text().contains("panicked"),
+        "{}",
+        http.stderr_text()
+    );
 }
 
 #[test]
-fn pages_stay_whole_while_skills_come_and_go() {
-    let place = Place::new();
+fn pagination_is_stable_while_skills_are_added_and_removed() {
+    let place = TestWorkspace::new();
     for number in 0..250 {
-        place.skill(&format!("skills/s-{number:03}"), "# S\n");
+        place.write_skill(&format!("skills/s-{number:03}"), "# S\n");
     }
-    fs::create_dir_all(place.home()).unwrap();
-    let folder = place.work().join("skills");
-    let mut server = Piped::start(&place.home(), &[folder.to_str().unwrap()], Era::Legacy);
-    let first = server.ask("skills/list", json!({}))["result"].clone();
-    // One that was shown goes, one that was not comes: neither moves the others.
+    fs::create_dir_all(place.home_dir()).unwrap();
+    let folder = place.work_dir().join("skills");
+    let mut server = StdioServer::start(
+        &place.home_dir(),
+        &[folder.to_str().unwrap()],
+        ProtocolEra::Legacy,
+    );
+    let first = server.send_request("skills/list", json!({}))["result"].clone();
+    // Remove a skill that was listed and add one that was not: the others keep their place.
     fs::remove_dir_all(folder.join("s-000")).unwrap();
-    place.skill("skills/s-0995", "# New\n");
-    wait_for(|| {
-        server.ask("skills/get", json!({"uri": "skill://s-0995/SKILL.md"}))["result"].is_object()
+    place.write_skill("skills/s-0995", "# New\n");
+    wait_until(|| {
+        server.send_request("skills/get", json!({"uri": "skill://s-0995/SKILL.md"}))["result"]
+            .is_object()
     });
     let mut names: Vec<String> = Vec::new();
     let mut page = first;
@@ -612,7 +636,7 @@ fn pages_stay_whole_while_skills_come_and_go() {
         let Some(next) = page["nextCursor"].as_str().map(str::to_owned) else {
             break;
         };
-        page = server.ask("skills/list", json!({"cursor": next}))["result"].clone();
+        page = server.send_request("skills/list", json!({"cursor": next}))["result"].clone();
     }
     let mut sorted = names.clone();
     sorted.sort();
@@ -621,46 +645,46 @@ fn pages_stay_whole_while_skills_come_and_go() {
     assert_eq!(names.len(), 251);
 }
 
-fn wait_for(mut done: impl FnMut() -> bool) {
+fn wait_until(mut done: impl FnMut() -> bool) {
     let start = std::time::Instant::now();
     while !done() {
-        assert!(start.elapsed() < Duration::from_secs(20), "it never came");
+        assert!(start.elapsed() < Duration::from_secs(20), "timed out");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
 #[test]
-fn which_skills_are_prompts_is_a_setting() {
-    let (place, folder) = example_server();
-    place.write(
+fn a_setting_selects_which_skills_are_prompts() {
+    let (place, folder) = example_workspace();
+    place.write_file(
         "prompts/one.md",
         "---\ndescription: A prompt of that name.\n---\nSay one.\n",
     );
-    let names = |server: &mut Piped| -> Vec<String> {
-        let answer = server.ask("prompts/list", json!({}));
+    let names = |server: &mut StdioServer| -> Vec<String> {
+        let answer = server.send_request("prompts/list", json!({}));
         let prompts = answer["result"]["prompts"].as_array().unwrap().clone();
         prompts
             .iter()
             .map(|p| p["name"].as_str().unwrap().to_owned())
             .collect()
     };
-    let start = |args: &[&str]| Piped::start(&place.home(), args, Era::Legacy);
+    let start = |args: &[&str]| StdioServer::start(&place.home_dir(), args, ProtocolEra::Legacy);
     assert_eq!(names(&mut start(&[&folder])), ["one", "team/two"]);
     assert_eq!(names(&mut start(&[&folder, "--prompts", "none"])), [""; 0]);
     assert_eq!(
         names(&mut start(&[&folder, "--prompts", "team/two"])),
         ["team/two"]
     );
-    // Where a prompt and a skill share a name, neither is hidden.
+    // If a prompt and a skill share a name, both stay reachable.
     let config = format!(
         "folders = ['{folder}']\nprompts = ['{}']\nskills_as_prompts = \"all\"\n",
-        place.work().join("prompts/*.md").display()
+        place.work_dir().join("prompts/*.md").display()
     );
-    fs::write(place.home().join("config.toml"), config).unwrap();
+    fs::write(place.home_dir().join("config.toml"), config).unwrap();
     let mut server = start(&[]);
     assert_eq!(names(&mut server), ["one", "skill:one", "team/two"]);
-    let text = |server: &mut Piped, name: &str| {
-        let answer = server.ask("prompts/get", json!({"name": name}));
+    let text = |server: &mut StdioServer, name: &str| {
+        let answer = server.send_request("prompts/get", json!({"name": name}));
         answer["result"]["messages"][0]["content"]["text"]
             .as_str()
             .unwrap()
@@ -671,23 +695,23 @@ fn which_skills_are_prompts_is_a_setting() {
 }
 
 #[test]
-fn instructions_say_what_was_cut() {
-    let place = Place::new();
+fn instructions_state_how_many_skills_were_cut() {
+    let place = TestWorkspace::new();
     for number in 0..200 {
-        place.skill(&format!("skills/s-{number:03}"), "# S\n");
+        place.write_skill(&format!("skills/s-{number:03}"), "# S\n");
     }
-    fs::create_dir_all(place.home()).unwrap();
-    let folder = place.work().join("skills");
+    fs::create_dir_all(place.home_dir()).unwrap();
+    let folder = place.work_dir().join("skills");
     let folder = folder.to_str().unwrap();
-    let mut server = Piped::start(&place.home(), &[folder], Era::Modern);
+    let mut server = StdioServer::start(&place.home_dir(), &[folder], ProtocolEra::Modern);
     let start = std::time::Instant::now();
     let text = loop {
-        let answer = server.ask("server/discover", json!({}));
+        let answer = server.send_request("server/discover", json!({}));
         let text = answer["result"]["instructions"]
             .as_str()
             .unwrap()
             .to_owned();
-        // It answers before the index is there.
+        // The server responds before the index is complete.
         if text.contains("s-000") {
             break text;
         }

@@ -1,4 +1,4 @@
-//! `run` and `trace`: from a package to an answer and its rows.
+//! `run` and `trace`: from a package to an answer and its trace rows.
 
 #![allow(
     missing_docs,
@@ -9,30 +9,33 @@
     reason = "a test"
 )]
 
-mod at_home;
+mod provider_home;
 
 use std::{fs, process::Command};
 
-use at_home::{Fake, KEY, Says, answer, examples, home_with, json_of, run, text};
+use provider_home::{
+    FakeProvider, FakeResponse, KEY, chat_reply, examples_dir, home_with_provider, parse_stdout,
+    run_cli, to_text,
+};
 use serde_json::{Value, json};
 
-/// A home with the Consistency Checker in it and a provider at hand.
-fn home(fake: &Fake) -> tempfile::TempDir {
-    let home = home_with(fake);
-    let package = examples().join("packages/consistency-checker.json");
-    let imported = run(home.path(), &["import", package.to_str().unwrap()]);
-    assert!(imported.status.success(), "{}", text(&imported.stderr));
+/// Creates a home with a provider and the imported Consistency Checker.
+fn home_with_checker(fake: &FakeProvider) -> tempfile::TempDir {
+    let home = home_with_provider(fake);
+    let package = examples_dir().join("packages/consistency-checker.json");
+    let imported = run_cli(home.path(), &["import", package.to_str().unwrap()]);
+    assert!(imported.status.success(), "{}", to_text(&imported.stderr));
     home
 }
 
-const FOUND: &str = r#"{"contradictions": [{"pages": ["Mira", "Grey Harbour"],
+const CONTRADICTIONS_REPLY: &str = r#"{"contradictions": [{"pages": ["Mira", "Grey Harbour"],
     "statements": ["green eyes", "grey eyes"], "why": "one pair of eyes"}]}"#;
 
 #[test]
-fn the_consistency_checker_runs_against_the_vault_and_leaves_its_rows() {
-    let fake = Fake::start(vec![answer(FOUND), answer("yes")]);
-    let home = home(&fake);
-    let done = run(
+fn the_consistency_checker_runs_on_the_vault_and_stores_its_traces() {
+    let fake = FakeProvider::start(vec![chat_reply(CONTRADICTIONS_REPLY), chat_reply("yes")]);
+    let home = home_with_checker(&fake);
+    let done = run_cli(
         home.path(),
         &[
             "run",
@@ -42,20 +45,20 @@ fn the_consistency_checker_runs_against_the_vault_and_leaves_its_rows() {
             "--json",
         ],
     );
-    assert!(done.status.success(), "{}", text(&done.stderr));
-    let report = json_of(&done);
+    assert!(done.status.success(), "{}", to_text(&done.stderr));
+    let report = parse_stdout(&done);
     assert_eq!(
         report["value"]["contradictions"][0]["why"],
         "one pair of eyes"
     );
-    // The script needs the sandbox, the module the sidecar: both are said.
+    // The script needs the sandbox, the module the sidecar: the warnings name both.
     let warnings = report["warnings"].to_string();
     assert!(warnings.contains("repertoire setup sandbox"), "{warnings}");
     assert!(
         warnings.contains("Check Prompt stood in for it"),
         "{warnings}"
     );
-    let asked = fake.asked();
+    let asked = fake.recorded_requests();
     let prompt = asked[0].body["messages"][1]["content"].as_str().unwrap();
     for words in [
         "[[Mira Oskarsdottir]]",
@@ -66,9 +69,9 @@ fn the_consistency_checker_runs_against_the_vault_and_leaves_its_rows() {
         assert!(prompt.contains(words), "{words}: {prompt}");
     }
     assert_eq!(asked[0].body["response_format"]["type"], "json_schema");
-    // The rows.
+    // The stored traces.
     let session = report["session"].as_str().unwrap();
-    let listed = json_of(&run(
+    let listed = parse_stdout(&run_cli(
         home.path(),
         &["trace", "list", "--session", session, "--json"],
     ));
@@ -83,7 +86,7 @@ fn the_consistency_checker_runs_against_the_vault_and_leaves_its_rows() {
         (&row["assertions_run"], &row["assertions_passed"]),
         (&json!(3), &json!(3))
     );
-    // The prompt and the judge.
+    // Tokens of the prompt and of the judge.
     assert_eq!(
         (&row["input_tokens"], &row["output_tokens"]),
         (&json!(800), &json!(100))
@@ -97,13 +100,13 @@ fn the_consistency_checker_runs_against_the_vault_and_leaves_its_rows() {
             .contains("green eyes")
     );
     let id = &row["id"].as_str().unwrap()[..8];
-    let shown = text(&run(home.path(), &["trace", "show", id]).stdout);
+    let shown = to_text(&run_cli(home.path(), &["trace", "show", id]).stdout);
     assert!(shown.contains("stood in for DSPy Checker"), "{shown}");
     assert!(
         shown.contains("✓ the output fits its JSON schema"),
         "{shown}"
     );
-    let stats = json_of(&run(home.path(), &["trace", "stats", "--json"]));
+    let stats = parse_stdout(&run_cli(home.path(), &["trace", "stats", "--json"]));
     let of = |name: &str| {
         let rows = stats["artifacts"].as_array().unwrap();
         rows.iter()
@@ -113,14 +116,17 @@ fn the_consistency_checker_runs_against_the_vault_and_leaves_its_rows() {
     };
     assert_eq!(of("Check Prompt")["assertions_passed"], 3);
     assert_eq!(of("Overview")["runs"], 1);
-    // For other tools.
-    let exported = text(&run(home.path(), &["trace", "export"]).stdout);
+    // Export for other tools.
+    let exported = to_text(&run_cli(home.path(), &["trace", "export"]).stdout);
     let example: Value = serde_json::from_str(exported.trim()).unwrap();
     assert_eq!(
         (&example["passed"], &example["output"]),
-        (&json!(true), &json!(FOUND))
+        (&json!(true), &json!(CONTRADICTIONS_REPLY))
     );
-    let spans = json_of(&run(home.path(), &["trace", "export", "--format", "otel"]));
+    let spans = parse_stdout(&run_cli(
+        home.path(),
+        &["trace", "export", "--format", "otel"],
+    ));
     let spans = &spans["resourceSpans"][0]["scopeSpans"][0]["spans"];
     assert_eq!(spans.as_array().unwrap().len(), 2);
     assert_eq!(spans[0]["traceId"], spans[1]["traceId"]);
@@ -128,9 +134,9 @@ fn the_consistency_checker_runs_against_the_vault_and_leaves_its_rows() {
 }
 
 #[test]
-fn an_output_that_does_not_fit_ends_the_run_with_one() {
-    let fake = Fake::start(vec![answer("There are none.")]);
-    let home = home(&fake);
+fn an_output_that_fails_its_schema_exits_with_1() {
+    let fake = FakeProvider::start(vec![chat_reply("There are none.")]);
+    let home = home_with_checker(&fake);
     let args = [
         "run",
         "consistency-checker",
@@ -139,14 +145,14 @@ fn an_output_that_does_not_fit_ends_the_run_with_one() {
         "-a",
         "check prompt",
     ];
-    let done = run(home.path(), &args);
+    let done = run_cli(home.path(), &args);
     assert_eq!(done.status.code(), Some(1));
     assert!(
-        text(&done.stderr).contains("the output is not JSON"),
+        to_text(&done.stderr).contains("the output is not JSON"),
         "{}",
-        text(&done.stderr)
+        to_text(&done.stderr)
     );
-    let listed = text(&run(home.path(), &["trace", "list"]).stdout);
+    let listed = to_text(&run_cli(home.path(), &["trace", "list"]).stdout);
     assert!(
         listed.contains("error: artifact \"Check Prompt\""),
         "{listed}"
@@ -154,9 +160,9 @@ fn an_output_that_does_not_fit_ends_the_run_with_one() {
 }
 
 #[test]
-fn a_dry_run_shows_what_would_be_sent_and_asks_nobody() {
-    let fake = Fake::start(vec![Says::Nothing]);
-    let home = home(&fake);
+fn a_dry_run_shows_the_prompt_and_calls_no_model() {
+    let fake = FakeProvider::start(vec![FakeResponse::NoResponse]);
+    let home = home_with_checker(&fake);
     let claims = r#"claims:=[{"page_name": "A", "text": "x"}]"#;
     let args = [
         "run",
@@ -169,15 +175,15 @@ fn a_dry_run_shows_what_would_be_sent_and_asks_nobody() {
         claims,
         "--dry-run",
     ];
-    let done = run(home.path(), &args);
-    let shown = text(&done.stdout);
+    let done = run_cli(home.path(), &args);
+    let shown = to_text(&done.stdout);
     assert!(
         shown.contains("Statement 1, on [[A]]: x"),
         "{shown} {}",
-        text(&done.stderr)
+        to_text(&done.stderr)
     );
-    assert!(fake.asked().is_empty());
-    let missing = run(
+    assert!(fake.recorded_requests().is_empty());
+    let missing = run_cli(
         home.path(),
         &[
             "run",
@@ -188,30 +194,35 @@ fn a_dry_run_shows_what_would_be_sent_and_asks_nobody() {
         ],
     );
     assert_eq!(missing.status.code(), Some(2));
-    let error = text(&missing.stderr);
+    let error = to_text(&missing.stderr);
     assert!(
         error.contains("line 1: `entity_name` is not defined"),
         "{error}"
     );
-    let none = run(home.path(), &["trace", "list"]);
-    assert!(text(&none.stderr).contains("nothing has been run yet"));
+    let none = run_cli(home.path(), &["trace", "list"]);
+    assert!(to_text(&none.stderr).contains("nothing has been run yet"));
 }
 
 #[test]
-fn a_plain_skill_is_its_document_and_the_message() {
-    let fake = Fake::start(vec![answer("Ahoy!")]);
-    let home = home(&fake);
+fn a_plain_skill_sends_its_document_and_the_message() {
+    let fake = FakeProvider::start(vec![chat_reply("Ahoy!")]);
+    let home = home_with_checker(&fake);
     let skill = home.path().join("skills/greet");
     fs::create_dir_all(&skill).unwrap();
     let document =
         "---\nname: greet\ndescription: Greets like a sailor.\n---\nSay it as a sailor would.\n";
     fs::write(skill.join("SKILL.md"), document).unwrap();
-    let done = run(
+    let done = run_cli(
         home.path(),
         &["run", "greet", "-m", "hello {{ not a template }}"],
     );
-    assert_eq!(text(&done.stdout), "Ahoy!\n", "{}", text(&done.stderr));
-    let messages = &fake.asked()[0].body["messages"];
+    assert_eq!(
+        to_text(&done.stdout),
+        "Ahoy!\n",
+        "{}",
+        to_text(&done.stderr)
+    );
+    let messages = &fake.recorded_requests()[0].body["messages"];
     assert_eq!(
         messages[0]["content"][0]["text"],
         "Say it as a sailor would.\n"
@@ -222,8 +233,8 @@ fn a_plain_skill_is_its_document_and_the_message() {
 #[test]
 fn t27_planted_keys_are_in_no_trace_and_no_error() {
     let echo = json!({"error": {"message": format!("key {KEY} is bad")}}).to_string();
-    let fake = Fake::start(vec![Says::Json(401, echo)]);
-    let home = home(&fake);
+    let fake = FakeProvider::start(vec![FakeResponse::Json(401, echo)]);
+    let home = home_with_checker(&fake);
     let about = format!("entity_name=about {KEY}");
     let args = [
         "run",
@@ -233,41 +244,41 @@ fn t27_planted_keys_are_in_no_trace_and_no_error() {
         "-a",
         "Check Prompt",
     ];
-    let done = run(home.path(), &args);
+    let done = run_cli(home.path(), &args);
     assert_eq!(done.status.code(), Some(7));
-    let said = text(&done.stderr);
+    let said = to_text(&done.stderr);
     assert!(
         said.contains("answered 401: key [redacted] is bad"),
         "{said}"
     );
-    let traces = text(&run(home.path(), &["trace", "list", "--json"]).stdout);
+    let traces = to_text(&run_cli(home.path(), &["trace", "list", "--json"]).stdout);
     assert!(traces.contains("about [redacted]"), "{traces}");
     let store = fs::read(home.path().join("agents.db")).unwrap();
-    for kept in [said, traces, text(&store)] {
+    for kept in [said, traces, to_text(&store)] {
         assert!(!kept.contains(KEY));
     }
-    // It was sent where it belongs.
+    // The key was sent to the provider.
     assert_eq!(
-        fake.asked()[0].header("authorization"),
+        fake.recorded_requests()[0].header("authorization"),
         Some(&*format!("Bearer {KEY}"))
     );
 }
 
 #[test]
-fn what_cannot_be_run_is_answered() {
-    let fake = Fake::start(vec![Says::Nothing]);
-    let home = home(&fake);
+fn invalid_runs_are_reported_with_their_exit_code() {
+    let fake = FakeProvider::start(vec![FakeResponse::NoResponse]);
+    let home = home_with_checker(&fake);
     for (args, code, words) in [
-        (&["run", "nobody"][..], 3, "skill \"nobody\" not found"),
+        (&["run", "absent"][..], 3, "skill \"absent\" not found"),
         (
             &["run", "consistency-checker", "--model", "x"],
             2,
             "PROVIDER/MODEL",
         ),
         (
-            &["run", "consistency-checker", "--model", "nobody/x"],
+            &["run", "consistency-checker", "--model", "absent/x"],
             2,
-            "no provider \"nobody\"",
+            "no provider \"absent\"",
         ),
         (
             &["run", "consistency-checker", "-a", "Nope"],
@@ -289,8 +300,8 @@ fn what_cannot_be_run_is_answered() {
         (&["trace", "show", "zzzz"], 3, "trace \"zzzz\" not found"),
         (&["trace", "stats", "--since", "soon"], 2, "30d"),
     ] {
-        let done = run(home.path(), args);
-        let said = text(&done.stderr);
+        let done = run_cli(home.path(), args);
+        let said = to_text(&done.stderr);
         assert_eq!(done.status.code(), Some(code), "{args:?}: {said}");
         assert!(said.contains(words), "{args:?}: {said}");
         assert!(!said.contains("panicked"), "{said}");
@@ -298,10 +309,10 @@ fn what_cannot_be_run_is_answered() {
 }
 
 #[test]
-fn the_consistency_checker_is_found_by_what_people_say() {
-    let fake = Fake::start(vec![Says::Nothing]);
-    let home = home(&fake);
-    let found = json_of(&run(
+fn search_finds_the_consistency_checker_by_trigger_phrase() {
+    let fake = FakeProvider::start(vec![FakeResponse::NoResponse]);
+    let home = home_with_checker(&fake);
+    let found = parse_stdout(&run_cli(
         home.path(),
         &["search", "--json", "are", "there", "any", "contradictions?"],
     ));
@@ -310,78 +321,78 @@ fn the_consistency_checker_is_found_by_what_people_say() {
         found["skills"][0]["why"]["phrase"],
         "are there any contradictions"
     );
-    let nothing = run(home.path(), &["search", "a joke about penguins"]);
+    let nothing = run_cli(home.path(), &["search", "a joke about penguins"]);
     assert!(nothing.status.success() && nothing.stdout.is_empty());
-    assert!(text(&nothing.stderr).contains("nothing fits"));
-    assert!(fake.asked().is_empty(), "no model is asked");
+    assert!(to_text(&nothing.stderr).contains("nothing fits"));
+    assert!(fake.recorded_requests().is_empty(), "the model was called");
 }
 
 #[test]
-fn how_well_messages_find_skills_is_measured() {
-    let fake = Fake::start(vec![Says::Nothing]);
-    let home = home(&fake);
-    let corpus = examples().join("../corpus/activation/eval.yaml");
-    let measured = run(home.path(), &["eval", corpus.to_str().unwrap(), "--json"]);
-    assert!(measured.status.success(), "{}", text(&measured.stdout));
-    let report = json_of(&measured);
+fn eval_measures_activation_and_fails_on_missed_goals() {
+    let fake = FakeProvider::start(vec![FakeResponse::NoResponse]);
+    let home = home_with_checker(&fake);
+    let corpus = examples_dir().join("../corpus/activation/eval.yaml");
+    let measured = run_cli(home.path(), &["eval", corpus.to_str().unwrap(), "--json"]);
+    assert!(measured.status.success(), "{}", to_text(&measured.stdout));
+    let report = parse_stdout(&measured);
     let by_words = &report["activations"]["by"]["words"];
     assert_eq!(by_words["figures"]["named"]["value"], 1.0);
     assert!(by_words["figures"]["near miss"]["value"].is_number());
-    // A goal that is missed is told with the exit code.
+    // A missed goal sets the exit code.
     let file = home.path().join("strict.yaml");
     let strict = "goals:\n  hit_at_1: 1.0\nactivations:\n  - message: \"a joke\"\n    expect: \
                   consistency-checker\n";
     fs::write(&file, strict).unwrap();
-    let missed = run(home.path(), &["eval", "strict.yaml", "--misses"]);
+    let missed = run_cli(home.path(), &["eval", "strict.yaml", "--misses"]);
     assert_eq!(missed.status.code(), Some(1));
     assert!(
-        text(&missed.stdout).contains("MISSED"),
+        to_text(&missed.stdout).contains("MISSED"),
         "{}",
-        text(&missed.stdout)
+        to_text(&missed.stdout)
     );
-    fs::write(&file, "activations:\n  - message: x\n    expect: nobody\n").unwrap();
-    let wrong = run(home.path(), &["eval", "strict.yaml"]);
+    fs::write(&file, "activations:\n  - message: x\n    expect: absent\n").unwrap();
+    let wrong = run_cli(home.path(), &["eval", "strict.yaml"]);
     assert_eq!(wrong.status.code(), Some(2));
-    assert!(text(&wrong.stderr).contains("\"nobody\", which is not there"));
+    assert!(to_text(&wrong.stderr).contains("\"absent\", which is not there"));
 }
 
 #[test]
-fn with_embeddings_skills_are_found_by_what_messages_mean() {
+fn with_embeddings_search_finds_skills_by_meaning() {
     let Ok(model) = std::env::var("REPERTOIRE_TEST_MODEL") else {
         eprintln!("REPERTOIRE_TEST_MODEL does not name a folder with a model: skipped");
         return;
     };
-    let fake = Fake::start(vec![Says::Nothing]);
-    let home = home(&fake);
-    let nothing = run(home.path(), &["setup"]);
-    assert!(text(&nothing.stdout).contains("not installed"));
-    // Files that are not the model's are refused, and nothing is left.
+    let fake = FakeProvider::start(vec![FakeResponse::NoResponse]);
+    let home = home_with_checker(&fake);
+    let nothing = run_cli(home.path(), &["setup"]);
+    assert!(to_text(&nothing.stdout).contains("not installed"));
+    // Files of another model are refused, and nothing is left behind.
     let other = tempfile::tempdir().unwrap();
     fs::write(other.path().join("vocab.txt"), "[UNK]").unwrap();
     fs::write(other.path().join("model.safetensors"), "no").unwrap();
     let from = other.path().to_str().unwrap();
-    let wrong = run(home.path(), &["setup", "embeddings", "--from", from]);
-    assert_eq!(wrong.status.code(), Some(2), "{}", text(&wrong.stderr));
-    assert!(text(&wrong.stderr).contains("not the file that was expected"));
+    let wrong = run_cli(home.path(), &["setup", "embeddings", "--from", from]);
+    assert_eq!(wrong.status.code(), Some(2), "{}", to_text(&wrong.stderr));
+    assert!(to_text(&wrong.stderr).contains("not the file that was expected"));
     assert_eq!(fs::read_dir(home.path().join("models")).unwrap().count(), 0);
 
-    let set_up = run(home.path(), &["setup", "embeddings", "--from", &model]);
-    assert!(set_up.status.success(), "{}", text(&set_up.stderr));
-    assert!(text(&set_up.stderr).contains("can be found by what a message means"));
-    let well = text(&run(home.path(), &["doctor"]).stdout);
+    let set_up = run_cli(home.path(), &["setup", "embeddings", "--from", &model]);
+    assert!(set_up.status.success(), "{}", to_text(&set_up.stderr));
+    assert!(to_text(&set_up.stderr).contains("can be found by what a message means"));
+    let well = to_text(&run_cli(home.path(), &["doctor"]).stdout);
     assert!(
         well.contains("ok    embeddings all-MiniLM-L6-v2, in "),
         "{well}"
     );
     let message = "do my notes disagree with each other?";
-    let found = json_of(&run(home.path(), &["search", "--json", message]));
+    let found = parse_stdout(&run_cli(home.path(), &["search", "--json", message]));
     assert_eq!(found["skills"][0]["id"], "consistency-checker");
     assert_eq!(found["skills"][0]["why"], "meaning");
-    // Side by side, both with goals.
-    let corpus = examples().join("../corpus/activation/eval.yaml");
-    let measured = run(home.path(), &["eval", corpus.to_str().unwrap(), "--json"]);
-    assert!(measured.status.success(), "{}", text(&measured.stdout));
-    let by = &json_of(&measured)["activations"]["by"];
+    // With and without embeddings, each with its goals.
+    let corpus = examples_dir().join("../corpus/activation/eval.yaml");
+    let measured = run_cli(home.path(), &["eval", corpus.to_str().unwrap(), "--json"]);
+    assert!(measured.status.success(), "{}", to_text(&measured.stdout));
+    let by = &parse_stdout(&measured)["activations"]["by"];
     let figure = |by: &Value, name: &str| by["figures"][name]["value"].as_f64().unwrap();
     for name in ["hit@1", "hit@5"] {
         let (words, meaning) = (
@@ -390,45 +401,45 @@ fn with_embeddings_skills_are_found_by_what_messages_mean() {
         );
         assert!(meaning > words, "{name}: {words} {meaning}");
     }
-    // A broken file is told, and words still find.
+    // A broken model file is reported, and search falls back to words.
     fs::write(
         home.path()
             .join("models/all-MiniLM-L6-v2/model.safetensors"),
         "no",
     )
     .unwrap();
-    let broken = run(home.path(), &["search", "contradictions"]);
+    let broken = run_cli(home.path(), &["search", "contradictions"]);
     assert!(broken.status.success() && !broken.stdout.is_empty());
-    assert!(text(&broken.stderr).contains("found by their words alone"));
-    let removed = run(home.path(), &["setup", "embeddings", "--remove"]);
-    assert!(text(&removed.stderr).contains("removed"));
+    assert!(to_text(&broken.stderr).contains("found by their words alone"));
+    let removed = run_cli(home.path(), &["setup", "embeddings", "--remove"]);
+    assert!(to_text(&removed.stderr).contains("removed"));
 }
 
 #[test]
-fn what_ships_is_forked_and_its_artifacts_are_changed_in_the_workspace_alone() {
+fn a_system_skill_is_forked_and_edited_in_the_workspace_only() {
     let home = tempfile::tempdir().unwrap();
     let desk = home.path().join("desk");
     fs::create_dir_all(&desk).unwrap();
     let at_desk = |args: &[&str]| {
         let desk = ["--workspace", desk.to_str().unwrap()];
-        run(home.path(), &[&desk, args].concat())
+        run_cli(home.path(), &[&desk, args].concat())
     };
     let ok = |args: &[&str]| {
         let done = at_desk(args);
-        assert!(done.status.success(), "{args:?}: {}", text(&done.stderr));
-        text(&done.stdout)
+        assert!(done.status.success(), "{args:?}: {}", to_text(&done.stderr));
+        to_text(&done.stdout)
     };
     ok(&["init", desk.to_str().unwrap()]);
     assert!(ok(&["list"]).contains("consistency-checker"), "it ships");
     let refused = at_desk(&["artifact", "put", "consistency-checker", "Overview", "x"]);
-    let said = text(&refused.stderr);
+    let said = to_text(&refused.stderr);
     assert!(
         said.contains("repertoire fork consistency-checker"),
         "{said}"
     );
     ok(&["fork", "consistency-checker"]);
     let again = at_desk(&["fork", "consistency-checker"]);
-    assert!(text(&again.stderr).contains("in the workspace already"));
+    assert!(to_text(&again.stderr).contains("already in the workspace"));
 
     let prompt = home.path().join("prompt.j2");
     fs::write(&prompt, "Only say: {{ message }}").unwrap();
@@ -437,9 +448,9 @@ fn what_ships_is_forked_and_its_artifacts_are_changed_in_the_workspace_alone() {
     ok(&[&put[..], &["Check Prompt", prompt]].concat());
     let new = at_desk(&[&put[..], &["Manner", prompt]].concat());
     assert!(
-        text(&new.stderr).contains("--kind"),
+        to_text(&new.stderr).contains("--kind"),
         "{}",
-        text(&new.stderr)
+        to_text(&new.stderr)
     );
     let broken = home.path().join("broken.j2");
     fs::write(&broken, "Only {{ say").unwrap();
@@ -456,7 +467,7 @@ fn what_ships_is_forked_and_its_artifacts_are_changed_in_the_workspace_alone() {
     ok(&["artifact", "remove", "consistency-checker", "Manner"]);
     let gone = at_desk(&["artifact", "show", "consistency-checker", "Manner"]);
     assert_eq!(gone.status.code(), Some(3));
-    // The account has what shipped.
+    // The account still has the shipped version.
     let shipped = [
         "artifact",
         "show",
@@ -464,32 +475,32 @@ fn what_ships_is_forked_and_its_artifacts_are_changed_in_the_workspace_alone() {
         "Check Prompt",
     ];
     assert!(!ok(&shipped).contains("Only say"));
-    // What would leave a package that cannot run is refused whole.
+    // A removal that would leave a package unable to run is refused.
     let fallback = at_desk(&["artifact", "remove", "consistency-checker", "Check Prompt"]);
-    assert!(!fallback.status.success(), "{}", text(&fallback.stdout));
+    assert!(!fallback.status.success(), "{}", to_text(&fallback.stdout));
     assert_eq!(ok(&show), "Only say: {{ message }}");
 
     let bare = tempfile::tempdir().unwrap();
-    let listed = run(bare.path(), &["--no-system-skills", "list"]);
-    assert!(!text(&listed.stdout).contains("consistency-checker"));
+    let listed = run_cli(bare.path(), &["--no-system-skills", "list"]);
+    assert!(!to_text(&listed.stdout).contains("consistency-checker"));
 }
 
 #[test]
-fn both_phases_find_decide_fill_run_and_say_why() {
+fn ask_searches_decides_fills_parameters_runs_and_explains() {
     let decision = json!({
         "decision": "activate", "skill": "consistency-checker", "artifacts": ["DSPy Checker"],
         "text": "", "reason": "it looks for contradictions",
     });
-    let fake = Fake::start(vec![
-        answer(&decision.to_string()),
-        answer(r#"{"entity_name": "Mira"}"#),
-        answer(FOUND),
-        answer("yes"),
+    let fake = FakeProvider::start(vec![
+        chat_reply(&decision.to_string()),
+        chat_reply(r#"{"entity_name": "Mira"}"#),
+        chat_reply(CONTRADICTIONS_REPLY),
+        chat_reply("yes"),
     ]);
-    let home = home(&fake);
+    let home = home_with_checker(&fake);
     let message = "Are there any contradictions about Mira?";
-    let done = run(home.path(), &["ask", message]);
-    let (said, why) = (text(&done.stdout), text(&done.stderr));
+    let done = run_cli(home.path(), &["ask", message]);
+    let (said, why) = (to_text(&done.stdout), to_text(&done.stderr));
     assert!(done.status.success(), "{why}");
     assert!(said.contains("one pair of eyes"), "{said}");
     for words in [
@@ -501,7 +512,7 @@ fn both_phases_find_decide_fill_run_and_say_why() {
     ] {
         assert!(why.contains(words), "{words}: {why}");
     }
-    let asked = fake.asked();
+    let asked = fake.recorded_requests();
     let decided = asked[0].body["messages"].to_string();
     assert!(decided.contains("consistency-checker"), "{decided}");
     let prompt = asked[2].body["messages"][1]["content"].as_str().unwrap();
@@ -509,77 +520,77 @@ fn both_phases_find_decide_fill_run_and_say_why() {
         prompt.contains("\"Mira\"") && prompt.contains("green eyes"),
         "{prompt}"
     );
-    let rows = json_of(&run(home.path(), &["trace", "list", "--json"]));
+    let rows = parse_stdout(&run_cli(home.path(), &["trace", "list", "--json"]));
     assert!(!rows["traces"].as_array().unwrap().is_empty());
 }
 
 #[test]
-fn a_decision_can_be_to_answer_to_look_up_or_to_ask_back() {
+fn a_decision_can_be_respond_research_or_clarify() {
     let decide = |decision: &str, words: &str| {
         let reason = "so";
-        answer(
+        chat_reply(
             &json!({"decision": decision, "skill": "", "artifacts": [], "text": words,
                     "reason": reason})
             .to_string(),
         )
     };
-    let fake = Fake::start(vec![
+    let fake = FakeProvider::start(vec![
         decide("respond", ""),
-        answer("Penguins cannot fly."),
+        chat_reply("Penguins cannot fly."),
         decide("research", "Mira eyes"),
-        answer("Green, says [[Mira Oskarsdottir]]."),
+        chat_reply("Green, says [[Mira Oskarsdottir]]."),
         decide("clarify", "Which page do you mean?"),
         decide("respond", ""),
     ]);
-    let home = home(&fake);
+    let home = home_with_checker(&fake);
     let ask = |args: &[&str]| {
-        let done = run(home.path(), &[&["ask"], args].concat());
-        assert!(done.status.success(), "{}", text(&done.stderr));
+        let done = run_cli(home.path(), &[&["ask"], args].concat());
+        assert!(done.status.success(), "{}", to_text(&done.stderr));
         done
     };
     let respond = ask(&["do penguins fly?"]);
-    assert_eq!(text(&respond.stdout), "Penguins cannot fly.\n");
-    assert!(text(&respond.stderr).contains("nothing fits"));
+    assert_eq!(to_text(&respond.stdout), "Penguins cannot fly.\n");
+    assert!(to_text(&respond.stderr).contains("nothing fits"));
     let research = ask(&["what colour are the eyes of Mira?"]);
-    assert!(text(&research.stdout).contains("Green"));
-    let asked = fake.asked();
+    assert!(to_text(&research.stdout).contains("Green"));
+    let asked = fake.recorded_requests();
     let pages = asked[3].body["messages"].to_string();
     assert!(pages.contains("green eyes"), "{pages}");
     let clarify = ask(&["check it"]);
-    assert_eq!(text(&clarify.stdout), "Which page do you mean?\n");
-    let only = json_of(&ask(&["hello", "--decide-only", "--json"]));
+    assert_eq!(to_text(&clarify.stdout), "Which page do you mean?\n");
+    let only = parse_stdout(&ask(&["hello", "--decide-only", "--json"]));
     assert_eq!(only["decided"]["decision"], "respond");
-    let rows = json_of(&run(home.path(), &["trace", "list", "--json"]));
+    let rows = parse_stdout(&run_cli(home.path(), &["trace", "list", "--json"]));
     assert_eq!(rows["traces"], json!([]), "nothing was executed");
     let bare = tempfile::tempdir().unwrap();
-    let none = run(bare.path(), &["ask", "hello"]);
-    assert_eq!(none.status.code(), Some(2), "{}", text(&none.stderr));
-    assert!(text(&none.stderr).contains("--model PROVIDER/MODEL"));
+    let none = run_cli(bare.path(), &["ask", "hello"]);
+    assert_eq!(none.status.code(), Some(2), "{}", to_text(&none.stderr));
+    assert!(to_text(&none.stderr).contains("--model PROVIDER/MODEL"));
 }
 
 #[test]
-fn outputs_are_measured_with_a_skill_and_without() {
-    let fake = Fake::start(vec![
-        answer(FOUND),
-        answer("yes"),
-        answer("I do not know your notes."),
-        answer("[]"),
-        answer("[]"),
+fn eval_compares_outputs_with_and_without_a_skill() {
+    let fake = FakeProvider::start(vec![
+        chat_reply(CONTRADICTIONS_REPLY),
+        chat_reply("yes"),
+        chat_reply("I do not know your notes."),
+        chat_reply("[]"),
+        chat_reply("[]"),
     ]);
-    let home = home(&fake);
+    let home = home_with_checker(&fake);
     let file = home.path().join("outputs.yaml");
     let written = "outputs:\n  - skill: consistency-checker\n    message: Check Mira\n    \
                    params: {entity_name: Mira}\n    expect:\n      - {type: structural, check: \
                    json_schema, schema: {required: [contradictions]}}\n";
     fs::write(&file, written).unwrap();
-    let done = run(home.path(), &["eval", "outputs.yaml", "--json"]);
+    let done = run_cli(home.path(), &["eval", "outputs.yaml", "--json"]);
     assert!(
         done.status.success(),
         "{} {}",
-        text(&done.stdout),
-        text(&done.stderr)
+        to_text(&done.stdout),
+        to_text(&done.stderr)
     );
-    let case = &json_of(&done)["outputs"][0];
+    let case = &parse_stdout(&done)["outputs"][0];
     assert_eq!(
         (&case["with"]["passed"], &case["without"]["passed"]),
         (&json!(1), &json!(0))
@@ -589,32 +600,33 @@ fn outputs_are_measured_with_a_skill_and_without() {
             > case["without"]["usage"]["input_tokens"].as_u64()
     );
     assert!(case["without"]["usage"]["cost"].as_f64().unwrap() > 0.0);
-    // What is not as expected is told with the exit code.
-    let missed = run(home.path(), &["eval", "outputs.yaml"]);
+    // A missed expectation sets the exit code.
+    let missed = run_cli(home.path(), &["eval", "outputs.yaml"]);
     assert_eq!(missed.status.code(), Some(1));
     assert!(
-        text(&missed.stdout).contains("MISSED"),
+        to_text(&missed.stdout).contains("MISSED"),
         "{}",
-        text(&missed.stdout)
+        to_text(&missed.stdout)
     );
-    // What makes no sense is refused before anybody is asked.
-    let before = fake.asked().len();
+    // An invalid expectation is refused before any model call.
+    let before = fake.recorded_requests().len();
     fs::write(
         &file,
         written.replace("json_schema, schema", "psychic, schema"),
     )
     .unwrap();
-    let wrong = run(home.path(), &["eval", "outputs.yaml"]);
+    let wrong = run_cli(home.path(), &["eval", "outputs.yaml"]);
     assert!(!wrong.status.success());
-    assert_eq!(fake.asked().len(), before);
+    assert_eq!(fake.recorded_requests().len(), before);
 }
 
 #[test]
-fn the_catalogue_fits_its_budget_and_says_what_was_cut() {
+fn the_catalogue_fits_its_token_budget_and_lists_what_was_cut() {
     let home = tempfile::tempdir().unwrap();
-    let skills = examples().join("../corpus/activation/skills");
+    let skills = examples_dir().join("../corpus/activation/skills");
     let from = ["--from", skills.to_str().unwrap(), "catalogue"];
-    let at = |args: &[&str]| json_of(&run(home.path(), &[&from, args, &["--json"]].concat()));
+    let at =
+        |args: &[&str]| parse_stdout(&run_cli(home.path(), &[&from, args, &["--json"]].concat()));
     let whole = at(&["--tokens", "20000"]);
     assert_eq!(whole["whole"].as_array().unwrap().len(), 220);
     assert_eq!(whole["cut"], json!([]));
@@ -635,18 +647,18 @@ fn the_catalogue_fits_its_budget_and_says_what_was_cut() {
     assert!(few["tokens"].as_u64().unwrap() <= 100);
     let fitting = at(&["--for", "which commit broke the build"]);
     assert!(fitting["whole"].as_array().unwrap().len() < 100);
-    let people = run(home.path(), &[&from[..], &["--tokens", "100"]].concat());
+    let people = run_cli(home.path(), &[&from[..], &["--tokens", "100"]].concat());
     assert!(
-        text(&people.stderr).contains("cut"),
+        to_text(&people.stderr).contains("cut"),
         "{}",
-        text(&people.stderr)
+        to_text(&people.stderr)
     );
 }
 
 #[test]
-fn an_interrupted_run_leaves_its_row_and_ends_with_130() {
-    let fake = Fake::start(vec![Says::Nothing]);
-    let home = home(&fake);
+fn an_interrupted_run_stores_its_trace_and_exits_with_130() {
+    let fake = FakeProvider::start(vec![FakeResponse::NoResponse]);
+    let home = home_with_checker(&fake);
     let mut child = Command::new(env!("CARGO_BIN_EXE_repertoire"))
         .args(["run", "consistency-checker", "-p", "entity_name=Mira"])
         .env("REPERTOIRE_HOME", home.path())
@@ -656,8 +668,8 @@ fn an_interrupted_run_leaves_its_row_and_ends_with_130() {
         .spawn()
         .unwrap();
     let start = std::time::Instant::now();
-    while fake.asked().is_empty() {
-        assert!(start.elapsed().as_secs() < 30, "nobody was asked");
+    while fake.recorded_requests().is_empty() {
+        assert!(start.elapsed().as_secs() < 30, "the model was not called");
         std::thread::yield_now();
     }
     let killed = Command::new("kill")
@@ -665,7 +677,7 @@ fn an_interrupted_run_leaves_its_row_and_ends_with_130() {
         .status();
     assert!(killed.unwrap().success());
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    let rows = json_of(&run(home.path(), &["trace", "list", "--json"]));
+    let rows = parse_stdout(&run_cli(home.path(), &["trace", "list", "--json"]));
     let rows = rows["traces"].as_array().unwrap();
     let stopped = rows.iter().find(|row| row["error"] == "interrupted");
     let stopped = stopped.unwrap_or_else(|| panic!("{rows:?}"));

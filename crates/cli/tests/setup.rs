@@ -1,4 +1,4 @@
-//! What is installed beside the command, and what `doctor` finds.
+//! Installing the optional parts, and the checks of `doctor`.
 
 #![cfg(unix)]
 #![allow(
@@ -18,44 +18,48 @@ use std::{
     process::{Command, Stdio},
 };
 
-use common::Place;
+use common::TestWorkspace;
 
 #[test]
-fn what_is_installed_is_tried() {
-    let place = Place::new();
-    let sidecar = place.home().join("sidecar");
+fn doctor_checks_that_installed_parts_run() {
+    let place = TestWorkspace::new();
+    let sidecar = place.home_dir().join("sidecar");
     fs::create_dir_all(&sidecar).unwrap();
     fs::write(sidecar.join("repertoire-sidecar"), "no program").unwrap();
-    fs::write(place.home().join("config.toml"), "model = \"nobody\"\n").unwrap();
+    fs::write(place.home_dir().join("config.toml"), "model = \"absent\"\n").unwrap();
     let run = place.run(&["doctor"]);
-    assert_eq!(run.code(), 1);
-    let (out, err) = (run.out(), run.err());
+    assert_eq!(run.exit_code(), 1);
+    let (out, err) = (run.stdout(), run.stderr());
     assert!(out.contains("FAIL  sidecar"), "{out}");
     assert!(err.contains("repertoire setup sidecar --again"), "{err}");
     assert!(
-        out.contains("FAIL  model      model \"nobody\": write PROVIDER/MODEL"),
+        out.contains("FAIL  model      model \"absent\": write PROVIDER/MODEL"),
         "{out}"
     );
 }
 
 #[test]
-fn what_another_version_has_installed_is_not_taken_for_well() {
-    let place = Place::new();
-    let sandbox = place.home().join("sandbox");
+fn doctor_fails_a_part_installed_by_another_version() {
+    let place = TestWorkspace::new();
+    let sandbox = place.home_dir().join("sandbox");
     fs::create_dir_all(&sandbox).unwrap();
     fs::write(sandbox.join("sources.sha256"), "of another version").unwrap();
     let run = place.run(&["doctor"]);
-    assert_eq!(run.code(), 1);
-    assert!(run.out().contains("of another version"), "{}", run.out());
+    assert_eq!(run.exit_code(), 1);
     assert!(
-        run.err().contains("repertoire setup sandbox"),
+        run.stdout().contains("of another version"),
         "{}",
-        run.err()
+        run.stdout()
+    );
+    assert!(
+        run.stderr().contains("repertoire setup sandbox"),
+        "{}",
+        run.stderr()
     );
 }
 
 #[test]
-fn a_python_that_is_too_old_is_named_before_anything_is_installed() {
+fn a_python_that_is_too_old_is_reported_before_anything_is_installed() {
     let home = tempfile::tempdir().unwrap();
     let old = home.path().join("python3.9");
     fs::write(&old, "#!/bin/sh\necho 3 9\n").unwrap();
@@ -67,19 +71,19 @@ fn a_python_that_is_too_old_is_named_before_anything_is_installed() {
             .env("REPERTOIRE_PYTHON", &old)
             .output()
             .unwrap();
-        let told = String::from_utf8_lossy(&done.stderr);
-        assert_eq!(done.status.code(), Some(2), "{told}");
+        let stderr = String::from_utf8_lossy(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{stderr}");
         let why = format!("this is Python 3.9, and {needed} is needed");
         assert!(
-            told.contains(&why) && told.contains("REPERTOIRE_PYTHON"),
-            "{told}"
+            stderr.contains(&why) && stderr.contains("REPERTOIRE_PYTHON"),
+            "{stderr}"
         );
         assert!(!home.path().join(part).exists());
     }
 }
 
 #[test]
-fn a_sidecar_of_an_earlier_version_is_brought_up_to_date_without_a_download() {
+fn a_sidecar_of_an_earlier_version_is_updated_without_a_download() {
     let Some(installed) = std::env::var_os("REPERTOIRE_TEST_SIDECAR") else {
         return;
     };
@@ -98,7 +102,7 @@ fn a_sidecar_of_an_earlier_version_is_brought_up_to_date_without_a_download() {
     let done = Command::new(env!("CARGO_BIN_EXE_repertoire"))
         .args(["setup", "sidecar"])
         .env("REPERTOIRE_HOME", home.path())
-        // Nothing that could install anything is found.
+        // An empty PATH: no installer can be found.
         .env("PATH", home.path())
         .output()
         .unwrap();
@@ -114,9 +118,9 @@ fn a_sidecar_of_an_earlier_version_is_brought_up_to_date_without_a_download() {
 }
 
 #[test]
-fn what_an_installation_cannot_replace_stays() {
-    let place = Place::new();
-    let sidecar = place.home().join("sidecar");
+fn a_failed_installation_keeps_the_old_files() {
+    let place = TestWorkspace::new();
+    let sidecar = place.home_dir().join("sidecar");
     fs::create_dir_all(&sidecar).unwrap();
     fs::write(sidecar.join("main.py"), "as it was").unwrap();
     let mut setup = place.command(&["setup", "sidecar", "--again"]);
@@ -126,7 +130,7 @@ fn what_an_installation_cannot_replace_stays() {
         fs::read_to_string(sidecar.join("main.py")).unwrap(),
         "as it was"
     );
-    let mut left: Vec<_> = fs::read_dir(place.home())
+    let mut left: Vec<_> = fs::read_dir(place.home_dir())
         .unwrap()
         .map(|entry| entry.unwrap().file_name())
         .collect();
@@ -135,10 +139,10 @@ fn what_an_installation_cannot_replace_stays() {
 }
 
 #[test]
-fn two_setups_take_turns() {
-    let place = Place::new();
-    fs::create_dir_all(place.home()).unwrap();
-    let lock = fs::File::create(place.home().join("setup.lock")).unwrap();
+fn a_second_setup_waits_for_the_first() {
+    let place = TestWorkspace::new();
+    fs::create_dir_all(place.home_dir()).unwrap();
+    let lock = fs::File::create(place.home_dir().join("setup.lock")).unwrap();
     lock.lock().unwrap();
     let mut setup = place.command(&["setup", "sidecar"]);
     let mut setup = setup
@@ -157,13 +161,13 @@ fn two_setups_take_turns() {
 }
 
 #[test]
-fn a_server_starts_without_the_key_that_renewing_takes() {
-    let place = Place::new();
-    let sidecar = place.home().join("sidecar");
+fn a_server_starts_without_the_key_for_reoptimising() {
+    let place = TestWorkspace::new();
+    let sidecar = place.home_dir().join("sidecar");
     fs::create_dir_all(&sidecar).unwrap();
     fs::write(sidecar.join("repertoire-sidecar"), "never started").unwrap();
     let config = "model = \"openai/gpt-4o\"\nrenew = true\n";
-    fs::write(place.home().join("config.toml"), config).unwrap();
+    fs::write(place.home_dir().join("config.toml"), config).unwrap();
     let mut server = place
         .command(&["serve", "--port", "0", "--hub", "0", "--json"])
         .env_remove("OPENAI_API_KEY")

@@ -6,13 +6,13 @@ mod common;
 
 use std::fs;
 
-use common::{Place, project};
+use common::{TestWorkspace, project_dir};
 
 #[test]
-fn verdicts_are_those_of_the_reference_except_where_documented() {
-    let corpus = project().join("corpus/validate");
+fn verdicts_match_the_reference_except_where_documented() {
+    let corpus = project_dir().join("corpus/validate");
     let table = fs::read_to_string(corpus.join("verdicts.tsv")).unwrap();
-    let place = Place::new();
+    let place = TestWorkspace::new();
     let mut rows = 0;
     let mut differing = Vec::new();
     for line in table.lines().skip(1) {
@@ -31,12 +31,16 @@ fn verdicts_are_those_of_the_reference_except_where_documented() {
             (vec!["validate", "--json", "--strict", folder], strict),
         ] {
             let run = place.run(&args);
-            let verdict = if run.code() == 0 { "valid" } else { "invalid" };
-            assert_eq!(verdict, want, "{case}: {}", run.out());
-            let answer: serde_json::Value = serde_json::from_str(&run.out()).unwrap();
+            let verdict = if run.exit_code() == 0 {
+                "valid"
+            } else {
+                "invalid"
+            };
+            assert_eq!(verdict, want, "{case}: {}", run.stdout());
+            let answer: serde_json::Value = serde_json::from_str(&run.stdout()).unwrap();
             let problems = answer["skills"][0]["problems"].as_array().unwrap();
             assert_eq!(problems.is_empty(), want == "valid", "{case}");
-            // Everything but a missing, misnamed or unreadable document has a line.
+            // Every problem has a line, except a missing, misnamed or unreadable document.
             for problem in problems {
                 let whole = ["missing-document", "document-name", "not-utf8", "files"];
                 let code = problem["code"].as_str().unwrap();
@@ -58,7 +62,7 @@ fn verdicts_are_those_of_the_reference_except_where_documented() {
         .count();
     assert_eq!(rows, folders, "every folder has a row");
     assert!(rows >= 60);
-    let documented = fs::read_to_string(project().join("docs/validation.md")).unwrap();
+    let documented = fs::read_to_string(project_dir().join("docs/validation.md")).unwrap();
     for case in &differing {
         assert!(
             documented.contains(&format!("`{case}`")),

@@ -4,14 +4,14 @@ use std::{fmt, str::FromStr};
 
 use sha2::Digest as _;
 
-use crate::error::{Error, Result, excerpt};
+use crate::error::{Error, Result, input_excerpt};
 
 /// A SHA-256 digest, written `sha256:<64 lowercase hex>`.
 ///
 /// ```
 /// use repertoire_core::Digest;
 ///
-/// let digest = Digest::of(b"abc");
+/// let digest = Digest::hash_bytes(b"abc");
 /// assert!(digest.to_string().starts_with("sha256:ba7816bf"));
 /// assert_eq!(digest.to_string().parse::<Digest>()?, digest);
 /// # Ok::<(), repertoire_core::Error>(())
@@ -20,8 +20,8 @@ use crate::error::{Error, Result, excerpt};
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// The digest of these bytes.
-    pub fn of(bytes: &[u8]) -> Self {
+    /// Computes the digest of `bytes`.
+    pub fn hash_bytes(bytes: &[u8]) -> Self {
         Self(sha2::Sha256::digest(bytes).into())
     }
 
@@ -36,13 +36,13 @@ impl Digest {
     }
 
     /// The 64 hexadecimal digits without the prefix.
-    pub fn hex(&self) -> String {
+    pub fn hex_digits(&self) -> String {
         let mut out = String::with_capacity(64);
         self.push_hex(&mut out);
         out
     }
 
-    /// Adds the 64 hexadecimal digits to a text.
+    /// Appends the 64 hexadecimal digits to `out`.
     pub fn push_hex(&self, out: &mut String) {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut text = [0; 64];
@@ -55,7 +55,7 @@ impl Digest {
     }
 }
 
-/// A digest in the making, for sets hashed piece by piece.
+/// Computes a digest incrementally.
 ///
 /// ```
 /// use repertoire_core::{Digest, Hasher};
@@ -63,7 +63,7 @@ impl Digest {
 /// let mut hasher = Hasher::default();
 /// hasher.update(b"a");
 /// hasher.update(b"bc");
-/// assert_eq!(hasher.finish(), Digest::of(b"abc"));
+/// assert_eq!(hasher.finish(), Digest::hash_bytes(b"abc"));
 /// ```
 #[derive(Debug, Default, Clone)]
 pub struct Hasher(sha2::Sha256);
@@ -82,7 +82,7 @@ impl Hasher {
 
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sha256:{}", self.hex())
+        write!(f, "sha256:{}", self.hex_digits())
     }
 }
 
@@ -96,7 +96,7 @@ impl FromStr for Digest {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let refuse = || Error::Digest(excerpt(text));
+        let refuse = || Error::Digest(input_excerpt(text));
         let hex = text.strip_prefix("sha256:").ok_or_else(refuse)?.as_bytes();
         if hex.len() != 64 {
             return Err(refuse());
@@ -140,8 +140,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_canonical_spelling_parses() {
-        let good = Digest::of(b"").to_string();
+    fn only_lowercase_sha256_digests_parse() {
+        let good = Digest::hash_bytes(b"").to_string();
         assert!(good.parse::<Digest>().is_ok());
         for bad in [
             "",

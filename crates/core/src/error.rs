@@ -1,7 +1,8 @@
-//! Why the core refuses a value.
+//! The error type of the core.
 //!
-//! Every error names the thing, the rule it broke and, through [`Error::hint`], the way out. The
-//! [`code`](Error::code) is stable: surfaces and the hostile corpus match on it, never on words.
+//! Every error names the rejected value, the rule it broke and, through [`Error::hint`], what to
+//! do next. The [`code`](Error::code) is stable: callers and the hostile corpus match on it, never
+//! on the message.
 
 /// A result of the core.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -28,14 +29,14 @@ pub enum Error {
         /// The rule it broke.
         rule: &'static str,
     },
-    /// A name that the grammar allows and the product keeps for itself.
+    /// A name that matches the grammar but is reserved by the product.
     #[error("{kind} {value:?} is reserved: {rule}")]
     Reserved {
         /// What was being named.
         kind: &'static str,
         /// The reserved name.
         value: String,
-        /// What it is kept for.
+        /// Why it is reserved.
         rule: &'static str,
     },
     /// A relative path that could leave its root or differ between platforms.
@@ -46,7 +47,7 @@ pub enum Error {
         /// The rule it broke.
         rule: &'static str,
     },
-    /// A text that is no `skill://` or `iii://` URI.
+    /// A text that is not a valid `skill://` or `iii://` URI.
     #[error("URI {uri:?}: {rule}")]
     Uri {
         /// The URI as given.
@@ -54,7 +55,7 @@ pub enum Error {
         /// The rule it broke.
         rule: String,
     },
-    /// A text that is no `sha256:` digest.
+    /// A text that is not a valid `sha256:` digest.
     #[error("digest {0:?}: must be `sha256:` and 64 lowercase hexadecimal digits")]
     Digest(String),
     /// Bytes that must be UTF-8 and are not.
@@ -62,7 +63,7 @@ pub enum Error {
     NotUtf8 {
         /// The file.
         path: String,
-        /// Where the text stops being UTF-8.
+        /// Byte offset of the first invalid byte.
         offset: usize,
     },
     /// A document without a frontmatter block.
@@ -97,7 +98,7 @@ pub enum Error {
         /// The rule it broke.
         rule: String,
     },
-    /// A function that belongs to the bus itself.
+    /// A function in a namespace that is reserved for the bus.
     #[error(
         "function {function:?} is in the internal namespace `{prefix}`: it cannot be reached here"
     )]
@@ -110,7 +111,7 @@ pub enum Error {
     /// The same path twice in one skill.
     #[error("file {0:?} is in the set twice")]
     DuplicatePath(String),
-    /// URIs that two skills claim, all of them.
+    /// Every URI that more than one skill claims.
     #[error("claimed by more than one skill: {}", .0.join(", "))]
     DuplicateUris(Vec<String>),
     /// Two paths that are one file on a case-insensitive or normalising file system.
@@ -145,7 +146,7 @@ pub enum Error {
     /// A package that is not well formed.
     #[error("package: {0}")]
     Package(String),
-    /// Two artifacts that claim the same place.
+    /// Two artifacts with the same name and model variant.
     #[error("package: artifact {name:?} (variant {variant}) is there twice")]
     DuplicateArtifact {
         /// The artifact's name.
@@ -153,7 +154,7 @@ pub enum Error {
         /// Its model variant, `default` for none.
         variant: String,
     },
-    /// An artifact kind nobody knows.
+    /// An unknown artifact kind.
     #[error(
         "package: artifact kind {0:?} is unknown: use description, prompt_template, \
          code_template, dspy_module, approach or example"
@@ -188,14 +189,14 @@ impl Error {
         }
     }
 
-    /// What to do about it, where that is not plain from the message.
+    /// Returns what to do next, where the message does not make it clear.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self {
             Self::Id { .. } => {
                 "use lowercase letters, digits, `-` and `_` in segments of 1 to 64 characters"
             }
             Self::Reserved { .. } => "choose another first segment",
-            Self::Internal { .. } => "name a function of a worker of yours",
+            Self::Internal { .. } => "use a function of one of your own workers",
             Self::Path { .. } => "use a plain relative path such as `references/notes.md`",
             Self::Uri { .. } => "write `skill://<skill>/SKILL.md`, `iii://<id>` or `iii://skills`",
             Self::NotUtf8 { .. } => "save the file as UTF-8",
@@ -217,8 +218,8 @@ impl Error {
     }
 }
 
-/// Cuts hostile input down to what an error message can carry.
-pub(crate) fn excerpt(text: &str) -> String {
+/// Shortens untrusted input to a length that fits an error message.
+pub(crate) fn input_excerpt(text: &str) -> String {
     const KEEP: usize = 80;
     match text.char_indices().nth(KEEP) {
         Some((at, _)) => format!("{}…", &text[..at]),

@@ -1,11 +1,11 @@
-//! YAML frontmatter, read within a budget and kept without loss.
+//! Parses YAML frontmatter within a budget and without loss.
 //!
-//! The block is cut off by lines (`---` … `---`), then read event by event from the YAML parser
-//! so that depth, node count and alias expansion are bounded *while* reading: a bomb costs what
-//! its text costs. Order, every field and the JSON type of every scalar survive; duplicate keys
-//! and tags do not get in. What the reference validator refuses although YAML allows it (flow
-//! collections, anchors, uneven indentation) is noted, not refused: serving passes it through and
-//! validation reports it.
+//! The block is delimited by lines (`---` … `---`) and read event by event from the YAML parser,
+//! so depth, node count and alias expansion are bounded *while* reading: an alias bomb costs no
+//! more than its text. Field order, every field and the JSON type of every scalar are preserved;
+//! duplicate keys and tags are refused. Constructs that YAML allows and the reference validator
+//! refuses (flow collections, anchors, uneven indentation) are recorded, not refused: serving
+//! passes them through and validation reports them.
 
 mod compose;
 
@@ -17,9 +17,9 @@ use crate::error::{Error, Result};
 /// The most bytes a frontmatter block may have.
 pub const MAX_BYTES: usize = 64 * 1024;
 
-/// A document cut into its frontmatter block and its body.
+/// A document split into its frontmatter block and its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Split<'a> {
+pub struct SplitDocument<'a> {
     /// The YAML between the fences.
     pub yaml: &'a str,
     /// Everything after the closing fence's line.
@@ -30,16 +30,16 @@ pub struct Split<'a> {
     pub body_line: usize,
 }
 
-/// Cuts a document at its fences.
+/// Splits a document at its frontmatter fences.
 ///
 /// ```
-/// use repertoire_core::frontmatter::split;
+/// use repertoire_core::frontmatter::split_document;
 ///
-/// let cut = split("---\nname: a\n---\n# Title\n")?;
+/// let cut = split_document("---\nname: a\n---\n# Title\n")?;
 /// assert_eq!((cut.yaml, cut.body, cut.body_line), ("name: a\n", "# Title\n", 4));
 /// # Ok::<(), repertoire_core::Error>(())
 /// ```
-pub fn split(text: &str) -> Result<Split<'_>> {
+pub fn split_document(text: &str) -> Result<SplitDocument<'_>> {
     let missing = |line, rule| Error::NoFrontmatter { line, rule };
     if text.starts_with('\u{feff}') {
         return Err(missing(1, "starts with a byte order mark before `---`"));
@@ -53,7 +53,7 @@ pub fn split(text: &str) -> Result<Split<'_>> {
     for (index, line) in lines.enumerate() {
         if is_fence(line) {
             let end = at + line.len();
-            return Ok(Split {
+            return Ok(SplitDocument {
                 yaml: &text[first.len()..at],
                 body: &text[end..],
                 block: &text[..end],
@@ -71,9 +71,9 @@ pub fn split(text: &str) -> Result<Split<'_>> {
     Err(missing(1, "frontmatter is not closed with a line `---`"))
 }
 
-/// The body of a document: without its frontmatter if it has one, whole otherwise.
-pub fn body(text: &str) -> &str {
-    split(text).map_or(text, |cut| cut.body)
+/// Returns the body of a document: without its frontmatter if it has one, whole otherwise.
+pub fn strip_frontmatter(text: &str) -> &str {
+    split_document(text).map_or(text, |cut| cut.body)
 }
 
 fn is_fence(line: &str) -> bool {
@@ -83,10 +83,10 @@ fn is_fence(line: &str) -> bool {
     })
 }
 
-/// Something YAML allows and the reference validator does not.
+/// A YAML construct that the reference validator refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Oddity {
+pub enum UnsupportedYaml {
     /// `{a: b}` or `[a, b]`.
     Flow,
     /// `&anchor` or `*alias`.
@@ -97,7 +97,7 @@ pub enum Oddity {
 
 /// One top-level field.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Field {
+pub struct FrontmatterField {
     /// The key.
     pub key: String,
     /// Line of the key in the document, from 1.
@@ -115,25 +115,25 @@ pub struct Field {
 /// ```
 /// use repertoire_core::Frontmatter;
 ///
-/// let front = Frontmatter::of("---\nname: pdf\nmetadata:\n  stars: 5\n---\n")?;
-/// assert_eq!(front.text("name"), Some("pdf"));
+/// let front = Frontmatter::from_document("---\nname: pdf\nmetadata:\n  stars: 5\n---\n")?;
+/// assert_eq!(front.get_text("name"), Some("pdf"));
 /// assert_eq!(serde_json::to_string(&front.to_json()).unwrap(), r#"{"name":"pdf","metadata":{"stars":5}}"#);
 /// # Ok::<(), repertoire_core::Error>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Frontmatter {
-    fields: Vec<Field>,
-    oddities: Vec<(usize, Oddity)>,
+    fields: Vec<FrontmatterField>,
+    unsupported_yaml: Vec<(usize, UnsupportedYaml)>,
 }
 
 impl Frontmatter {
-    /// Reads the frontmatter of a whole document.
-    pub fn of(document: &str) -> Result<Self> {
-        let cut = split(document)?;
+    /// Parses the frontmatter of a whole document.
+    pub fn from_document(document: &str) -> Result<Self> {
+        let cut = split_document(document)?;
         Self::parse(cut.yaml, 2)
     }
 
-    /// Reads YAML whose first line stands at `first_line` of its document.
+    /// Parses YAML whose first line is line `first_line` of its document.
     pub fn parse(yaml: &str, first_line: usize) -> Result<Self> {
         if yaml.len() > MAX_BYTES {
             return Err(Error::FrontmatterBudget {
@@ -141,7 +141,7 @@ impl Frontmatter {
                 rule: format!("{} bytes, at most {MAX_BYTES}", yaml.len()),
             });
         }
-        // The parser passes over these markers; one document is all there can be.
+        // The parser skips these markers, so a second document would go unnoticed.
         if let Some(at) = yaml.lines().position(|line| line.trim_end() == "...") {
             return Err(Error::Frontmatter {
                 line: first_line + at,
@@ -152,23 +152,23 @@ impl Frontmatter {
     }
 
     /// The fields in order.
-    pub fn fields(&self) -> &[Field] {
+    pub fn fields(&self) -> &[FrontmatterField] {
         &self.fields
     }
 
     /// A field by its key.
-    pub fn get(&self, key: &str) -> Option<&Field> {
+    pub fn get(&self, key: &str) -> Option<&FrontmatterField> {
         self.fields.iter().find(|f| f.key == key)
     }
 
     /// The text of a scalar field.
-    pub fn text(&self, key: &str) -> Option<&str> {
+    pub fn get_text(&self, key: &str) -> Option<&str> {
         self.get(key)?.text.as_deref()
     }
 
-    /// What the reference validator would refuse, with its line.
-    pub fn oddities(&self) -> &[(usize, Oddity)] {
-        &self.oddities
+    /// Constructs that the reference validator refuses, each with its line.
+    pub fn unsupported_yaml(&self) -> &[(usize, UnsupportedYaml)] {
+        &self.unsupported_yaml
     }
 
     /// Every field the author wrote, in order, as JSON.

@@ -1,13 +1,12 @@
-//! Functions that content and prompts must never reach.
+//! Denies access to the internal functions of a bus.
 //!
-//! A URI or a prompt names a function of a bus; some of a bus's functions are its plumbing. The
-//! guard looks at the function's id as the bus would see it, after every decoding, and is asked
-//! when a prompt is registered and again whenever a function is about to be called.
+//! URIs and prompts name functions of a bus, and some of these are internal to it. The guard
+//! checks the fully decoded function id when a prompt is registered and again before every call.
 
-use crate::error::{Error, Result, excerpt};
+use crate::error::{Error, Result, input_excerpt};
 
-/// What belongs to a bus itself. Settings can add to it and never take away.
-const INTERNAL: [&str; 17] = [
+/// Prefixes that belong to the bus itself. Settings can add prefixes but never remove one.
+const INTERNAL_PREFIXES: [&str; 17] = [
     "engine::",
     "state::",
     "stream::",
@@ -27,45 +26,47 @@ const INTERNAL: [&str; 17] = [
     "bridge.",
 ];
 
-/// Says which functions may be reached.
+/// Decides which functions may be called.
 ///
 /// ```
-/// use repertoire_core::Guard;
+/// use repertoire_core::FunctionGuard;
 ///
-/// let guard = Guard::new(["billing::admin::".to_owned()]);
-/// assert!(guard.check("billing::invoice").is_ok());
-/// assert!(guard.check("billing::admin::drop").is_err());
-/// assert!(guard.check("State::set").unwrap_err().to_string().contains("internal namespace"));
+/// let guard = FunctionGuard::new(["billing::admin::".to_owned()]);
+/// assert!(guard.check_function("billing::invoice").is_ok());
+/// assert!(guard.check_function("billing::admin::drop").is_err());
+/// assert!(guard.check_function("State::set").unwrap_err().to_string().contains("internal namespace"));
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Guard {
-    more: Vec<String>,
+pub struct FunctionGuard {
+    extra_prefixes: Vec<String>,
 }
 
-impl Guard {
-    /// A guard over these prefixes too.
+impl FunctionGuard {
+    /// Creates a guard that also denies these prefixes.
     pub fn new(more: impl IntoIterator<Item = String>) -> Self {
         let more = more.into_iter().map(|prefix| prefix.trim().to_lowercase());
-        // An empty prefix is every function, and nobody means that.
+        // An empty prefix would match every function, which is never intended.
         Self {
-            more: more.filter(|prefix| !prefix.is_empty()).collect(),
+            extra_prefixes: more.filter(|prefix| !prefix.is_empty()).collect(),
         }
     }
 
     /// The prefixes that are always guarded.
-    pub fn built_in() -> &'static [&'static str] {
-        &INTERNAL
+    pub fn built_in_prefixes() -> &'static [&'static str] {
+        &INTERNAL_PREFIXES
     }
 
     /// Refuses a function that belongs to the bus.
-    pub fn check(&self, function_id: &str) -> Result<()> {
-        // No bus tells letters apart by their case for its own; neither does this.
+    pub fn check_function(&self, function_id: &str) -> Result<()> {
+        // Compared without case: a bus may accept its own functions in any case.
         let id = function_id.trim().to_lowercase();
-        let prefixes = INTERNAL.into_iter().chain(self.more.iter().map(|p| &**p));
+        let prefixes = INTERNAL_PREFIXES
+            .into_iter()
+            .chain(self.extra_prefixes.iter().map(|p| &**p));
         match prefixes.into_iter().find(|prefix| id.starts_with(prefix)) {
             None => Ok(()),
             Some(prefix) => Err(Error::Internal {
-                function: excerpt(function_id),
+                function: input_excerpt(function_id),
                 prefix: prefix.to_owned(),
             }),
         }
@@ -78,8 +79,8 @@ mod tests {
 
     #[test]
     fn t12_every_internal_prefix_is_refused_in_every_spelling() {
-        let guard = Guard::default();
-        for prefix in INTERNAL {
+        let guard = FunctionGuard::default();
+        for prefix in INTERNAL_PREFIXES {
             for id in [
                 format!("{prefix}x"),
                 prefix.to_owned(),
@@ -87,14 +88,17 @@ mod tests {
                 format!("  {prefix}x"),
                 format!("\t{prefix}x::y"),
             ] {
-                assert_eq!(guard.check(&id).unwrap_err().code(), "internal_namespace");
+                assert_eq!(
+                    guard.check_function(&id).unwrap_err().code(),
+                    "internal_namespace"
+                );
             }
         }
     }
 
     #[test]
-    fn others_pass_and_the_list_only_grows() {
-        let guard = Guard::new([String::new(), " Ops:: ".to_owned()]);
+    fn other_functions_pass_and_settings_only_add_prefixes() {
+        let guard = FunctionGuard::new([String::new(), " Ops:: ".to_owned()]);
         for id in [
             "demo::state::get",
             "states::x",
@@ -102,9 +106,9 @@ mod tests {
             "iiix",
             "my.iii::x",
         ] {
-            assert!(guard.check(id).is_ok(), "{id}");
+            assert!(guard.check_function(id).is_ok(), "{id}");
         }
-        assert!(guard.check("ops::x").is_err());
-        assert!(guard.check("state::x").is_err());
+        assert!(guard.check_function("ops::x").is_err());
+        assert!(guard.check_function("state::x").is_err());
     }
 }

@@ -5,13 +5,13 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
-use crate::error::{Error, Result, excerpt};
+use crate::error::{Error, Result, input_excerpt};
 
 const MAX_SEGMENT: usize = 64;
 const MAX_ID: usize = 1024;
 
-/// What is wrong with one id segment, if anything.
-pub(crate) fn segment_rule(segment: &str) -> Option<&'static str> {
+/// Returns the rule that one id segment breaks, if any.
+pub(crate) fn find_segment_error(segment: &str) -> Option<&'static str> {
     if segment.is_empty() {
         Some("must be non-empty, in every segment between `/`")
     } else if segment.len() > MAX_SEGMENT {
@@ -91,7 +91,7 @@ impl SkillId {
 
     /// The last segment as an Agent Skills name, if it is one and the id can be a path of files.
     pub fn skill_name(&self) -> Option<SkillName> {
-        // Some systems keep words such as `nul` for devices, wherever they stand.
+        // Some systems reserve names such as `nul` for devices, in any folder.
         let is_path = self.0.parse::<crate::RelPath>().is_ok();
         self.name().parse().ok().filter(|_| is_path)
     }
@@ -101,7 +101,7 @@ impl SkillId {
         self.0.split('/')
     }
 
-    /// How many segments stand above the last one.
+    /// The number of segments before the last one.
     pub fn depth(&self) -> usize {
         self.0.matches('/').count()
     }
@@ -119,7 +119,7 @@ impl FromStr for SkillId {
     fn from_str(text: &str) -> Result<Self> {
         let refuse = |rule| Error::Id {
             kind: "skill id",
-            value: excerpt(text),
+            value: input_excerpt(text),
             rule,
         };
         if text.is_empty() {
@@ -128,12 +128,12 @@ impl FromStr for SkillId {
         if text.len() > MAX_ID {
             return Err(refuse("too long: an id has at most 1024 characters"));
         }
-        if let Some(rule) = text.split('/').find_map(segment_rule) {
+        if let Some(rule) = text.split('/').find_map(find_segment_error) {
             return Err(refuse(rule));
         }
         let reserve = |rule| Error::Reserved {
             kind: "skill id",
-            value: excerpt(text),
+            value: input_excerpt(text),
             rule,
         };
         if text == "skills" {
@@ -182,7 +182,7 @@ impl FromStr for SkillName {
         };
         Err(Error::Id {
             kind: "skill name",
-            value: excerpt(text),
+            value: input_excerpt(text),
             rule,
         })
     }
@@ -197,11 +197,11 @@ impl FromStr for PromptName {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        match segment_rule(text) {
+        match find_segment_error(text) {
             None => Ok(Self(text.into())),
             Some(rule) => Err(Error::Id {
                 kind: "prompt name",
-                value: excerpt(text),
+                value: input_excerpt(text),
                 rule,
             }),
         }
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_follow_the_grammar() {
+    fn skill_ids_outside_the_grammar_are_refused() {
         for good in ["a", "a/b/c", "docs/fn", "a_b-c/0", "skills/x", "fnord"] {
             assert!(good.parse::<SkillId>().is_ok(), "{good}");
         }
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_is_no_path_has_no_files() {
+    fn an_id_with_a_device_name_has_no_skill_name() {
         assert!("a/nul-1".parse::<SkillId>().unwrap().skill_name().is_some());
         for device in ["nul", "con/x", "a/aux"] {
             let id: SkillId = device.parse().unwrap();
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_and_parent_agree() {
+    fn depth_equals_the_number_of_parents() {
         let id: SkillId = "a/b/c".parse().unwrap();
         assert_eq!(id.depth(), 2);
         assert_eq!(id.parent().unwrap().parent().unwrap().parent(), None);

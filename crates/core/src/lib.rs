@@ -1,19 +1,19 @@
-//! The skill as one value.
+//! Data model of a skill: ids, paths, URIs, documents, manifests, packages and checks.
 //!
-//! This crate defines what a skill *is*: how it is named ([`SkillId`]), where a file of it may
-//! stand ([`RelPath`]), how it is addressed ([`Uri`]), what its document says ([`Frontmatter`],
-//! [`markdown`]), which bytes belong to it ([`Manifest`]), how it travels ([`Package`]), every
-//! byte that is shown of it ([`surface`]) and what is wrong with it ([`validate`](mod@validate),
+//! This crate defines how a skill is named ([`SkillId`]), which file paths it may contain
+//! ([`RelPath`]), how it is addressed ([`Uri`]), how its document is parsed ([`Frontmatter`],
+//! [`markdown`]), which files belong to it ([`Manifest`]), how it is exchanged ([`Package`]), how
+//! it is rendered for clients ([`surface`]) and how it is checked ([`validate`](mod@validate),
 //! [`lint`](mod@lint)).
 //!
-//! Invariant: no I/O, no clock, no async. Whatever needs one of those lives in the registry.
+//! Invariant: no I/O, no clock, no async. Code that needs one of those lives in the registry.
 //!
 //! ```
 //! use repertoire_core::{SkillId, Uri};
 //!
 //! let id: SkillId = "acme/billing/refunds".parse()?;
 //! assert_eq!(id.name(), "refunds");
-//! assert_eq!(Uri::document(&id).to_string(), "skill://acme/billing/refunds/SKILL.md");
+//! assert_eq!(Uri::for_document(&id).to_string(), "skill://acme/billing/refunds/SKILL.md");
 //! # Ok::<(), repertoire_core::Error>(())
 //! ```
 
@@ -39,7 +39,7 @@ pub mod validate;
 pub use digest::{Digest, Hasher};
 pub use error::{Error, Result};
 pub use frontmatter::Frontmatter;
-pub use guard::Guard;
+pub use guard::FunctionGuard;
 pub use id::{PromptName, SkillId, SkillName};
 pub use manifest::{FileEntry, MAX_BYTES, MAX_FILES, Manifest, ManifestBuilder};
 pub use package::{Artifact, ArtifactKind, Package};

@@ -1,7 +1,7 @@
-//! Advice on a skill: what is risky, broken or hard to find, with file, line, reason and remedy.
+//! Advice on a skill: risky, broken or hard-to-find content, with file, line, reason and remedy.
 //!
-//! Lint never refuses. Validation says whether a skill is one; lint says whether it is a good and
-//! an honest one. Metadata is read with the same eyes as the body.
+//! Lint never refuses. Validation decides whether a skill is valid; lint reports whether it is
+//! useful and safe. Metadata is checked with the same rules as the body.
 
 mod rules;
 
@@ -14,16 +14,16 @@ use crate::{
 /// How much a finding matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Severity {
+pub enum LintSeverity {
     /// Worth knowing.
     Info,
     /// Worth changing.
     Warning,
-    /// Do not use the skill before someone has looked.
+    /// Review the skill before using it.
     Error,
 }
 
-impl Severity {
+impl LintSeverity {
     /// The word shown to people.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -36,23 +36,23 @@ impl Severity {
 
 /// A rule of the linter.
 #[derive(Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Rule {
+pub struct LintRule {
     /// The stable id.
     pub id: &'static str,
-    /// How much a break of it matters.
-    pub severity: Severity,
+    /// How serious a violation is.
+    pub severity: LintSeverity,
     /// What it looks for.
     pub about: &'static str,
     /// What to do about it.
     pub remedy: &'static str,
 }
 
-/// One place that breaks a rule.
+/// One violation of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Finding {
+pub struct LintFinding {
     /// The rule.
     #[serde(serialize_with = "rule_id")]
-    pub rule: &'static Rule,
+    pub rule: &'static LintRule,
     /// The file.
     pub path: String,
     /// The line, from 1.
@@ -65,31 +65,31 @@ pub struct Finding {
     clippy::trivially_copy_pass_by_ref,
     reason = "the signature serde calls"
 )]
-fn rule_id<S: serde::Serializer>(rule: &&'static Rule, s: S) -> Result<S::Ok, S::Error> {
+fn rule_id<S: serde::Serializer>(rule: &&'static LintRule, s: S) -> Result<S::Ok, S::Error> {
     s.serialize_str(rule.id)
 }
 
 /// Every rule there is.
-pub fn rules() -> &'static [&'static Rule] {
+pub fn all_rules() -> &'static [&'static LintRule] {
     rules::ALL
 }
 
-/// A skill as the linter sees it: the names of all files, the text of those that are text.
+/// The input of the linter: the names of all files and the content of text files.
 #[derive(Debug, Default)]
-pub struct Subject<'a> {
+pub struct LintSubject<'a> {
     files: Vec<(&'a str, Option<&'a str>)>,
 }
 
-impl<'a> Subject<'a> {
-    /// Adds a file; bytes that are not text are known by name only.
-    pub fn add(&mut self, path: &'a RelPath, bytes: &'a [u8]) {
+impl<'a> LintSubject<'a> {
+    /// Adds a file; only the name of a binary file is used.
+    pub fn add_file(&mut self, path: &'a RelPath, bytes: &'a [u8]) {
         let text = mime::is_text(mime::of_path(path.as_str()))
             .then(|| std::str::from_utf8(bytes).ok())
             .flatten();
         self.files.push((path.as_str(), text));
     }
 
-    fn has(&self, path: &str) -> bool {
+    fn has_file(&self, path: &str) -> bool {
         let beneath = format!("{}/", path.trim_end_matches('/'));
         self.files
             .iter()
@@ -97,58 +97,57 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// Looks at a skill with every rule.
+/// Checks a skill against every rule.
 ///
 /// ```
-/// use repertoire_core::{RelPath, lint::{Subject, lint}};
+/// use repertoire_core::{RelPath, lint::{LintSubject, lint_skill}};
 ///
 /// let document = RelPath::document();
-/// let mut subject = Subject::default();
-/// subject.add(&document, b"---\nname: a\ndescription: Does things.\n---\nSee [x](missing.md).\n");
-/// let found: Vec<_> = lint(&subject).iter().map(|f| (f.rule.id, f.line)).collect();
+/// let mut subject = LintSubject::default();
+/// subject.add_file(&document, b"---\nname: a\ndescription: Does things.\n---\nSee [x](missing.md).\n");
+/// let found: Vec<_> = lint_skill(&subject).iter().map(|f| (f.rule.id, f.line)).collect();
 /// assert_eq!(found, [("vague-description", 3), ("broken-link", 5)]);
 /// # Ok::<(), repertoire_core::Error>(())
 /// ```
-pub fn lint(subject: &Subject<'_>) -> Vec<Finding> {
+pub fn lint_skill(subject: &LintSubject<'_>) -> Vec<LintFinding> {
     let mut out = Vec::new();
     for &(path, text) in &subject.files {
         let Some(text) = text else {
             if path == DOCUMENT {
-                rules::not_a_document(path, 1, "not valid UTF-8".to_owned(), &mut out);
+                rules::report_invalid_document(path, 1, "not valid UTF-8".to_owned(), &mut out);
             }
             continue;
         };
-        rules::hidden_characters(path, text, &mut out);
-        rules::lines(path, text, &mut out);
+        rules::check_hidden_characters(path, text, &mut out);
+        rules::check_lines(path, text, &mut out);
         if crate::mime::of_path(path) == "text/markdown" {
-            rules::links(subject, path, text, &mut out);
+            rules::check_links(subject, path, text, &mut out);
         }
         if path == DOCUMENT {
-            rules::document(path, text, &mut out);
-            match Frontmatter::of(text) {
-                Ok(front) => rules::metadata(path, &front, text, &mut out),
-                Err(error) => rules::not_a_document(path, 1, error.to_string(), &mut out),
+            rules::check_document(path, text, &mut out);
+            match Frontmatter::from_document(text) {
+                Ok(front) => rules::check_metadata(path, &front, text, &mut out),
+                Err(error) => rules::report_invalid_document(path, 1, error.to_string(), &mut out),
             }
         }
         if path == crate::package::PACKAGE_FILE {
-            rules::package(path, text, &mut out);
+            rules::check_package(path, text, &mut out);
         }
     }
     out.sort_by(|a, b| (&a.path, a.line, a.rule.id).cmp(&(&b.path, b.line, b.rule.id)));
     out
 }
 
-/// A text with everything put right that can be put right without asking; `None` if there is
-/// nothing.
+/// Applies every fix that needs no decision by the author; returns `None` if nothing changes.
 ///
 /// ```
-/// use repertoire_core::lint::fix;
+/// use repertoire_core::lint::apply_fixes;
 ///
-/// let fixed = fix("See [more](iii://demo/demo::guide).");
+/// let fixed = apply_fixes("See [more](iii://demo/demo::guide).");
 /// assert_eq!(fixed.as_deref(), Some("See [more](iii://fn/demo/guide)."));
-/// assert_eq!(fix("See [more](iii://fn/demo/guide)."), None);
+/// assert_eq!(apply_fixes("See [more](iii://fn/demo/guide)."), None);
 /// ```
-pub fn fix(text: &str) -> Option<String> {
+pub fn apply_fixes(text: &str) -> Option<String> {
     rules::fix_old_links(text)
 }
 

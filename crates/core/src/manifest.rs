@@ -1,7 +1,7 @@
 //! The complete file set of a skill: paths, sizes, digests, MIME types.
 //!
-//! Invariant: a [`Manifest`] holds `SKILL.md`, each file once, no two names that any file system
-//! could take for one, at most [`MAX_FILES`] files and [`MAX_BYTES`] bytes. It is sorted by path,
+//! Invariant: a [`Manifest`] holds `SKILL.md`, each file once, no two names that some file system
+//! treats as equal, at most [`MAX_FILES`] files and [`MAX_BYTES`] bytes. It is sorted by path,
 //! so equal sets are equal values with equal digests.
 
 use std::borrow::Cow;
@@ -24,7 +24,7 @@ pub const MAX_BYTES: u64 = 16 * 1024 * 1024;
 /// One file of a skill.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
-    /// Where it stands beneath the skill's root.
+    /// Its path below the skill's root.
     pub path: RelPath,
     /// Its size in bytes.
     pub size: u64,
@@ -33,17 +33,17 @@ pub struct FileEntry {
 }
 
 impl FileEntry {
-    /// The entry of these bytes at this path.
-    pub fn of(path: RelPath, bytes: &[u8]) -> Self {
+    /// Creates the entry of a file with this path and content.
+    pub fn from_bytes(path: RelPath, bytes: &[u8]) -> Self {
         Self {
             path,
             size: bytes.len() as u64,
-            digest: Digest::of(bytes),
+            digest: Digest::hash_bytes(bytes),
         }
     }
 
     /// The file's MIME type; the document is always markdown.
-    pub fn mime(&self) -> &'static str {
+    pub fn mime_type(&self) -> &'static str {
         mime::of_path(self.path.as_str())
     }
 }
@@ -53,7 +53,7 @@ impl FileEntry {
 /// ```
 /// use repertoire_core::{FileEntry, Manifest, RelPath};
 ///
-/// let manifest = Manifest::new([FileEntry::of(RelPath::document(), b"---\n...")])?;
+/// let manifest = Manifest::new([FileEntry::from_bytes(RelPath::document(), b"---\n...")])?;
 /// assert_eq!(manifest.files().len(), 1);
 /// # Ok::<(), repertoire_core::Error>(())
 /// ```
@@ -68,7 +68,7 @@ impl Manifest {
     pub fn new(files: impl IntoIterator<Item = FileEntry>) -> Result<Self> {
         let mut builder = ManifestBuilder::default();
         for file in files {
-            builder.reserve(&file.path, file.size)?;
+            builder.reserve_file(&file.path, file.size)?;
             builder.push(file);
         }
         builder.finish()
@@ -95,7 +95,7 @@ impl Manifest {
         self.files.iter().map(|f| f.size).sum()
     }
 
-    /// One digest over the whole set: what an approval binds to.
+    /// One digest over the whole set; approvals are bound to it.
     pub fn digest(&self) -> Digest {
         Self::digest_of(&self.files)
     }
@@ -112,7 +112,7 @@ impl Manifest {
     }
 }
 
-/// Collects a file set; what is too much is refused before its bytes are read.
+/// Collects a file set and refuses excess files before their bytes are read.
 #[derive(Debug, Default)]
 pub struct ManifestBuilder {
     files: Vec<FileEntry>,
@@ -121,8 +121,8 @@ pub struct ManifestBuilder {
 }
 
 impl ManifestBuilder {
-    /// Claims a place for a file of this size; call before reading it.
-    pub fn reserve(&mut self, path: &RelPath, size: u64) -> Result<()> {
+    /// Reserves room for a file of this size; call it before reading the file.
+    pub fn reserve_file(&mut self, path: &RelPath, size: u64) -> Result<()> {
         self.count += 1;
         if self.count > MAX_FILES {
             return Err(Error::TooManyFiles {
@@ -141,12 +141,12 @@ impl ManifestBuilder {
         Ok(())
     }
 
-    /// Adds a file whose place was claimed.
+    /// Adds a file that was reserved.
     pub fn push(&mut self, file: FileEntry) {
         self.files.push(file);
     }
 
-    /// The manifest, if the set is complete and every name is its own.
+    /// Builds the manifest, if the set has a document and no colliding names.
     pub fn finish(mut self) -> Result<Manifest> {
         self.files.sort_by(|a, b| a.path.cmp(&b.path));
         self.check_names()?;
@@ -163,9 +163,9 @@ impl ManifestBuilder {
         let mut names: Vec<(Cow<'_, str>, &RelPath)> = self
             .files
             .iter()
-            .map(|file| (fold(file.path.as_str()), &file.path))
+            .map(|file| (fold_path(file.path.as_str()), &file.path))
             .collect();
-        // With `/` first, what lies beneath a name comes right behind it.
+        // Sorting by segments puts the files below a name directly after it.
         names.sort_by(|a, b| a.0.split('/').cmp(b.0.split('/')));
         for pair in names.windows(2) {
             let [(one, first), (two, second)] = pair else {
@@ -189,8 +189,8 @@ impl ManifestBuilder {
     }
 }
 
-/// The name under which a normalising, case-insensitive file system would keep a path.
-fn fold(path: &str) -> Cow<'_, str> {
+/// The name under which a normalising, case-insensitive file system would store a path.
+fn fold_path(path: &str) -> Cow<'_, str> {
     if path.is_ascii() {
         if path.bytes().any(|b| b.is_ascii_uppercase()) {
             return path.to_ascii_lowercase().into();
@@ -205,15 +205,15 @@ fn fold(path: &str) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
-    fn file(path: &str, size: u64) -> FileEntry {
+    fn file_entry(path: &str, size: u64) -> FileEntry {
         FileEntry {
             path: path.parse().unwrap(),
             size,
-            digest: Digest::of(path.as_bytes()),
+            digest: Digest::hash_bytes(path.as_bytes()),
         }
     }
 
-    fn code(files: Vec<FileEntry>) -> &'static str {
+    fn error_code(files: Vec<FileEntry>) -> &'static str {
         Manifest::new(files).unwrap_err().code()
     }
 
@@ -229,14 +229,18 @@ mod tests {
             ["refs", "Refs/a.md"],
             ["a", "a/b"],
         ] {
-            let mut files: Vec<_> = pair.iter().map(|p| file(p, 1)).collect();
+            let mut files: Vec<_> = pair.iter().map(|p| file_entry(p, 1)).collect();
             if pair[0] != "SKILL.md" {
-                files.push(file("SKILL.md", 1));
+                files.push(file_entry("SKILL.md", 1));
             }
-            assert_eq!(code(files), "colliding_paths", "{pair:?}");
+            assert_eq!(error_code(files), "colliding_paths", "{pair:?}");
         }
         assert_eq!(
-            code(vec![file("SKILL.md", 1), file("a", 1), file("a", 1)]),
+            error_code(vec![
+                file_entry("SKILL.md", 1),
+                file_entry("a", 1),
+                file_entry("a", 1)
+            ]),
             "duplicate_path"
         );
     }
@@ -244,28 +248,34 @@ mod tests {
     #[test]
     fn t7_limits_hold_exactly() {
         let many = |n: usize| {
-            std::iter::once(file("SKILL.md", 1))
-                .chain((1..n).map(|i| file(&format!("f{i}"), 1)))
+            std::iter::once(file_entry("SKILL.md", 1))
+                .chain((1..n).map(|i| file_entry(&format!("f{i}"), 1)))
                 .collect::<Vec<_>>()
         };
         assert!(Manifest::new(many(MAX_FILES)).is_ok());
-        assert_eq!(code(many(MAX_FILES + 1)), "too_many_files");
-        assert!(Manifest::new([file("SKILL.md", MAX_BYTES)]).is_ok());
-        assert_eq!(code(vec![file("SKILL.md", MAX_BYTES + 1)]), "too_large");
+        assert_eq!(error_code(many(MAX_FILES + 1)), "too_many_files");
+        assert!(Manifest::new([file_entry("SKILL.md", MAX_BYTES)]).is_ok());
         assert_eq!(
-            code(vec![file("SKILL.md", u64::MAX), file("a", u64::MAX)]),
+            error_code(vec![file_entry("SKILL.md", MAX_BYTES + 1)]),
+            "too_large"
+        );
+        assert_eq!(
+            error_code(vec![
+                file_entry("SKILL.md", u64::MAX),
+                file_entry("a", u64::MAX)
+            ]),
             "too_large"
         );
     }
 
     #[test]
-    fn a_set_needs_its_document_and_order_does_not_matter() {
-        assert_eq!(code(vec![file("a", 1)]), "missing_document");
-        let one = Manifest::new([file("b", 1), file("SKILL.md", 1)]).unwrap();
-        let two = Manifest::new([file("SKILL.md", 1), file("b", 1)]).unwrap();
+    fn a_manifest_needs_a_document_and_ignores_file_order() {
+        assert_eq!(error_code(vec![file_entry("a", 1)]), "missing_document");
+        let one = Manifest::new([file_entry("b", 1), file_entry("SKILL.md", 1)]).unwrap();
+        let two = Manifest::new([file_entry("SKILL.md", 1), file_entry("b", 1)]).unwrap();
         assert_eq!(one, two);
         assert_eq!(one.digest(), two.digest());
-        let three = Manifest::new([file("SKILL.md", 1)]).unwrap();
+        let three = Manifest::new([file_entry("SKILL.md", 1)]).unwrap();
         assert_ne!(one.digest(), three.digest());
     }
 }

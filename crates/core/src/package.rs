@@ -2,12 +2,12 @@
 //!
 //! The **JSON** form is one document. The **folder** form is `SKILL.md` plus `skill.json`, the
 //! same JSON with `file` in place of each artifact's `content`; the first description artifact *is*
-//! the body of `SKILL.md`. A package folder is therefore an ordinary skill too. What one form can
-//! say and the other has no place for travels in `frontmatter`, `document` and `files`, so a round
-//! trip in either direction gives the same bytes.
+//! the body of `SKILL.md`. A package folder is therefore an ordinary skill too. Content that only
+//! one form can express is kept in `frontmatter`, `document` and `files`, so a round trip in either
+//! direction gives the same bytes.
 //!
 //! Invariant: a [`Package`] from [`Package::from_json`] or [`Package::from_folder`] has passed
-//! [`Package::check`]; it is validated whole before anything is written anywhere.
+//! [`Package::check_package`]; it is fully validated before anything is written.
 
 mod artifact;
 mod folder;
@@ -26,7 +26,7 @@ use crate::{
     error::{Error, Result},
     id::{SkillId, SkillName},
     path::RelPath,
-    text::slug,
+    text::make_slug,
 };
 
 /// The most bytes the JSON form may have. Base64 makes it larger than the skill it holds.
@@ -39,7 +39,7 @@ pub const PACKAGE_FILE: &str = "skill.json";
 /// Where a package came from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Source {
+pub enum PackageSource {
     /// Shipped with the product.
     System,
     /// From a marketplace.
@@ -49,7 +49,7 @@ pub enum Source {
     User,
 }
 
-impl Source {
+impl PackageSource {
     /// The word used in JSON and in the store.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -63,7 +63,7 @@ impl Source {
 /// A supporting file of a package, beside its artifacts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PackageFile {
-    /// Where it stands.
+    /// Its path below the skill's root.
     pub path: RelPath,
     /// Its bytes.
     pub bytes: Bytes,
@@ -89,7 +89,7 @@ pub struct Package {
     pub id: Option<Uuid>,
     /// The human name, unique within a scope.
     pub name: String,
-    /// What the catalogue shows, 1 to 1024 characters.
+    /// The description shown in the catalogue, 1 to 1024 characters.
     pub description: String,
     /// The package's own version.
     #[serde(default = "first_version")]
@@ -99,7 +99,7 @@ pub struct Package {
     pub tags: Vec<String>,
     /// Where it came from.
     #[serde(default)]
-    pub source: Source,
+    pub source: PackageSource,
     /// Who made it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub author: Option<String>,
@@ -109,10 +109,10 @@ pub struct Package {
     /// When it was last changed, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated_at: Option<String>,
-    /// What a message may ask for.
+    /// Patterns of requests that the skill serves.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub intent_patterns: Vec<String>,
-    /// What a message may say.
+    /// Phrases in a message that activate the skill.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trigger_phrases: Vec<String>,
     /// Its id in a marketplace.
@@ -121,7 +121,7 @@ pub struct Package {
     /// The marketplace's `ETag` at the last sync.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sync_etag: Option<String>,
-    /// What it is made of.
+    /// Its artifacts.
     #[serde(default)]
     pub artifacts: Vec<Artifact>,
     /// The frontmatter block of `SKILL.md`, fences included, where it is not the generated one.
@@ -140,15 +140,15 @@ fn first_version() -> String {
 }
 
 impl Package {
-    /// A package with a name, a description and nothing else.
-    pub fn named(name: String, description: String, document: Option<String>) -> Self {
+    /// Creates a package without artifacts and files.
+    pub fn new(name: String, description: String, document: Option<String>) -> Self {
         Self {
             id: None,
             name,
             description,
             version: first_version(),
             tags: Vec::new(),
-            source: Source::User,
+            source: PackageSource::User,
             author: None,
             created_at: None,
             updated_at: None,
@@ -173,9 +173,9 @@ impl Package {
             });
         }
         let mut package: Self = crate::json::from_slice(bytes).map_err(|e| json_error(&e))?;
-        // A folder has no order of its own to keep.
+        // A folder is unordered, so files are kept sorted by path.
         package.files.sort_by(|a, b| a.path.cmp(&b.path));
-        package.check()?;
+        package.check_package()?;
         Ok(package)
     }
 
@@ -194,10 +194,10 @@ impl Package {
         {
             return Ok(id);
         }
-        let slug = slug(&self.name);
+        let slug = make_slug(&self.name);
         if slug.is_empty() {
             // A name without ASCII letters still needs a stable id.
-            let digest = crate::Digest::of(self.name.as_bytes()).hex();
+            let digest = crate::Digest::hash_bytes(self.name.as_bytes()).hex_digits();
             return format!("skill-{}", &digest[..12]).parse();
         }
         slug.parse()
@@ -213,7 +213,7 @@ impl Package {
             .unwrap_or_else(|| stable_uuid(&["skill", &self.name]))
     }
 
-    /// The UUID of an artifact: the given one, or one made from its place.
+    /// The UUID of an artifact: the given one, or one made from package, name and variant.
     pub fn artifact_uuid(&self, artifact: &Artifact) -> Uuid {
         artifact.id.unwrap_or_else(|| {
             let variant = artifact.model_variant.as_deref().unwrap_or_default();
@@ -226,8 +226,8 @@ impl Package {
         })
     }
 
-    /// Checks every rule; whatever passes can be stored, unpacked and served.
-    pub fn check(&self) -> Result<()> {
+    /// Checks every rule; a package that passes can be stored, unpacked and served.
+    pub fn check_package(&self) -> Result<()> {
         let refuse = |text: String| Err(Error::Package(text));
         if self.name.trim().is_empty() {
             return refuse("`name` must be non-empty".into());
@@ -263,7 +263,7 @@ impl Package {
         crate::Manifest::new(
             folder
                 .iter()
-                .map(|(path, bytes)| crate::FileEntry::of(path.clone(), bytes)),
+                .map(|(path, bytes)| crate::FileEntry::from_bytes(path.clone(), bytes)),
         )?;
         Ok(())
     }
@@ -272,7 +272,7 @@ impl Package {
         let mut places = BTreeSet::new();
         let mut ids = BTreeSet::new();
         for artifact in &self.artifacts {
-            artifact.check()?;
+            artifact.check_artifact()?;
             if !places.insert((&artifact.name, &artifact.model_variant)) {
                 return Err(Error::DuplicateArtifact {
                     name: artifact.name.clone(),
@@ -285,7 +285,7 @@ impl Package {
                     self.artifact_uuid(artifact)
                 )));
             }
-            if let Some(fallback) = artifact.fallback() {
+            if let Some(fallback) = artifact.fallback_name() {
                 let found = self
                     .artifacts
                     .iter()
@@ -303,13 +303,13 @@ impl Package {
     }
 
     fn check_document(&self) -> Result<()> {
-        if self.frontmatter.is_some() && self.lead().is_none() {
+        if self.frontmatter.is_some() && self.body_artifact().is_none() {
             return Err(Error::Package(
                 "`frontmatter` needs a description artifact as the body of SKILL.md".into(),
             ));
         }
         let text = self.skill_document()?;
-        let cut = crate::frontmatter::split(&text)?;
+        let cut = crate::frontmatter::split_document(&text)?;
         let front = crate::Frontmatter::parse(cut.yaml, 2)?;
         if self.frontmatter.as_deref().is_some_and(|f| f != cut.block) {
             return Err(Error::Package(
@@ -317,13 +317,13 @@ impl Package {
             ));
         }
         let want = self.skill_name()?;
-        if front.text("name") != Some(want.as_str()) {
+        if front.get_text("name") != Some(want.as_str()) {
             return Err(Error::Package(format!(
                 "the frontmatter of SKILL.md must have `name: {want}`"
             )));
         }
         if front
-            .text("description")
+            .get_text("description")
             .is_none_or(|d| d.trim().is_empty())
         {
             return Err(Error::Package(
@@ -334,7 +334,7 @@ impl Package {
     }
 
     /// The artifact that is the body of `SKILL.md`: the first description without a variant.
-    pub fn lead(&self) -> Option<&Artifact> {
+    pub fn body_artifact(&self) -> Option<&Artifact> {
         if self.document.is_some() {
             return None;
         }
@@ -355,17 +355,17 @@ impl Package {
             Some(block) => block.clone(),
             None => crate::surface::frontmatter_block(&self.skill_name()?, &self.description),
         };
-        Ok(match self.lead() {
+        Ok(match self.body_artifact() {
             Some(lead) => block + &lead.content,
             None => format!("{block}# {}\n\n{}\n", self.name, self.description),
         })
     }
 }
 
-/// A JSON error without the parser's position when that says nothing.
+/// Converts a JSON error into an error of the package.
 fn json_error(error: &serde_json::Error) -> Error {
     let text = error.to_string();
-    // Kinds are refused by their own code, so that callers can tell.
+    // Unknown kinds have their own error code, so that callers can distinguish them.
     if let Some(rest) = text.split("unknown kind `").nth(1)
         && let Some((kind, _)) = rest.split_once('`')
     {
@@ -374,7 +374,7 @@ fn json_error(error: &serde_json::Error) -> Error {
     Error::Package(format!("not a package: {text}"))
 }
 
-/// A UUID that depends on nothing but these words.
+/// A UUID derived from these words only.
 fn stable_uuid(words: &[&str]) -> Uuid {
     let mut hasher = Hasher::default();
     for word in words {
@@ -388,7 +388,7 @@ fn stable_uuid(words: &[&str]) -> Uuid {
 }
 
 /// Kind-specific settings of an artifact.
-pub type Metadata = Map<String, serde_json::Value>;
+pub type ArtifactMetadata = Map<String, serde_json::Value>;
 
 /// Files in JSON: text where it is text, base64 otherwise.
 mod files_in_json {
@@ -400,7 +400,7 @@ mod files_in_json {
 
     #[derive(Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct Wire {
+    struct SupportingFileJson {
         path: RelPath,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         content: Option<String>,
@@ -411,7 +411,7 @@ mod files_in_json {
     impl Serialize for PackageFile {
         fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
             let text = std::str::from_utf8(&self.bytes).ok();
-            Wire {
+            SupportingFileJson {
                 path: self.path.clone(),
                 content: text.map(str::to_owned),
                 base64: match text {
@@ -425,7 +425,7 @@ mod files_in_json {
 
     impl<'de> Deserialize<'de> for PackageFile {
         fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-            let wire = Wire::deserialize(deserializer)?;
+            let wire = SupportingFileJson::deserialize(deserializer)?;
             let bytes = match (wire.content, wire.base64) {
                 (Some(text), None) => text.into_bytes(),
                 (None, Some(text)) => BASE64_STANDARD

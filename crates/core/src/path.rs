@@ -11,14 +11,14 @@ use std::{
 };
 
 use crate::{
-    error::{Error, Result, excerpt},
+    error::{Error, Result, input_excerpt},
     id::name_type,
 };
 
 /// The document every skill has at its root.
 pub const DOCUMENT: &str = "SKILL.md";
 
-/// A path of a file beneath a skill's root: `/`-separated, decoded, free of tricks.
+/// A path of a file below a skill's root: relative, `/`-separated and decoded.
 ///
 /// ```
 /// use repertoire_core::RelPath;
@@ -35,7 +35,7 @@ name_type!(RelPath);
 impl RelPath {
     /// The path of the document, `SKILL.md`.
     pub fn document() -> Self {
-        // Every skill has one, so they all share it.
+        // Shared, because every skill has one.
         static PATH: LazyLock<RelPath> = LazyLock::new(|| RelPath(DOCUMENT.into()));
         PATH.clone()
     }
@@ -55,12 +55,12 @@ impl RelPath {
         self.0.split('/')
     }
 
-    /// Checks the further rule for a supporting file: it is not the document.
-    pub fn reference(text: &str) -> Result<Self> {
+    /// Parses the path of a supporting file, which must not be the document.
+    pub fn parse_reference(text: &str) -> Result<Self> {
         let path: Self = text.parse()?;
         if path.is_document() {
             return Err(Error::Path {
-                path: excerpt(text),
+                path: input_excerpt(text),
                 rule: "SKILL.md is the document, not a supporting file",
             });
         }
@@ -68,7 +68,7 @@ impl RelPath {
     }
 }
 
-/// Whether a name in a folder is the business of a tool, and of no skill.
+/// Whether a file name belongs to a tool (version control, editor) and never to a skill.
 ///
 /// ```
 /// use repertoire_core::path::is_ignored;
@@ -91,10 +91,10 @@ impl FromStr for RelPath {
         if text == DOCUMENT {
             return Ok(Self::document());
         }
-        match rule(text) {
+        match find_path_error(text) {
             None => Ok(Self(text.into())),
             Some(rule) => Err(Error::Path {
-                path: excerpt(text),
+                path: input_excerpt(text),
                 rule,
             }),
         }
@@ -102,7 +102,7 @@ impl FromStr for RelPath {
 }
 
 /// The rule a path breaks, if any.
-fn rule(text: &str) -> Option<&'static str> {
+fn find_path_error(text: &str) -> Option<&'static str> {
     if text.is_empty() {
         return Some("must be non-empty");
     }
@@ -127,13 +127,13 @@ fn rule(text: &str) -> Option<&'static str> {
     if text.chars().any(char::is_control) {
         return Some("must not contain control characters");
     }
-    if percent_encoded(text) {
+    if has_percent_encoding(text) {
         return Some("must not contain percent-encoded text");
     }
-    text.split('/').find_map(segment_rule)
+    text.split('/').find_map(find_segment_error)
 }
 
-fn segment_rule(segment: &str) -> Option<&'static str> {
+fn find_segment_error(segment: &str) -> Option<&'static str> {
     if segment.is_empty() {
         Some("must not contain an empty segment")
     } else if segment == ".." || segment == "." {
@@ -142,20 +142,20 @@ fn segment_rule(segment: &str) -> Option<&'static str> {
         Some("too long: a segment has at most 255 bytes")
     } else if segment.ends_with('.') || segment.ends_with(' ') || segment.starts_with(' ') {
         Some("a segment must not start with a space or end with a space or a dot")
-    } else if is_device(segment) {
+    } else if is_device_name(segment) {
         Some("must not be a device name")
     } else {
         None
     }
 }
 
-fn percent_encoded(text: &str) -> bool {
+fn has_percent_encoding(text: &str) -> bool {
     text.as_bytes()
         .windows(3)
         .any(|w| w[0] == b'%' && w[1].is_ascii_hexdigit() && w[2].is_ascii_hexdigit())
 }
 
-fn is_device(segment: &str) -> bool {
+fn is_device_name(segment: &str) -> bool {
     let stem = segment.split('.').next().unwrap_or(segment).trim_end();
     let upper = stem.to_ascii_uppercase();
     match upper.as_str() {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_paths_pass() {
+    fn ordinary_paths_are_accepted() {
         for good in [
             "SKILL.md",
             "references/a b.md",
@@ -229,7 +229,7 @@ mod tests {
         ] {
             assert!(good.parse::<RelPath>().is_ok(), "{good:?}");
         }
-        assert!(RelPath::reference("SKILL.md").is_err());
-        assert!(RelPath::reference("nested/SKILL.md").is_ok());
+        assert!(RelPath::parse_reference("SKILL.md").is_err());
+        assert!(RelPath::parse_reference("nested/SKILL.md").is_ok());
     }
 }

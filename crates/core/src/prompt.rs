@@ -13,7 +13,7 @@ const MAX_ARGUMENTS: usize = 64;
 /// The most bytes of a description.
 const MAX_TEXT: usize = 16 * 1024;
 
-/// Some languages write `null` for what was not given.
+/// Reads `null` as `false`: some languages write it for absent values.
 fn null_is_false<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     Ok(Option::<bool>::deserialize(deserializer)?.unwrap_or(false))
 }
@@ -23,7 +23,7 @@ fn null_is_false<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<bo
 pub struct PromptArgument {
     /// The argument's name, unique within the prompt.
     pub name: String,
-    /// What it means to a person.
+    /// Its description for users.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// Whether the prompt cannot be rendered without it.
@@ -37,7 +37,7 @@ pub struct PromptArgument {
 pub enum PromptBody {
     /// The body of a file or a stored text, returned verbatim.
     Static,
-    /// The answer of a function on the bus.
+    /// The result of a function on the bus.
     Function(String),
 }
 
@@ -56,7 +56,7 @@ pub struct Prompt {
     pub name: PromptName,
     /// What it does, non-empty.
     pub description: String,
-    /// What it asks for.
+    /// The arguments it accepts.
     #[serde(default)]
     pub arguments: Vec<PromptArgument>,
     /// Where its text comes from.
@@ -66,7 +66,7 @@ pub struct Prompt {
 impl Prompt {
     /// A prompt from a markdown file: frontmatter with a description, the rest is the text.
     pub fn from_markdown<'a>(default_name: &str, text: &'a str) -> Result<(Self, &'a str)> {
-        let cut = frontmatter::split(text)?;
+        let cut = frontmatter::split_document(text)?;
         let front = Frontmatter::parse(cut.yaml, 2)?;
         let name = match front.get("name") {
             Some(field) => field.text.as_deref().unwrap_or_default(),
@@ -74,16 +74,16 @@ impl Prompt {
         };
         let prompt = Self {
             name: name.parse()?,
-            description: front.text("description").unwrap_or_default().to_owned(),
+            description: front.get_text("description").unwrap_or_default().to_owned(),
             arguments: Vec::new(),
             body: PromptBody::Static,
         };
-        prompt.check()?;
+        prompt.check_prompt()?;
         Ok((prompt, cut.body))
     }
 
-    /// Checks the rules that types do not carry.
-    pub fn check(&self) -> Result<()> {
+    /// Checks the rules that the types do not enforce.
+    pub fn check_prompt(&self) -> Result<()> {
         let field = |field: &str, rule: String| Error::Field {
             field: field.to_owned(),
             rule,
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_unique() {
+    fn duplicate_argument_names_are_refused() {
         let argument = |name: &str| PromptArgument {
             name: name.into(),
             description: None,
@@ -170,14 +170,14 @@ mod tests {
         };
         assert!(
             prompt
-                .check()
+                .check_prompt()
                 .unwrap_err()
                 .to_string()
                 .contains("duplicate argument name")
         );
         prompt.arguments.pop();
-        assert!(prompt.check().is_ok());
+        assert!(prompt.check_prompt().is_ok());
         prompt.body = PromptBody::Function(" ".into());
-        assert!(prompt.check().is_err());
+        assert!(prompt.check_prompt().is_err());
     }
 }

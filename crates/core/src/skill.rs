@@ -1,18 +1,17 @@
-//! A skill written in code: a name, a document, supporting files.
+//! A skill defined in code: a name, a document, supporting files.
 //!
-//! This is the form in which a program brings its own skills, where folders and stores bring
-//! theirs as files. One value feeds every surface, so what a host reads as resources and what it
-//! gets as one prompt cannot drift apart.
+//! A program uses this type to provide its own skills; folders and stores provide theirs as files.
+//! Every surface is rendered from the same value, so resources and prompt text always agree.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
 use crate::{
-    error::{Error, Result, excerpt},
+    error::{Error, Result, input_excerpt},
     frontmatter::{self, Frontmatter},
     id::SkillId,
-    markdown::{Head, one_line},
+    markdown::{MarkdownSummary, to_single_line},
     mime,
     path::RelPath,
     surface,
@@ -57,7 +56,7 @@ impl SkillReference {
         }
     }
 
-    /// Where it stands beneath the skill, as given.
+    /// Its path below the skill's root, as given.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -72,7 +71,7 @@ impl SkillReference {
         &self.body
     }
 
-    /// Its text, where it is one that prompts inline.
+    /// Its text, if it is a text file that prompts inline.
     pub fn text(&self) -> Option<&str> {
         mime::is_text(&self.mime)
             .then(|| std::str::from_utf8(&self.body).ok())
@@ -109,7 +108,7 @@ impl Skill {
     /// verified against the frontmatter.
     pub fn new(name: impl Into<String>, body: impl Into<String>) -> Self {
         let body = body.into();
-        let description = described(&body);
+        let description = derive_description(&body);
         Self {
             name: name.into(),
             body,
@@ -125,13 +124,13 @@ impl Skill {
         self
     }
 
-    /// Describes it in listings, in place of what the document says of itself.
+    /// Sets the description shown in listings, instead of the one from the document.
     pub fn with_description(mut self, description: impl Into<String>) -> Self {
         self.description = Some(description.into());
         self
     }
 
-    /// Adds a supporting file that is known to be right, such as one written in the source.
+    /// Adds a supporting file that is known to be valid, such as one written in the source.
     ///
     /// # Panics
     ///
@@ -159,13 +158,13 @@ impl Skill {
         let path = &reference.path;
         if path.contains("://") {
             return Err(Error::Path {
-                path: excerpt(path),
+                path: input_excerpt(path),
                 rule: "is a URI; write a path relative to the skill",
             });
         }
-        RelPath::reference(path)?;
+        RelPath::parse_reference(path)?;
         if self.references.iter().any(|r| r.path == *path) {
-            return Err(Error::DuplicatePath(excerpt(path)));
+            return Err(Error::DuplicatePath(input_excerpt(path)));
         }
         self.references.push(reference);
         Ok(self)
@@ -181,7 +180,7 @@ impl Skill {
         &self.body
     }
 
-    /// What listings say of it: as set, or what the document says.
+    /// The description shown in listings: the one set, or the document's.
     pub fn description(&self) -> Option<&str> {
         self.description.as_deref()
     }
@@ -198,10 +197,10 @@ impl Skill {
 
     /// The URI of its document.
     pub fn uri(&self) -> Result<String> {
-        Ok(Uri::document(&self.id()?).to_string())
+        Ok(Uri::for_document(&self.id()?).to_string())
     }
 
-    /// The whole skill as one text: what a host without resources is given.
+    /// Renders the whole skill as one text, for hosts without resources.
     pub fn as_prompt_text(&self) -> String {
         let references = self.references.iter().filter_map(|reference| {
             // Every path was parsed when it was added.
@@ -211,20 +210,20 @@ impl Skill {
         surface::prompt_text(&self.body, references.iter().map(|(p, t)| (p, *t)))
     }
 
-    /// The frontmatter, if the document has one that makes it a skill of this id.
+    /// The frontmatter, if it is valid for a skill with this id.
     pub fn frontmatter(&self) -> Result<Frontmatter> {
         let id = self.id()?;
-        let front = Frontmatter::parse(frontmatter::split(&self.body)?.yaml, 2)?;
+        let front = Frontmatter::parse(frontmatter::split_document(&self.body)?.yaml, 2)?;
         let field = |field: &str, rule: String| Error::Field {
             field: field.to_owned(),
             rule,
         };
-        if front.text("name") != Some(id.name()) || id.skill_name().is_none() {
+        if front.get_text("name") != Some(id.name()) || id.skill_name().is_none() {
             let rule = format!("must be `{}`, the last part of its path", id.name());
             return Err(field("name", rule));
         }
         if front
-            .text("description")
+            .get_text("description")
             .is_none_or(|d| d.trim().is_empty())
         {
             let rule = "must be there, as non-empty text".to_owned();
@@ -234,15 +233,15 @@ impl Skill {
     }
 }
 
-fn described(body: &str) -> Option<String> {
-    let yaml = frontmatter::split(body).ok().map(|cut| cut.yaml);
+fn derive_description(body: &str) -> Option<String> {
+    let yaml = frontmatter::split_document(body).ok().map(|cut| cut.yaml);
     yaml.and_then(|yaml| Frontmatter::parse(yaml, 2).ok())
-        .and_then(|front| front.text("description").map(one_line))
+        .and_then(|front| front.get_text("description").map(to_single_line))
         .filter(|description| !description.is_empty())
-        .or_else(|| Head::of(body).summary)
+        .or_else(|| MarkdownSummary::from_markdown(body).summary)
 }
 
-/// Skills that belong together.
+/// A collection of skills.
 ///
 /// ```
 /// use repertoire_core::{Skill, Skills};
@@ -250,19 +249,19 @@ fn described(body: &str) -> Option<String> {
 /// let ours = Skills::new().add(Skill::new("a", "# A"));
 /// let all = ours.merge(Skills::new().add(Skill::new("b", "# B")));
 /// assert_eq!(all.len(), 2);
-/// all.check()?;
+/// all.check_uris()?;
 /// # Ok::<(), repertoire_core::Error>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Skills(Vec<Skill>);
 
 impl Skills {
-    /// No skills yet.
+    /// Creates an empty collection.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds one.
+    /// Adds a skill.
     #[allow(
         clippy::should_implement_trait,
         reason = "adding a skill is not arithmetic"
@@ -293,14 +292,16 @@ impl Skills {
         self.0.iter()
     }
 
-    /// Refuses ids outside the grammar, and names every URI that two skills claim.
-    pub fn check(&self) -> Result<()> {
+    /// Refuses invalid ids and reports every URI that two skills claim.
+    pub fn check_uris(&self) -> Result<()> {
         let mut claims: BTreeMap<String, usize> = BTreeMap::new();
         for skill in &self.0 {
             let id = skill.id()?;
-            *claims.entry(Uri::document(&id).to_string()).or_default() += 1;
+            *claims
+                .entry(Uri::for_document(&id).to_string())
+                .or_default() += 1;
             for reference in &skill.references {
-                let uri = Uri::file(&id, &reference.path.parse()?);
+                let uri = Uri::for_file(&id, &reference.path.parse()?);
                 *claims.entry(uri.to_string()).or_default() += 1;
             }
         }
@@ -341,7 +342,7 @@ impl FromIterator<Skill> for Skills {
 mod tests {
     use super::*;
 
-    fn reference(path: &str) -> SkillReference {
+    fn text_reference(path: &str) -> SkillReference {
         SkillReference::new(path, "text/markdown", "x")
     }
 
@@ -356,26 +357,26 @@ mod tests {
             ("/etc/passwd", "invalid_path"),
             ("https://x.test/a", "invalid_path"),
         ] {
-            let refused = Skill::new("a", "# A").try_with_reference(reference(path));
+            let refused = Skill::new("a", "# A").try_with_reference(text_reference(path));
             assert_eq!(refused.unwrap_err().code(), code, "{path:?}");
         }
-        let skill = Skill::new("a", "# A").with_reference(reference("b.md"));
-        let again = skill.try_with_reference(reference("b.md"));
+        let skill = Skill::new("a", "# A").with_reference(text_reference("b.md"));
+        let again = skill.try_with_reference(text_reference("b.md"));
         assert_eq!(again.unwrap_err().code(), "duplicate_path");
     }
 
     #[test]
     #[should_panic(expected = "../x")]
-    fn a_wrong_reference_in_the_source_panics() {
-        let _ = Skill::new("a", "# A").with_reference(reference("../x"));
+    fn an_invalid_reference_path_panics() {
+        let _ = Skill::new("a", "# A").with_reference(text_reference("../x"));
     }
 
     #[test]
     fn references_keep_their_order_and_binary_ones_stay_out_of_the_text() {
         let skill = Skill::new("a", "body")
-            .with_reference(reference("z.md"))
+            .with_reference(text_reference("z.md"))
             .with_reference(SkillReference::binary("y.png", "image/png", vec![0xff]))
-            .with_reference(reference("b.md"));
+            .with_reference(text_reference("b.md"));
         assert_eq!(
             skill.as_prompt_text(),
             "body\n\n--- z.md ---\nx\n\n--- b.md ---\nx\n"
@@ -383,13 +384,13 @@ mod tests {
     }
 
     #[test]
-    fn every_duplicate_uri_is_named_at_once() {
+    fn every_duplicate_uri_is_reported_at_once() {
         let all = Skills::new()
-            .add(Skill::new("a", "# A").with_reference(reference("b/SKILL.md")))
+            .add(Skill::new("a", "# A").with_reference(text_reference("b/SKILL.md")))
             .add(Skill::new("b", "# B").with_path("a/b"))
             .add(Skill::new("c", "# C"))
             .merge(Skills::new().add(Skill::new("c", "# C")));
-        let error = all.check().unwrap_err();
+        let error = all.check_uris().unwrap_err();
         assert_eq!(error.code(), "duplicate_uri");
         assert!(error.to_string().contains("skill://a/b/SKILL.md"));
         assert!(error.to_string().contains("skill://c/SKILL.md"));

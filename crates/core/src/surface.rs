@@ -1,8 +1,8 @@
-//! Every byte Repertoire emits is built here.
+//! Renders every byte that Repertoire emits.
 //!
-//! Equality between surfaces is one function called twice. The formats of prompt text and fetch
-//! framing are fixed by contract: they are written, never parsed back, so a body that imitates a
-//! separator forges nothing (the `forged-separator` lint rule points it out to readers).
+//! Surfaces that must agree call the same function. The formats of prompt text and fetch framing
+//! are fixed by contract. They are written and never parsed back, so a body that imitates a
+//! separator forges nothing (the `forged-separator` lint rule reports it to readers).
 
 use std::fmt::Write as _;
 
@@ -13,12 +13,12 @@ use crate::{
     frontmatter::{self, Frontmatter},
     id::{SkillId, SkillName},
     manifest::FileEntry,
-    markdown::{Head, cut, one_line},
+    markdown::{MarkdownSummary, to_single_line, truncate_text},
     path::RelPath,
     uri::Uri,
 };
 
-/// A skill as one prompt text: the document, then each supporting text file behind its label.
+/// Renders a skill as one prompt text: the document, then each text file after its label.
 ///
 /// ```
 /// use repertoire_core::{RelPath, surface::prompt_text};
@@ -48,7 +48,7 @@ fn push_line(out: &mut String, text: &str) {
     }
 }
 
-/// Several bodies as one markdown document, each under the URI it was read from.
+/// Renders several bodies as one markdown document, each under the URI it was read from.
 ///
 /// ```
 /// use repertoire_core::surface::fetch_text;
@@ -66,9 +66,9 @@ pub fn fetch_text<'a>(sections: impl IntoIterator<Item = (&'a str, &'a str)>) ->
     out
 }
 
-/// Which part of the index an entry stands in.
+/// The section of the index in which an entry is listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Section {
+pub enum IndexSection {
     /// Registered skills, at the top.
     Registered,
     /// Skills from files, under `## Custom skills`.
@@ -80,29 +80,29 @@ pub enum Section {
 pub struct IndexEntry<'a> {
     /// The skill.
     pub id: &'a SkillId,
-    /// Its title; the id stands in for a missing one.
+    /// Its title; the id is used if there is none.
     pub title: Option<&'a str>,
     /// Its one-line description.
     pub description: Option<&'a str>,
-    /// Where it stands.
-    pub section: Section,
+    /// Its section.
+    pub section: IndexSection,
 }
 
-/// The markdown index of all skills: a bullet each, indented by depth.
+/// Renders the markdown index of all skills: one bullet each, indented by depth.
 ///
-/// A level that is no skill itself gets a bullet with its bare name, so that what lies beneath
-/// stays a list to every markdown reader.
+/// A level that is not a skill itself gets a bullet with its bare name, so that the entries below
+/// it remain a list in every markdown parser.
 ///
 /// Titles and descriptions are escaped, so that none of them can forge a link, a heading or
-/// another entry. Entries come in the order given, which is by id everywhere.
-pub fn index<'a>(entries: impl IntoIterator<Item = IndexEntry<'a>>) -> String {
+/// another entry. Entries keep the given order; every caller passes them sorted by id.
+pub fn render_index<'a>(entries: impl IntoIterator<Item = IndexEntry<'a>>) -> String {
     let mut out = String::from("# Skills\n");
-    let mut registered = Tree::default();
-    let mut custom = Tree::default();
+    let mut registered = IndexTree::default();
+    let mut custom = IndexTree::default();
     for entry in entries {
         match entry.section {
-            Section::Registered => registered.add(&entry),
-            Section::Custom => custom.add(&entry),
+            IndexSection::Registered => registered.add_entry(&entry),
+            IndexSection::Custom => custom.add_entry(&entry),
         }
     }
     let (registered, custom) = (registered.text, custom.text);
@@ -120,16 +120,16 @@ pub fn index<'a>(entries: impl IntoIterator<Item = IndexEntry<'a>>) -> String {
     out
 }
 
-/// A section of the index in the making.
+/// Builds one section of the index.
 #[derive(Default)]
-struct Tree {
+struct IndexTree {
     text: String,
     /// The segments of the last bullet.
     last: Vec<String>,
 }
 
-impl Tree {
-    fn add(&mut self, entry: &IndexEntry<'_>) {
+impl IndexTree {
+    fn add_entry(&mut self, entry: &IndexEntry<'_>) {
         let segments: Vec<String> = entry.id.segments().map(str::to_owned).collect();
         let shared = segments
             .iter()
@@ -145,26 +145,32 @@ impl Tree {
             // Writing to a string cannot fail.
             let _ = writeln!(self.text, "{:indent$}- {name}/", "", indent = 2 * depth);
         }
-        index_line(&mut self.text, entry);
+        push_index_line(&mut self.text, entry);
         self.last = segments;
     }
 }
 
-fn index_line(out: &mut String, entry: &IndexEntry<'_>) {
+fn push_index_line(out: &mut String, entry: &IndexEntry<'_>) {
     let id = entry.id;
     let indent = 2 * id.depth();
     let _ = write!(out, "{:indent$}- [`{id}`](iii://{id}) — ", "");
-    let title = entry.title.map(one_line).filter(|t| !t.is_empty());
+    let title = entry.title.map(to_single_line).filter(|t| !t.is_empty());
     escape_markdown(out, title.as_deref().unwrap_or(id.as_str()));
-    let description = entry.description.map(one_line).filter(|d| !d.is_empty());
+    let description = entry
+        .description
+        .map(to_single_line)
+        .filter(|d| !d.is_empty());
     if let Some(description) = description {
         out.push_str(" — ");
-        escape_markdown(out, &cut(&description, crate::markdown::SUMMARY_CHARS));
+        escape_markdown(
+            out,
+            &truncate_text(&description, crate::markdown::SUMMARY_CHARS),
+        );
     }
     out.push('\n');
 }
 
-/// Escapes what could become markup within a line, and the dash that separates the parts.
+/// Escapes characters that could become markup, and the dash that separates the parts.
 fn escape_markdown(out: &mut String, text: &str) {
     let mut rest = text.chars().peekable();
     let mut word = String::new();
@@ -189,16 +195,16 @@ fn escape_markdown(out: &mut String, text: &str) {
     }
 }
 
-/// One skill as `skills/list` and `skills/get` show it: a JSON object, added to a text.
+/// Appends one skill as a JSON object, as `skills/list` and `skills/get` return it.
 ///
-/// `frontmatter` is the document's, as JSON; `files` are all of the skill's, or none where its
-/// content is made when it is read.
+/// `frontmatter` is the document's frontmatter as JSON; `files` are all files of the skill, or
+/// `None` where its content is generated when it is read.
 ///
 /// ```
 /// use repertoire_core::{FileEntry, RelPath, surface::skill_entry};
 ///
 /// let mut out = String::new();
-/// let file = FileEntry::of(RelPath::document(), b"");
+/// let file = FileEntry::from_bytes(RelPath::document(), b"");
 /// skill_entry(&mut out, &"demo".parse()?, "{}", Some([&file]));
 /// assert!(out.starts_with("{\"uri\":\"skill://demo/SKILL.md\",\"frontmatter\":{},"));
 /// # Ok::<(), repertoire_core::Error>(())
@@ -247,7 +253,7 @@ pub fn discovery_index<'a>(
                 "name": name,
                 "type": "skill-md",
                 "description": description,
-                "url": Uri::document(id).to_string(),
+                "url": Uri::for_document(id).to_string(),
             })
         })
         .collect();
@@ -269,18 +275,18 @@ pub fn frontmatter_block(name: &SkillName, description: &str) -> String {
 
 /// The `SKILL.md` of a body registered at run time.
 ///
-/// A body that already is a document of that name is taken as it is; to any other a block with
-/// the name and a description from the body is added. `None` if the id's last segment is no Agent
-/// Skills name: such a body is served under `iii://` only.
+/// A body that already is a document of that name is returned unchanged; any other body gets a
+/// block with the name and a description taken from it. `None` if the id's last segment is not an
+/// Agent Skills name: such a body is served under `iii://` only.
 pub fn registered_document(id: &SkillId, body: &str) -> Option<String> {
-    registered_document_with(id, body, || Head::of(body))
+    registered_document_with(id, body, || MarkdownSummary::from_markdown(body))
 }
 
-/// The same, for whoever knows the head of the body already.
+/// Like [`registered_document`], for callers that already have the summary of the body.
 pub fn registered_document_with(
     id: &SkillId,
     body: &str,
-    head: impl FnOnce() -> Head,
+    head: impl FnOnce() -> MarkdownSummary,
 ) -> Option<String> {
     let name = id.skill_name()?;
     if is_document_of(&name, body).unwrap_or(false) {
@@ -295,11 +301,11 @@ pub fn registered_document_with(
 }
 
 fn is_document_of(name: &SkillName, body: &str) -> Result<bool> {
-    let front = Frontmatter::parse(frontmatter::split(body)?.yaml, 2)?;
+    let front = Frontmatter::parse(frontmatter::split_document(body)?.yaml, 2)?;
     let described = front
-        .text("description")
+        .get_text("description")
         .is_some_and(|d| !d.trim().is_empty());
-    Ok(described && front.text("name") == Some(name.as_str()))
+    Ok(described && front.get_text("name") == Some(name.as_str()))
 }
 
 #[cfg(test)]
@@ -309,31 +315,35 @@ mod tests {
 
     use super::*;
 
-    fn id(text: &str) -> SkillId {
+    fn skill_id(text: &str) -> SkillId {
         text.parse().unwrap()
     }
 
     #[test]
-    fn the_index_reads_as_a_tree() {
-        let (a, b, c) = (id("resend"), id("resend/email"), id("notes"));
-        let text = index([
+    fn the_index_is_indented_by_id_depth() {
+        let (a, b, c) = (
+            skill_id("resend"),
+            skill_id("resend/email"),
+            skill_id("notes"),
+        );
+        let text = render_index([
             IndexEntry {
                 id: &a,
                 title: Some("Resend"),
                 description: Some("Email."),
-                section: Section::Registered,
+                section: IndexSection::Registered,
             },
             IndexEntry {
                 id: &b,
                 title: None,
                 description: None,
-                section: Section::Registered,
+                section: IndexSection::Registered,
             },
             IndexEntry {
                 id: &c,
                 title: Some("Notes"),
                 description: None,
-                section: Section::Custom,
+                section: IndexSection::Custom,
             },
         ]);
         assert_eq!(
@@ -344,13 +354,13 @@ mod tests {
         );
     }
 
-    /// What a markdown reader sees in the index: headings, and per item its links and its text.
-    fn read_back(index: &str) -> (Vec<String>, Vec<(Vec<String>, String)>) {
+    /// Parses the index: its headings, and the links and text of each item.
+    fn parse_index(index: &str) -> (Vec<String>, Vec<(Vec<String>, String)>) {
         let mut headings = Vec::new();
         let mut items: Vec<(Vec<String>, String)> = Vec::new();
         let mut heading = None;
         let mut in_link = false;
-        // Every dialect but the one that redraws quotes and dashes.
+        // All extensions except the one that rewrites quotes and dashes.
         let options = Options::all() - Options::ENABLE_SMART_PUNCTUATION;
         for event in Parser::new_ext(index, options) {
             match event {
@@ -382,18 +392,18 @@ mod tests {
         fn t10_the_index_reads_back_as_the_same_entries(
             texts in prop::collection::vec(("[^\u{0}]{0,60}", "[^\u{0}]{0,60}"), 1..6),
         ) {
-            let ids: Vec<_> = (0..texts.len()).map(|i| id(&format!("s{i}"))).collect();
+            let ids: Vec<_> = (0..texts.len()).map(|i| skill_id(&format!("s{i}"))).collect();
             let entries = ids.iter().zip(&texts).map(|(id, (t, d))| IndexEntry {
-                id, title: Some(t), description: Some(d), section: Section::Registered,
+                id, title: Some(t), description: Some(d), section: IndexSection::Registered,
             });
-            let (headings, items) = read_back(&index(entries));
+            let (headings, items) = parse_index(&render_index(entries));
             prop_assert_eq!(headings, ["Skills"]);
             prop_assert_eq!(items.len(), texts.len());
             for ((links, text), (id, (title, description))) in items.iter().zip(ids.iter().zip(&texts)) {
                 prop_assert_eq!(links, &[format!("iii://{id}")]);
-                let title = one_line(title);
+                let title = to_single_line(title);
                 let title = if title.is_empty() { id.to_string() } else { title };
-                let description = one_line(description);
+                let description = to_single_line(description);
                 let want = if description.is_empty() {
                     format!(" — {title}")
                 } else {
@@ -404,7 +414,7 @@ mod tests {
         }
 
         #[test]
-        fn prompt_text_holds_every_byte(body in any::<String>(), reference in any::<String>()) {
+        fn prompt_text_contains_every_byte(body in any::<String>(), reference in any::<String>()) {
             let path: RelPath = "references/x.md".parse().unwrap();
             let text = prompt_text(&body, [(&path, reference.as_str())]);
             prop_assert!(text.starts_with(&body));
@@ -413,26 +423,26 @@ mod tests {
         }
 
         #[test]
-        fn registered_bodies_become_documents(body in any::<String>()) {
-            let id = id("worker/guide");
+        fn registered_bodies_become_valid_documents(body in any::<String>()) {
+            let id = skill_id("worker/guide");
             let document = registered_document(&id, &body).unwrap();
-            let front = Frontmatter::of(&document).unwrap();
-            prop_assert_eq!(front.text("name"), Some("guide"));
-            prop_assert!(!front.text("description").unwrap().trim().is_empty());
+            let front = Frontmatter::from_document(&document).unwrap();
+            prop_assert_eq!(front.get_text("name"), Some("guide"));
+            prop_assert!(!front.get_text("description").unwrap().trim().is_empty());
             prop_assert!(document.ends_with(&body));
         }
     }
 
     #[test]
     fn t10_orphans_stay_in_the_list() {
-        let ids = ["a/b/c/d", "a/b/x", "a/c", "b", "c/a", "c/a/b/c"].map(id);
-        let text = index(ids.iter().map(|id| IndexEntry {
+        let ids = ["a/b/c/d", "a/b/x", "a/c", "b", "c/a", "c/a/b/c"].map(skill_id);
+        let text = render_index(ids.iter().map(|id| IndexEntry {
             id,
             title: None,
             description: None,
-            section: Section::Registered,
+            section: IndexSection::Registered,
         }));
-        let (_, items) = read_back(&text);
+        let (_, items) = parse_index(&text);
         let linked: Vec<_> = items
             .iter()
             .filter_map(|(links, _)| links.first())
@@ -445,7 +455,7 @@ mod tests {
 
     #[test]
     fn t10_hostile_titles_stay_text() {
-        let a = id("a");
+        let a = skill_id("a");
         for title in [
             "x](https://evil) [y",
             "\n# Heading\n- [`b`](iii://b)",
@@ -457,17 +467,17 @@ mod tests {
             "`code` **bold** &lt; \\",
             "me@evil.example",
         ] {
-            let text = index([IndexEntry {
+            let text = render_index([IndexEntry {
                 id: &a,
                 title: Some(title),
                 description: None,
-                section: Section::Custom,
+                section: IndexSection::Custom,
             }]);
-            let (headings, items) = read_back(&text);
+            let (headings, items) = parse_index(&text);
             assert_eq!(headings, ["Skills", "Custom skills"]);
             assert_eq!(items.len(), 1);
             assert_eq!(items[0].0, ["iii://a"]);
-            assert_eq!(items[0].1, format!(" — {}", one_line(title)));
+            assert_eq!(items[0].1, format!(" — {}", to_single_line(title)));
         }
     }
 
@@ -480,18 +490,18 @@ mod tests {
     }
 
     #[test]
-    fn a_registered_document_is_kept() {
+    fn a_body_with_matching_frontmatter_is_unchanged() {
         let document = "---\nname: guide\ndescription: d\nlicense: MIT\n---\nx";
         assert_eq!(
-            registered_document(&id("w/guide"), document).as_deref(),
+            registered_document(&skill_id("w/guide"), document).as_deref(),
             Some(document)
         );
-        assert_eq!(registered_document(&id("w/my_guide"), "x"), None);
+        assert_eq!(registered_document(&skill_id("w/my_guide"), "x"), None);
     }
 
     #[test]
-    fn discovery_lists_documents() {
-        let text = discovery_index([(&id("acme/refunds"), "refunds", "d")]);
+    fn the_discovery_index_lists_document_uris() {
+        let text = discovery_index([(&skill_id("acme/refunds"), "refunds", "d")]);
         assert!(text.contains(r#""url":"skill://acme/refunds/SKILL.md""#));
     }
 }

@@ -7,7 +7,7 @@
 use std::{fmt, str::FromStr, sync::Arc};
 
 use crate::{
-    error::{Error, Result, excerpt},
+    error::{Error, Result, input_excerpt},
     id::{SkillId, name_type},
     path::RelPath,
 };
@@ -28,7 +28,7 @@ pub enum Uri {
     Index,
     /// `iii://<id>`: the body of a skill.
     Body(SkillId),
-    /// `iii://fn/<a>/<b>`: the answer of the function `a::b`.
+    /// `iii://fn/<a>/<b>`: the result of the function `a::b`.
     Function(FunctionId),
     /// `skill://index.json`: the discovery index of the draft surface.
     DiscoveryIndex,
@@ -38,38 +38,38 @@ pub enum Uri {
 
 impl Uri {
     /// The URI of a skill's document.
-    pub fn document(id: &SkillId) -> Self {
-        Self::file(id, &RelPath::document())
+    pub fn for_document(id: &SkillId) -> Self {
+        Self::for_file(id, &RelPath::document())
     }
 
-    /// Adds the URI of a file of a skill to a text, without a value in between.
+    /// Appends the URI of a file of a skill to `out`, without building a value.
     pub fn push_file(out: &mut String, id: &SkillId, path: &RelPath) {
         out.push_str("skill://");
         out.push_str(id.as_str());
         out.push('/');
-        if path.as_str().bytes().all(is_plain) {
+        if path.as_str().bytes().all(is_unreserved) {
             out.push_str(path.as_str());
         } else {
             // Writing to a string cannot fail.
-            let _ = fmt::Write::write_fmt(out, format_args!("{}", Encoded(path.as_str())));
+            let _ = fmt::Write::write_fmt(out, format_args!("{}", PercentEncoded(path.as_str())));
         }
     }
 
-    /// The `skill://` URI of a path that spans skill and file.
+    /// The `skill://` URI of a path that contains both skill and file.
     pub fn from_path(path: &RelPath) -> Self {
         Self::Skill(SkillUri(path.as_str().into()))
     }
 
     /// The URI of a file of a skill.
-    pub fn file(id: &SkillId, path: &RelPath) -> Self {
+    pub fn for_file(id: &SkillId, path: &RelPath) -> Self {
         Self::Skill(SkillUri(format!("{id}/{path}").into()))
     }
 }
 
 /// The path of a `skill://` URI, decoded.
 ///
-/// Where the skill ends and the file begins is known only to the catalogue, because skills nest;
-/// [`splits`](Self::splits) gives the possibilities, longest skill first.
+/// Skills nest, so only the catalogue knows where the skill ends and the file begins;
+/// [`possible_splits`](Self::possible_splits) gives the possibilities, longest skill first.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SkillUri(Arc<str>);
 
@@ -85,18 +85,18 @@ impl SkillUri {
     /// use repertoire_core::Uri;
     ///
     /// let Uri::Skill(uri) = "skill://a/b/SKILL.md".parse::<Uri>()? else { panic!() };
-    /// let splits: Vec<_> = uri.splits().map(|(id, path)| format!("{id} + {path}")).collect();
+    /// let splits: Vec<_> = uri.possible_splits().map(|(id, path)| format!("{id} + {path}")).collect();
     /// assert_eq!(splits, ["a/b + SKILL.md", "a + b/SKILL.md"]);
     /// # Ok::<(), repertoire_core::Error>(())
     /// ```
-    pub fn splits(&self) -> impl Iterator<Item = (SkillId, RelPath)> {
+    pub fn possible_splits(&self) -> impl Iterator<Item = (SkillId, RelPath)> {
         self.0.rmatch_indices('/').filter_map(|(at, _)| {
             Some((self.0[..at].parse().ok()?, self.0[at + 1..].parse().ok()?))
         })
     }
 
     /// The whole path as a skill id, for the URI of a skill's root directory.
-    pub fn skill(&self) -> Option<SkillId> {
+    pub fn to_skill_id(&self) -> Option<SkillId> {
         self.0.parse().ok()
     }
 }
@@ -120,7 +120,7 @@ impl FromStr for FunctionId {
         }
         Err(Error::Id {
             kind: "function id",
-            value: excerpt(text),
+            value: input_excerpt(text),
             rule: "segments of 1 to 64 ASCII letters, digits, `-` and `_`, joined by `::`",
         })
     }
@@ -131,7 +131,7 @@ impl FromStr for Uri {
 
     fn from_str(text: &str) -> Result<Self> {
         let refuse = |rule: &str| Error::Uri {
-            uri: excerpt(text),
+            uri: input_excerpt(text),
             rule: rule.to_owned(),
         };
         let inner = |error: &Error| refuse(&error.to_string());
@@ -155,7 +155,7 @@ impl FromStr for Uri {
             }
             let segments: Vec<String> = rest
                 .split('/')
-                .map(decode)
+                .map(decode_segment)
                 .collect::<Result<_, _>>()
                 .map_err(refuse)?;
             let path: RelPath = segments.join("/").parse().map_err(|e| inner(&e))?;
@@ -174,14 +174,14 @@ impl fmt::Display for Uri {
             Self::DiscoveryIndex => f.write_str("skill://index.json"),
             Self::Skill(uri) => {
                 f.write_str("skill://")?;
-                encode(uri.as_str(), f)
+                encode_path(uri.as_str(), f)
             }
         }
     }
 }
 
 /// Decodes one segment, once.
-fn decode(segment: &str) -> Result<String, &'static str> {
+fn decode_segment(segment: &str) -> Result<String, &'static str> {
     let mut bytes = Vec::with_capacity(segment.len());
     let mut rest = segment.bytes();
     while let Some(byte) = rest.next() {
@@ -207,26 +207,26 @@ fn decode(segment: &str) -> Result<String, &'static str> {
     String::from_utf8(bytes).map_err(|_| "must decode to UTF-8")
 }
 
-/// Whether a byte stands for itself in a URI's path.
-fn is_plain(byte: u8) -> bool {
+/// Whether a byte needs no encoding in a URI's path.
+fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte)
 }
 
-/// A path, written as it stands in a URI.
-struct Encoded<'a>(&'a str);
+/// A path that is displayed percent-encoded.
+struct PercentEncoded<'a>(&'a str);
 
-impl fmt::Display for Encoded<'_> {
+impl fmt::Display for PercentEncoded<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        encode(self.0, f)
+        encode_path(self.0, f)
     }
 }
 
-fn encode(path: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    if path.bytes().all(is_plain) {
+fn encode_path(path: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    if path.bytes().all(is_unreserved) {
         return f.write_str(path);
     }
     for byte in path.bytes() {
-        if is_plain(byte) {
+        if is_unreserved(byte) {
             fmt::Write::write_char(f, char::from(byte))?;
         } else {
             write!(f, "%{byte:02X}")?;
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shapes() {
+    fn every_uri_form_round_trips() {
         for text in [
             "iii://skills",
             "iii://a",
@@ -309,7 +309,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parse_format_parse_is_a_fixpoint(text in "(iii|skill)://(fn/)?[a-zA-Z0-9%/._ é:-]{0,40}") {
+        fn parsing_a_formatted_uri_gives_the_same_uri(text in "(iii|skill)://(fn/)?[a-zA-Z0-9%/._ é:-]{0,40}") {
             if let Ok(uri) = text.parse::<Uri>() {
                 let shown = uri.to_string();
                 let again: Uri = shown.parse().unwrap();
@@ -319,30 +319,30 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_answered(text in any::<String>()) {
+        fn parsing_any_text_never_panics(text in any::<String>()) {
             let _ = text.parse::<Uri>();
             let _ = format!("skill://{text}").parse::<Uri>();
             let _ = format!("iii://{text}").parse::<Uri>();
         }
 
         #[test]
-        fn every_file_has_a_uri_that_leads_back(id in "[a-z]{1,5}(/[a-z]{1,5}){0,3}", path in "[^/]{1,12}(/[^/]{1,12}){0,2}") {
+        fn every_file_uri_resolves_to_its_skill_and_path(id in "[a-z]{1,5}(/[a-z]{1,5}){0,3}", path in "[^/]{1,12}(/[^/]{1,12}){0,2}") {
             let Ok(id) = id.parse::<SkillId>() else { return Ok(()) };
             let Ok(path) = path.parse::<RelPath>() else { return Ok(()) };
             // An id with the name of a device is served under `iii://` only.
             if id.as_str().parse::<RelPath>().is_err() { return Ok(()) }
-            let Uri::Skill(uri) = Uri::file(&id, &path).to_string().parse::<Uri>().unwrap() else {
+            let Uri::Skill(uri) = Uri::for_file(&id, &path).to_string().parse::<Uri>().unwrap() else {
                 return Err(TestCaseError::fail("not a skill URI"));
             };
-            prop_assert!(uri.splits().any(|(i, p)| i == id && p == path));
+            prop_assert!(uri.possible_splits().any(|(i, p)| i == id && p == path));
         }
     }
 
     #[test]
-    fn a_document_knows_its_uri() {
+    fn the_document_uri_ends_in_skill_md() {
         let id: SkillId = "acme/refunds".parse().unwrap();
         assert_eq!(
-            Uri::document(&id).to_string(),
+            Uri::for_document(&id).to_string(),
             "skill://acme/refunds/SKILL.md"
         );
     }

@@ -1,31 +1,31 @@
-//! The verdict on a skill folder.
+//! Validates a skill folder.
 //!
-//! [`Level::Reference`] gives the verdict of the reference validator (`skills-ref`), with lines.
-//! [`Level::Strict`] adds what the Agent Skills specification demands and that tool lets pass.
-//! Fences are whole lines here; the reference cuts at any `---`, even inside a description, and
-//! that is not imitated.
+//! [`ValidationLevel::Reference`] gives the verdict of the reference validator (`skills-ref`), with
+//! lines. [`ValidationLevel::Strict`] adds the rules of the Agent Skills specification that the
+//! tool does not check. Fences must be whole lines; the reference splits at any `---`, even inside
+//! a description, and that behaviour is not copied.
 
 use serde_json::Value;
 use unicode_normalization::{UnicodeNormalization, char::is_combining_mark};
 
 use crate::{
     error::Error,
-    frontmatter::{Field, Frontmatter, Oddity, split},
+    frontmatter::{Frontmatter, FrontmatterField, UnsupportedYaml, split_document},
     path::DOCUMENT,
 };
 
-/// How much is demanded.
+/// How strictly a skill is validated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Level {
-    /// What the reference validator demands.
+pub enum ValidationLevel {
+    /// The rules of the reference validator.
     Reference,
-    /// What the specification demands.
+    /// The rules of the specification.
     Strict,
 }
 
 /// One reason why a skill is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Problem {
+pub struct ValidationProblem {
     /// A stable code.
     pub code: &'static str,
     /// Line in the document, from 1; none for the folder as a whole.
@@ -34,7 +34,7 @@ pub struct Problem {
     pub message: String,
 }
 
-const FIELDS: [&str; 6] = [
+const ALLOWED_FIELDS: [&str; 6] = [
     "name",
     "description",
     "license",
@@ -46,55 +46,59 @@ const FIELDS: [&str; 6] = [
 /// Validates a skill: the name of its folder, the name and the bytes of its document.
 ///
 /// ```
-/// use repertoire_core::validate::{Level, validate};
+/// use repertoire_core::validate::{ValidationLevel, validate_skill};
 ///
 /// let document = b"---\nname: pdf\ndescription: Fills PDF forms.\n---\n";
-/// assert!(validate("pdf", Some(("SKILL.md", document)), Level::Strict).is_empty());
-/// assert_eq!(validate("doc", Some(("SKILL.md", document)), Level::Reference)[0].code, "name-folder");
+/// assert!(validate_skill("pdf", Some(("SKILL.md", document)), ValidationLevel::Strict).is_empty());
+/// assert_eq!(validate_skill("doc", Some(("SKILL.md", document)), ValidationLevel::Reference)[0].code, "name-folder");
 /// ```
-pub fn validate(folder: &str, document: Option<(&str, &[u8])>, level: Level) -> Vec<Problem> {
-    let mut report = Report {
+pub fn validate_skill(
+    folder: &str,
+    document: Option<(&str, &[u8])>,
+    level: ValidationLevel,
+) -> Vec<ValidationProblem> {
+    let mut report = ValidationReport {
         level,
         problems: Vec::new(),
     };
     let Some((file_name, bytes)) = document else {
-        report.add("missing-document", None, "no SKILL.md in the folder");
+        report.add_problem("missing-document", None, "no SKILL.md in the folder");
         return report.problems;
     };
-    if level == Level::Strict && file_name != DOCUMENT {
+    if level == ValidationLevel::Strict && file_name != DOCUMENT {
         let message = format!("the document must be named SKILL.md, not {file_name}");
-        report.add("document-name", None, message);
+        report.add_problem("document-name", None, message);
     }
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text,
         Err(error) => {
             let message = format!("not valid UTF-8 at byte {}", error.valid_up_to());
-            report.add("not-utf8", None, message);
+            report.add_problem("not-utf8", None, message);
             return report.problems;
         }
     };
-    match split(text).and_then(|cut| Frontmatter::parse(cut.yaml, 2)) {
-        Ok(front) => report.frontmatter(folder, &front),
-        Err(error) => report.parse_error(&error),
+    match split_document(text).and_then(|cut| Frontmatter::parse(cut.yaml, 2)) {
+        Ok(front) => report.check_frontmatter(folder, &front),
+        Err(error) => report.add_parse_error(&error),
     }
     report.problems
 }
 
-struct Report {
-    level: Level,
-    problems: Vec<Problem>,
+struct ValidationReport {
+    level: ValidationLevel,
+    problems: Vec<ValidationProblem>,
 }
 
-impl Report {
-    fn add(&mut self, code: &'static str, line: Option<usize>, message: impl Into<String>) {
-        self.problems.push(Problem {
+impl ValidationReport {
+    fn add_problem(&mut self, code: &'static str, line: Option<usize>, message: impl Into<String>) {
+        self.problems.push(ValidationProblem {
             code,
             line,
             message: message.into(),
         });
     }
 
-    fn parse_error(&mut self, error: &Error) {
+    fn add_parse_error(&mut self, error: &Error) {
         let (line, rule) = match error {
             Error::NoFrontmatter { line, rule } => (*line, (*rule).to_owned()),
             Error::Frontmatter { line, rule } => (*line, rule.clone()),
@@ -103,82 +107,84 @@ impl Report {
             }
             other => (1, other.to_string()),
         };
-        self.add("frontmatter", Some(line), rule);
+        self.add_problem("frontmatter", Some(line), rule);
     }
 
-    fn frontmatter(&mut self, folder: &str, front: &Frontmatter) {
-        for (line, oddity) in front.oddities() {
+    fn check_frontmatter(&mut self, folder: &str, front: &Frontmatter) {
+        for (line, oddity) in front.unsupported_yaml() {
             let message = match oddity {
-                Oddity::Flow => {
+                UnsupportedYaml::Flow => {
                     "flow collections `{…}` and `[…]` are not accepted: write one item per line"
                 }
-                Oddity::Anchor => "anchors and aliases are not accepted: write the value out",
-                Oddity::Indentation => "sibling mappings must have the same indentation",
+                UnsupportedYaml::Anchor => {
+                    "anchors and aliases are not accepted: write the value out"
+                }
+                UnsupportedYaml::Indentation => "sibling mappings must have the same indentation",
             };
-            self.add("yaml-subset", Some(*line), message);
+            self.add_problem("yaml-subset", Some(*line), message);
         }
         for field in front.fields() {
-            if !FIELDS.contains(&field.key.as_str()) {
+            if !ALLOWED_FIELDS.contains(&field.key.as_str()) {
                 let message = format!(
                     "unexpected field `{}`: allowed are {}; put your own under `metadata`",
                     field.key,
-                    FIELDS.join(", ")
+                    ALLOWED_FIELDS.join(", ")
                 );
-                self.add("unexpected-field", Some(field.line), message);
+                self.add_problem("unexpected-field", Some(field.line), message);
             }
         }
         match front.get("name") {
-            Some(field) => self.name(folder, field),
-            None => self.add("missing-field", Some(1), "missing required field `name`"),
+            Some(field) => self.check_name(folder, field),
+            None => self.add_problem("missing-field", Some(1), "missing required field `name`"),
         }
         match front.get("description") {
-            Some(field) => self.description(field),
-            None => self.add(
+            Some(field) => self.check_description(field),
+            None => self.add_problem(
                 "missing-field",
                 Some(1),
                 "missing required field `description`",
             ),
         }
         if let Some(field) = front.get("compatibility") {
-            self.compatibility(field);
+            self.check_compatibility(field);
         }
-        if self.level == Level::Strict {
-            self.strict_types(front);
+        if self.level == ValidationLevel::Strict {
+            self.check_strict_types(front);
         }
     }
 
-    fn name(&mut self, folder: &str, field: &Field) {
+    fn check_name(&mut self, folder: &str, field: &FrontmatterField) {
         let line = Some(field.line);
         let text = field.text.as_deref().unwrap_or_default().trim();
         if text.is_empty() {
-            self.add("name-empty", line, "`name` must be a non-empty string");
+            self.add_problem("name-empty", line, "`name` must be a non-empty string");
             return;
         }
         let name: String = text.nfkc().collect();
         let length = name.chars().count();
         if length > 64 {
-            self.add(
+            self.add_problem(
                 "name-length",
                 line,
                 format!("`name` has {length} characters, at most 64"),
             );
         }
         if name != name.to_lowercase() {
-            self.add(
+            self.add_problem(
                 "name-case",
                 line,
                 format!("`name` {name:?} must be lowercase"),
             );
         }
         if name.starts_with('-') || name.ends_with('-') {
-            self.add(
+            self.add_problem(
                 "name-hyphen",
                 line,
                 "`name` must not start or end with a hyphen",
             );
         }
         if name.contains("--") {
-            self.add(
+            self.add_problem(
                 "name-hyphen",
                 line,
                 "`name` must not contain two hyphens in a row",
@@ -188,45 +194,45 @@ impl Report {
         if !name.chars().all(allowed) {
             let message =
                 format!("`name` {name:?} has characters other than letters, digits and hyphens");
-            self.add("name-characters", line, message);
-        } else if self.level == Level::Strict && !text.is_ascii() {
+            self.add_problem("name-characters", line, message);
+        } else if self.level == ValidationLevel::Strict && !text.is_ascii() {
             let message = format!("`name` {name:?} has letters outside a-z");
-            self.add("name-characters", line, message);
+            self.add_problem("name-characters", line, message);
         }
         if folder.nfkc().collect::<String>() != name {
             let message = format!("folder {folder:?} must have the name of the skill, {name:?}");
-            self.add("name-folder", line, message);
+            self.add_problem("name-folder", line, message);
         }
     }
 
-    fn description(&mut self, field: &Field) {
+    fn check_description(&mut self, field: &FrontmatterField) {
         let line = Some(field.line);
         let text = field.text.as_deref().unwrap_or_default();
         let length = text.chars().count();
         if text.trim().is_empty() {
-            self.add(
+            self.add_problem(
                 "description-empty",
                 line,
                 "`description` must be a non-empty string",
             );
         } else if length > 1024 {
             let message = format!("`description` has {length} characters, at most 1024");
-            self.add("description-length", line, message);
+            self.add_problem("description-length", line, message);
         }
     }
 
-    fn compatibility(&mut self, field: &Field) {
+    fn check_compatibility(&mut self, field: &FrontmatterField) {
         let line = Some(field.line);
         let Some(text) = field.text.as_deref() else {
-            self.add("field-type", line, "`compatibility` must be a string");
+            self.add_problem("field-type", line, "`compatibility` must be a string");
             return;
         };
         let length = text.chars().count();
         if length > 500 {
             let message = format!("`compatibility` has {length} characters, at most 500");
-            self.add("compatibility-length", line, message);
-        } else if self.level == Level::Strict && text.trim().is_empty() {
-            self.add(
+            self.add_problem("compatibility-length", line, message);
+        } else if self.level == ValidationLevel::Strict && text.trim().is_empty() {
+            self.add_problem(
                 "compatibility-empty",
                 line,
                 "`compatibility` must be non-empty if present",
@@ -234,7 +240,7 @@ impl Report {
         }
     }
 
-    fn strict_types(&mut self, front: &Frontmatter) {
+    fn check_strict_types(&mut self, front: &Frontmatter) {
         for key in [
             "name",
             "description",
@@ -247,7 +253,7 @@ impl Report {
                 && !(field.value.is_null() && key != "license" && key != "allowed-tools")
             {
                 let message = format!("`{key}` must be a string: put it in quotes");
-                self.add("field-type", Some(field.line), message);
+                self.add_problem("field-type", Some(field.line), message);
             }
         }
         if let Some(field) = front.get("metadata") {
@@ -258,11 +264,11 @@ impl Report {
                             let line = field.child_lines.get(at).copied();
                             let message =
                                 format!("`metadata.{key}` must be a string: put it in quotes");
-                            self.add("field-type", line.or(Some(field.line)), message);
+                            self.add_problem("field-type", line.or(Some(field.line)), message);
                         }
                     }
                 }
-                _ => self.add(
+                _ => self.add_problem(
                     "field-type",
                     Some(field.line),
                     "`metadata` must be a mapping of strings",
@@ -276,8 +282,8 @@ impl Report {
 mod tests {
     use super::*;
 
-    fn codes(folder: &str, document: &str, level: Level) -> Vec<&'static str> {
-        validate(folder, Some(("SKILL.md", document.as_bytes())), level)
+    fn problem_codes(folder: &str, document: &str, level: ValidationLevel) -> Vec<&'static str> {
+        validate_skill(folder, Some(("SKILL.md", document.as_bytes())), level)
             .into_iter()
             .map(|p| p.code)
             .collect()
@@ -286,10 +292,10 @@ mod tests {
     #[test]
     fn every_problem_is_reported_with_its_line() {
         let document = "---\nname: Bad--Name-\nextra: 1\ndescription: ''\n---\n";
-        let problems = validate(
+        let problems = validate_skill(
             "x",
             Some(("SKILL.md", document.as_bytes())),
-            Level::Reference,
+            ValidationLevel::Reference,
         );
         let found: Vec<_> = problems.iter().map(|p| (p.code, p.line)).collect();
         assert_eq!(
@@ -306,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn strict_demands_what_the_specification_says() {
+    fn the_strict_level_enforces_the_specification() {
         let cases = [
             (
                 "é",
@@ -332,15 +338,19 @@ mod tests {
         ];
         for (folder, document, code) in cases {
             assert!(
-                codes(folder, document, Level::Reference).is_empty(),
+                problem_codes(folder, document, ValidationLevel::Reference).is_empty(),
                 "{document}"
             );
-            assert_eq!(codes(folder, document, Level::Strict), [code], "{document}");
+            assert_eq!(
+                problem_codes(folder, document, ValidationLevel::Strict),
+                [code],
+                "{document}"
+            );
         }
-        let lower = validate(
+        let lower = validate_skill(
             "a",
             Some(("skill.md", b"---\nname: a\ndescription: d\n---\n")),
-            Level::Strict,
+            ValidationLevel::Strict,
         );
         assert_eq!(lower[0].code, "document-name");
     }

@@ -1,8 +1,8 @@
-//! What sentences mean, as vectors.
+//! Sentence embeddings: converts text to vectors.
 //!
-//! One model, all-MiniLM-L6-v2, computed on the CPU: tokens by [`Vocabulary`], six layers of a
-//! BERT encoder, the mean over the tokens, length one. Nothing is downloaded here: whoever opens
-//! the model says where its two files are.
+//! One model, all-MiniLM-L6-v2, runs on the CPU: [`Vocabulary`] produces the tokens, six layers of
+//! a BERT encoder transform them, and their mean is scaled to length one. Nothing is downloaded
+//! here; the caller passes the folder that contains the two model files.
 
 mod model;
 mod tokens;
@@ -11,18 +11,18 @@ mod weights;
 
 use std::path::PathBuf;
 
-pub use model::Model;
+pub use model::EmbeddingModel;
 pub use tokens::Vocabulary;
 pub use vector::{DIMENSIONS, Vector};
 
 /// The files a model is made of.
-pub const FILES: [&str; 2] = [WEIGHTS, VOCABULARY];
+pub const MODEL_FILES: [&str; 2] = [WEIGHTS_FILE, VOCABULARY_FILE];
 /// The weights, as safetensors.
-pub const WEIGHTS: &str = "model.safetensors";
-/// The words and parts of words, one a line.
-pub const VOCABULARY: &str = "vocab.txt";
+pub const WEIGHTS_FILE: &str = "model.safetensors";
+/// The vocabulary, one token per line.
+pub const VOCABULARY_FILE: &str = "vocab.txt";
 
-/// Why a model cannot be used.
+/// An error while opening a model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -31,10 +31,10 @@ pub enum Error {
     Io {
         /// Which file.
         path: PathBuf,
-        /// Why not.
+        /// The I/O error.
         source: std::io::Error,
     },
-    /// A file is not what it should be.
+    /// A file has an unexpected format.
     #[error("{path} is not a file of all-MiniLM-L6-v2: {reason}")]
     Format {
         /// Which file.
@@ -44,5 +44,5 @@ pub enum Error {
     },
 }
 
-/// What may go wrong here.
+/// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

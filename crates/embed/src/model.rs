@@ -1,4 +1,4 @@
-//! The encoder itself.
+//! The BERT encoder.
 
 use std::path::Path;
 
@@ -8,102 +8,104 @@ use ndarray::{
 };
 
 use crate::{
-    Result, VOCABULARY, WEIGHTS,
+    Result, VOCABULARY_FILE, WEIGHTS_FILE,
     tokens::Vocabulary,
     vector::{DIMENSIONS, Vector},
-    weights::Weights,
+    weights::WeightsReader,
 };
 
 const LAYERS: usize = 6;
 const HEADS: usize = 12;
-const HEAD: usize = DIMENSIONS / HEADS;
-const INNER: usize = 1536;
+const HEAD_SIZE: usize = DIMENSIONS / HEADS;
+const FEED_FORWARD_SIZE: usize = 1536;
 const POSITIONS: usize = 512;
-/// The model was taught with texts of so many tokens.
+/// The model was trained on texts of at most this many tokens.
 const MAX_TOKENS: usize = 256;
 
-/// The model, ready to be asked. It takes about 90 MB.
+/// The loaded model. It takes about 90 MB of memory.
 #[derive(Debug)]
-pub struct Model {
+pub struct EmbeddingModel {
     vocabulary: Vocabulary,
-    words: Array2<f32>,
-    /// Of each place in a text, and of being in the first of two texts.
-    places: Array2<f32>,
-    norm: Norm,
-    layers: Vec<Layer>,
+    word_embeddings: Array2<f32>,
+    /// Position embeddings plus the token type embedding of the first text.
+    position_embeddings: Array2<f32>,
+    norm: LayerNorm,
+    layers: Vec<EncoderLayer>,
 }
 
 #[derive(Debug)]
-struct Dense {
+struct DenseLayer {
     weight: Array2<f32>,
     bias: Array1<f32>,
 }
 
 #[derive(Debug)]
-struct Norm {
+struct LayerNorm {
     weight: Array1<f32>,
     bias: Array1<f32>,
 }
 
 #[derive(Debug)]
-struct Layer {
-    query: Dense,
-    key: Dense,
-    value: Dense,
-    attended: Dense,
-    attended_norm: Norm,
-    widened: Dense,
-    narrowed: Dense,
-    narrowed_norm: Norm,
+struct EncoderLayer {
+    query: DenseLayer,
+    key: DenseLayer,
+    value: DenseLayer,
+    attention_output: DenseLayer,
+    attention_norm: LayerNorm,
+    intermediate: DenseLayer,
+    output: DenseLayer,
+    output_norm: LayerNorm,
 }
 
-impl Model {
+impl EmbeddingModel {
     /// Opens the model in a folder.
     pub fn open(folder: &Path) -> Result<Self> {
-        let vocabulary = Vocabulary::open(&folder.join(VOCABULARY))?;
-        let mut weights = Weights::open(&folder.join(WEIGHTS))?;
+        let vocabulary = Vocabulary::open(&folder.join(VOCABULARY_FILE))?;
+        let mut weights = WeightsReader::open(&folder.join(WEIGHTS_FILE))?;
         let w = &mut weights;
-        let words = w.matrix(
+        let words = w.read_matrix(
             "embeddings.word_embeddings.weight",
             vocabulary.len(),
             DIMENSIONS,
         )?;
-        let kinds = w.matrix("embeddings.token_type_embeddings.weight", 2, DIMENSIONS)?;
-        let places = w.matrix(
+        let kinds = w.read_matrix("embeddings.token_type_embeddings.weight", 2, DIMENSIONS)?;
+        let places = w.read_matrix(
             "embeddings.position_embeddings.weight",
             POSITIONS,
             DIMENSIONS,
         )?;
-        let layers = (0..LAYERS).map(|number| Layer::read(w, number));
+        let layers = (0..LAYERS).map(|number| EncoderLayer::read_layer(w, number));
         let layers = layers.collect::<Result<_>>()?;
         Ok(Self {
-            words,
-            places: places + kinds.row(0),
-            norm: Norm::read(w, "embeddings.LayerNorm")?,
+            word_embeddings: words,
+            position_embeddings: places + kinds.row(0),
+            norm: LayerNorm::read_norm(w, "embeddings.LayerNorm")?,
             layers,
             vocabulary,
         })
     }
 
-    /// The words it knows.
+    /// The vocabulary of the model.
     pub fn vocabulary(&self) -> &Vocabulary {
         &self.vocabulary
     }
 
-    /// What a text means. Of a long one only the beginning is read.
-    pub fn embed(&self, text: &str) -> Vector {
-        self.embed_some(text, MAX_TOKENS)
+    /// Embeds a text. Only the beginning of a long text is read.
+    pub fn embed_text(&self, text: &str) -> Vector {
+        self.embed_prefix(text, MAX_TOKENS)
     }
 
-    /// The same of at most so many tokens of it.
-    pub fn embed_some(&self, text: &str, tokens: usize) -> Vector {
-        let tokens = self.vocabulary.tokens(text, tokens.clamp(3, MAX_TOKENS));
+    /// Embeds at most `tokens` tokens of a text.
+    pub fn embed_prefix(&self, text: &str, tokens: usize) -> Vector {
+        let tokens = self.vocabulary.token_ids(text, tokens.clamp(3, MAX_TOKENS));
         let mut hidden = Array2::zeros((tokens.len(), DIMENSIONS));
         for (place, token) in tokens.iter().enumerate() {
-            let word = self.words.row(usize::try_from(*token).unwrap_or(0));
+            let word = self
+                .word_embeddings
+                .row(usize::try_from(*token).unwrap_or(0));
             hidden
                 .row_mut(place)
-                .assign(&(&word + &self.places.row(place)));
+                .assign(&(&word + &self.position_embeddings.row(place)));
         }
         self.norm.apply(&mut hidden);
         for layer in &self.layers {
@@ -113,85 +115,89 @@ impl Model {
     }
 }
 
-impl Layer {
-    fn read(weights: &mut Weights, number: usize) -> Result<Self> {
+impl EncoderLayer {
+    fn read_layer(weights: &mut WeightsReader, number: usize) -> Result<Self> {
         let mut dense = |name: &str, from: usize, to: usize| {
             let name = format!("encoder.layer.{number}.{name}");
-            Ok(Dense {
-                weight: weights.matrix(&format!("{name}.weight"), to, from)?,
-                bias: weights.vector(&format!("{name}.bias"), to)?,
+            Ok(DenseLayer {
+                weight: weights.read_matrix(&format!("{name}.weight"), to, from)?,
+                bias: weights.read_vector(&format!("{name}.bias"), to)?,
             })
         };
         let query = dense("attention.self.query", DIMENSIONS, DIMENSIONS)?;
         let key = dense("attention.self.key", DIMENSIONS, DIMENSIONS)?;
         let value = dense("attention.self.value", DIMENSIONS, DIMENSIONS)?;
         let attended = dense("attention.output.dense", DIMENSIONS, DIMENSIONS)?;
-        let widened = dense("intermediate.dense", DIMENSIONS, INNER)?;
-        let narrowed = dense("output.dense", INNER, DIMENSIONS)?;
-        let norm = |weights: &mut Weights, name: &str| {
-            Norm::read(weights, &format!("encoder.layer.{number}.{name}.LayerNorm"))
+        let widened = dense("intermediate.dense", DIMENSIONS, FEED_FORWARD_SIZE)?;
+        let narrowed = dense("output.dense", FEED_FORWARD_SIZE, DIMENSIONS)?;
+        let norm = |weights: &mut WeightsReader, name: &str| {
+            LayerNorm::read_norm(weights, &format!("encoder.layer.{number}.{name}.LayerNorm"))
         };
         Ok(Self {
             query,
             key,
             value,
-            attended,
-            attended_norm: norm(weights, "attention.output")?,
-            widened,
-            narrowed,
-            narrowed_norm: norm(weights, "output")?,
+            attention_output: attended,
+            attention_norm: norm(weights, "attention.output")?,
+            intermediate: widened,
+            output: narrowed,
+            output_norm: norm(weights, "output")?,
         })
     }
 
     fn apply(&self, hidden: &mut Array2<f32>) {
         let mut query = self.query.apply(hidden);
         #[allow(clippy::cast_precision_loss, reason = "a small constant")]
-        let scale = (HEAD as f32).sqrt();
+        let scale = (HEAD_SIZE as f32).sqrt();
         query /= scale;
         let key = self.key.apply(hidden);
         let value = self.value.apply(hidden);
         let mut seen = Array2::zeros(hidden.dim());
         for head in 0..HEADS {
-            let part = Slice::from(head * HEAD..(head + 1) * HEAD);
+            let part = Slice::from(head * HEAD_SIZE..(head + 1) * HEAD_SIZE);
             let of = |all: &Array2<f32>| all.slice_axis(Axis(1), part).to_owned();
             let mut scores = of(&query).dot(&of(&key).t());
             scores.rows_mut().into_iter().for_each(softmax);
             seen.slice_axis_mut(Axis(1), part)
                 .assign(&scores.dot(&of(&value)));
         }
-        *hidden += &self.attended.apply(&seen);
-        self.attended_norm.apply(hidden);
-        let mut wide = self.widened.apply(hidden);
+        *hidden += &self.attention_output.apply(&seen);
+        self.attention_norm.apply(hidden);
+        let mut wide = self.intermediate.apply(hidden);
         wide.mapv_inplace(gelu);
-        *hidden += &self.narrowed.apply(&wide);
-        self.narrowed_norm.apply(hidden);
+        *hidden += &self.output.apply(&wide);
+        self.output_norm.apply(hidden);
     }
 }
 
-impl Dense {
+impl DenseLayer {
     fn apply(&self, input: &Array2<f32>) -> Array2<f32> {
-        // Most of the time goes into walking the weights, so that two threads walk half each.
+        // Most of the time is spent reading the weights, so two threads read half each.
         let (upper, lower) = self.weight.view().split_at(Axis(0), self.bias.len() / 2);
         let mut output = Array2::zeros((input.nrows(), self.bias.len()));
         let (left, right) = output.view_mut().split_at(Axis(1), self.bias.len() / 2);
         rayon::join(
-            || multiply(input, &upper, left),
-            || multiply(input, &lower, right),
+            || multiply_transposed(input, &upper, left),
+            || multiply_transposed(input, &lower, right),
         );
         output += &self.bias;
         output
     }
 }
 
-fn multiply(input: &Array2<f32>, weight: &ArrayView2<'_, f32>, mut output: ArrayViewMut2<'_, f32>) {
+fn multiply_transposed(
+    input: &Array2<f32>,
+    weight: &ArrayView2<'_, f32>,
+    mut output: ArrayViewMut2<'_, f32>,
+) {
     general_mat_mul(1.0, input, &weight.t(), 0.0, &mut output);
 }
 
-impl Norm {
-    fn read(weights: &mut Weights, name: &str) -> Result<Self> {
+impl LayerNorm {
+    fn read_norm(weights: &mut WeightsReader, name: &str) -> Result<Self> {
         Ok(Self {
-            weight: weights.vector(&format!("{name}.weight"), DIMENSIONS)?,
-            bias: weights.vector(&format!("{name}.bias"), DIMENSIONS)?,
+            weight: weights.read_vector(&format!("{name}.weight"), DIMENSIONS)?,
+            bias: weights.read_vector(&format!("{name}.bias"), DIMENSIONS)?,
         })
     }
 
@@ -217,7 +223,7 @@ fn softmax(mut row: ArrayViewMut1<'_, f32>) {
     row /= sum;
 }
 
-/// The usual one, with the error function to seven digits (Abramowitz and Stegun, 7.1.26).
+/// The GELU activation, with the error function to seven digits (Abramowitz and Stegun, 7.1.26).
 fn gelu(x: f32) -> f32 {
     let z = x.abs() * std::f32::consts::FRAC_1_SQRT_2;
     let t = 1.0 / (1.0 + 0.327_591_1 * z);
@@ -238,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gelu_is_as_in_tables() {
+    fn gelu_matches_reference_values() {
         for (x, want) in [
             (0.0, 0.0),
             (1.0, 0.841_345),
@@ -251,8 +257,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_model_is_refused() {
-        let missing = Model::open(Path::new("/nowhere")).unwrap_err();
+    fn opening_a_missing_model_fails() {
+        let missing = EmbeddingModel::open(Path::new("/nowhere")).unwrap_err();
         assert!(missing.to_string().contains("vocab.txt"), "{missing}");
     }
 }

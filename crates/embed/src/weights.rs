@@ -1,4 +1,4 @@
-//! The file with the weights: safetensors, of which only what is needed is read.
+//! Reads single tensors from the weights file, which is in the safetensors format.
 
 use std::{
     collections::HashMap,
@@ -13,27 +13,27 @@ use serde_json::Value;
 
 use crate::{Error, Result};
 
-/// The most bytes of the part that says where the weights are.
-const MAX_HEADER: u64 = 1024 * 1024;
+/// The most bytes of the header, which lists the tensors and their offsets.
+const MAX_HEADER_BYTES: u64 = 1024 * 1024;
 
 #[derive(Debug, Deserialize)]
-struct Tensor {
+struct TensorEntry {
     dtype: String,
     shape: Vec<usize>,
     data_offsets: [u64; 2],
 }
 
-/// An open file.
+/// An open weights file.
 #[derive(Debug)]
-pub(crate) struct Weights {
+pub(crate) struct WeightsReader {
     path: PathBuf,
     file: File,
-    tensors: HashMap<String, Tensor>,
-    /// Where the weights begin.
+    tensors: HashMap<String, TensorEntry>,
+    /// File offset of the tensor data.
     start: u64,
 }
 
-impl Weights {
+impl WeightsReader {
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let io = |source| Error::Io {
             path: path.to_owned(),
@@ -47,7 +47,7 @@ impl Weights {
         let mut size = [0; 8];
         file.read_exact(&mut size).map_err(io)?;
         let size = u64::from_le_bytes(size);
-        if size > MAX_HEADER {
+        if size > MAX_HEADER_BYTES {
             return Err(wrong(format!("its header has {size} bytes")));
         }
         let mut header = String::new();
@@ -67,30 +67,32 @@ impl Weights {
         })
     }
 
-    pub(crate) fn vector(&mut self, name: &str, length: usize) -> Result<Array1<f32>> {
-        Ok(Array1::from_vec(self.floats(name, &[length])?))
+    pub(crate) fn read_vector(&mut self, name: &str, length: usize) -> Result<Array1<f32>> {
+        Ok(Array1::from_vec(self.read_floats(name, &[length])?))
     }
 
-    pub(crate) fn matrix(
+    pub(crate) fn read_matrix(
         &mut self,
         name: &str,
         rows: usize,
         columns: usize,
     ) -> Result<Array2<f32>> {
-        let floats = self.floats(name, &[rows, columns])?;
+        let floats = self.read_floats(name, &[rows, columns])?;
         Array2::from_shape_vec((rows, columns), floats)
-            .map_err(|error| self.wrong(format!("{name}: {error}")))
+            .map_err(|error| self.format_error(format!("{name}: {error}")))
     }
 
-    fn floats(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
+    fn read_floats(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
         let tensor = self.tensors.get(name);
-        let tensor = tensor.ok_or_else(|| self.wrong(format!("there is no {name}")))?;
+        let tensor = tensor.ok_or_else(|| self.format_error(format!("there is no {name}")))?;
         let count: usize = shape.iter().product();
         let [from, to] = tensor.data_offsets;
         let size = to.checked_sub(from).and_then(|n| usize::try_from(n).ok());
         if tensor.dtype != "F32" || tensor.shape != shape || size != Some(count * 4) {
             let (dtype, found) = (&tensor.dtype, &tensor.shape);
-            return Err(self.wrong(format!("{name} is {dtype} {found:?}, not F32 {shape:?}")));
+            return Err(
+                self.format_error(format!("{name} is {dtype} {found:?}, not F32 {shape:?}"))
+            );
         }
         let mut bytes = vec![0; count * 4];
         let from = SeekFrom::Start(self.start.saturating_add(from));
@@ -104,7 +106,7 @@ impl Weights {
         Ok(words.iter().map(|word| f32::from_le_bytes(*word)).collect())
     }
 
-    fn wrong(&self, reason: String) -> Error {
+    fn format_error(&self, reason: String) -> Error {
         Error::Format {
             path: self.path.clone(),
             reason,

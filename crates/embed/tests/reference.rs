@@ -1,16 +1,16 @@
-//! Against what another implementation of the same model computes of the same weights.
+//! Compares embeddings with those of another implementation that uses the same weights.
 //!
-//! The weights are installed by the test command; without them there is nothing to compare.
+//! The weights are installed by the test command; without them the test is skipped.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
 
 use std::path::PathBuf;
 
-use repertoire_embed::{Model, Vector};
+use repertoire_embed::{EmbeddingModel, Vector};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
-struct Known {
+struct ReferenceEmbedding {
     text: String,
     ids: Vec<u32>,
     /// The first numbers of the vector.
@@ -18,28 +18,29 @@ struct Known {
 }
 
 #[test]
-fn sentences_mean_what_they_mean_elsewhere() {
+fn embeddings_match_the_reference_implementation() {
     let Some(folder) = std::env::var_os("REPERTOIRE_TEST_MODEL").map(PathBuf::from) else {
         eprintln!("REPERTOIRE_TEST_MODEL does not name a folder with the weights: skipped");
         return;
     };
-    let model = Model::open(&folder).unwrap();
-    let known: Vec<Known> = serde_json::from_str(include_str!("reference.json")).unwrap();
+    let model = EmbeddingModel::open(&folder).unwrap();
+    let known: Vec<ReferenceEmbedding> =
+        serde_json::from_str(include_str!("../../../corpus/embeddings/reference.json")).unwrap();
     for one in &known {
         assert_eq!(
-            model.vocabulary().tokens(&one.text, 256),
+            model.vocabulary().token_ids(&one.text, 256),
             one.ids,
             "{}",
             one.text
         );
-        let vector = model.embed(&one.text);
-        for (got, want) in vector.numbers().zip(&one.begins) {
+        let vector = model.embed_text(&one.text);
+        for (got, want) in vector.components().zip(&one.begins) {
             assert!((got - want).abs() < 0.002, "{}: {got} {want}", one.text);
         }
     }
-    let vector = |at: usize| -> Vector { model.embed(&known[at].text) };
+    let vector = |at: usize| -> Vector { model.embed_text(&known[at].text) };
     for (other, want) in [(1, 0.6946), (2, 0.9429), (3, 0.2569)] {
-        let got = vector(0).cosine(&vector(other));
+        let got = vector(0).cosine_similarity(&vector(other));
         assert!((got - want).abs() < 0.005, "{got} {want}");
     }
 }

@@ -1,9 +1,9 @@
-//! A skill folder as a value, read and checked when the program is compiled.
+//! Embeds a skill folder in a program and validates it at compile time.
 //!
 //! Use it through `repertoire_serve::embed_skill!`, which names the crate the skill's type comes
 //! from. Every file is included by its path, so a program is built again when one of them
-//! changes or goes. A file that is *added* is found at the next build of the crate; a build
-//! script that prints `cargo:rerun-if-changed=<folder>` makes that happen by itself.
+//! changes or is removed. A file that is *added* is found at the next build of the crate; a build
+//! script that prints `cargo:rerun-if-changed=<folder>` triggers that build.
 
 use std::{
     fmt::Write as _,
@@ -15,16 +15,16 @@ use proc_macro::{Group, TokenStream, TokenTree};
 use repertoire_core::{
     DOCUMENT, ManifestBuilder, RelPath, mime,
     path::is_ignored,
-    validate::{Level, validate},
+    validate::{ValidationLevel, validate_skill},
 };
 
 /// `embed!(path::to::crate "folder")`: the skill in a folder, relative to the crate's manifest.
 #[proc_macro]
 pub fn embed(input: TokenStream) -> TokenStream {
-    let expanded = parse(input).and_then(|(krate, folder)| {
-        let code = expand(&folder)?.parse::<TokenStream>();
+    let expanded = parse_input(input).and_then(|(krate, folder)| {
+        let code = expand_skill(&folder)?.parse::<TokenStream>();
         let code = code.map_err(|error| format!("{folder}: {error}"))?;
-        Ok(put(&krate, code))
+        Ok(substitute_crate(&krate, code))
     });
     expanded.unwrap_or_else(|message| {
         let code = format!("::core::compile_error!({message:?})");
@@ -32,15 +32,15 @@ pub fn embed(input: TokenStream) -> TokenStream {
     })
 }
 
-/// What stands for the crate's path in code that is still text: `$crate` has no text of its own.
+/// Placeholder for the crate's path in generated source text: `$crate` has no text form.
 const KRATE: &str = "__repertoire_crate";
 
-/// Puts the crate's path where it belongs.
-fn put(krate: &TokenStream, code: TokenStream) -> TokenStream {
+/// Replaces the placeholder with the crate's path.
+fn substitute_crate(krate: &TokenStream, code: TokenStream) -> TokenStream {
     let tokens = code.into_iter().flat_map(|token| match token {
         TokenTree::Ident(ident) if ident.to_string() == KRATE => krate.clone(),
         TokenTree::Group(group) => {
-            let inner = put(krate, group.stream());
+            let inner = substitute_crate(krate, group.stream());
             TokenTree::from(Group::new(group.delimiter(), inner)).into()
         }
         other => other.into(),
@@ -48,8 +48,8 @@ fn put(krate: &TokenStream, code: TokenStream) -> TokenStream {
     tokens.collect()
 }
 
-/// The tokens of the crate's path, and the text of the literal behind them.
-fn parse(input: TokenStream) -> Result<(TokenStream, String), String> {
+/// Splits the input into the tokens of the crate's path and the text of the literal after them.
+fn parse_input(input: TokenStream) -> Result<(TokenStream, String), String> {
     let usage = || "write embed_skill!(\"folder/of/the/skill\")".to_owned();
     let mut tokens: Vec<TokenTree> = input.into_iter().collect();
     let mut last = tokens.pop();
@@ -62,23 +62,23 @@ fn parse(input: TokenStream) -> Result<(TokenStream, String), String> {
     };
     let text = literal.to_string();
     let text = text.strip_prefix('"').and_then(|t| t.strip_suffix('"'));
-    // A folder that needs an escape in Rust is no folder of a skill.
+    // The folder of a skill never needs an escape in Rust.
     let text = text.filter(|t| !t.contains('\\')).ok_or_else(usage)?;
     Ok((tokens.into_iter().collect(), text.to_owned()))
 }
 
-fn expand(folder: &str) -> Result<String, String> {
+fn expand_skill(folder: &str) -> Result<String, String> {
     let base = std::env::var("CARGO_MANIFEST_DIR").map_err(|_| "not built by cargo".to_owned())?;
     let root = Path::new(&base).join(folder);
     let real = root.canonicalize();
     let real = real.map_err(|error| format!("{folder}: {error}"))?;
     let name = real.file_name().unwrap_or_default().to_string_lossy();
-    let files = files(&real, folder)?;
+    let files = list_files(&real, folder)?;
     let document = files.iter().find(|(path, _)| path.is_document());
     let bytes = document.map(|(_, file)| fs::read(file)).transpose();
     let bytes = bytes.map_err(|error| format!("{folder}/{DOCUMENT}: {error}"))?;
     let checked = bytes.as_deref().map(|bytes| (DOCUMENT, bytes));
-    let problems = validate(&name, checked, Level::Reference);
+    let problems = validate_skill(&name, checked, ValidationLevel::Reference);
     if !problems.is_empty() {
         let mut message = format!("{folder} is not a valid skill:");
         for problem in problems {
@@ -122,8 +122,8 @@ fn expand(folder: &str) -> Result<String, String> {
     Ok(code)
 }
 
-/// Every file of the folder, sorted by its path, within the limits of a skill.
-fn files(root: &Path, shown: &str) -> Result<Vec<(RelPath, PathBuf)>, String> {
+/// Lists every file of the folder, sorted by path, within the limits of a skill.
+fn list_files(root: &Path, shown: &str) -> Result<Vec<(RelPath, PathBuf)>, String> {
     let mut limits = ManifestBuilder::default();
     let mut found = Vec::new();
     let mut open = vec![(String::new(), root.to_owned())];
@@ -150,7 +150,7 @@ fn files(root: &Path, shown: &str) -> Result<Vec<(RelPath, PathBuf)>, String> {
             let parsed: RelPath = path
                 .parse()
                 .map_err(|error| format!("{shown}/{path}: {error}"))?;
-            let fits = limits.reserve(&parsed, metadata.len());
+            let fits = limits.reserve_file(&parsed, metadata.len());
             fits.map_err(|error| format!("{shown}: {error}"))?;
             found.push((parsed, entry.path()));
         }

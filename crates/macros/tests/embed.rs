@@ -1,5 +1,5 @@
-//! A program with an embedded skill, built as a stranger would build one: it holds the files, is
-//! built again when one changes, and is not built at all when the skill is not valid.
+//! Builds a separate program with an embedded skill: it contains the files, is rebuilt when one
+//! changes, and fails to compile when the skill is not valid.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::{
@@ -16,10 +16,10 @@ fn main() {
 }
 "#;
 
-fn program(folder: &Path) -> PathBuf {
+fn write_program(folder: &Path) -> PathBuf {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let manifest = format!(
-        "[package]\nname = \"stranger\"\nversion = \"0.1.0\"\nedition = \"2024\"\n[workspace]\n\
+        "[package]\nname = \"embed-user\"\nversion = \"0.1.0\"\nedition = \"2024\"\n[workspace]\n\
          [dependencies]\nrepertoire-core = {{ path = {:?} }}\nrepertoire-macros = {{ path = {:?} }}\n",
         crates.join("core").to_str().unwrap(),
         crates.join("macros").to_str().unwrap()
@@ -31,11 +31,11 @@ fn program(folder: &Path) -> PathBuf {
     folder.join("skills/tidy")
 }
 
-fn run(folder: &Path) -> Output {
+fn cargo_run(folder: &Path) -> Output {
     Command::new(env!("CARGO"))
         .args(["run", "--quiet", "--offline"])
         .current_dir(folder)
-        // Shared by runs of this test, so that what it depends on is built once.
+        // Shared by all runs of this test, so that its dependencies are built once.
         .env(
             "CARGO_TARGET_DIR",
             Path::new(env!("CARGO_TARGET_TMPDIR")).join("embed"),
@@ -44,23 +44,23 @@ fn run(folder: &Path) -> Output {
         .unwrap()
 }
 
-fn text(bytes: &[u8]) -> String {
+fn to_text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 #[test]
-fn an_embedded_skill_is_checked_and_follows_its_files() {
+fn an_embedded_skill_is_validated_and_rebuilt_on_change() {
     let place = tempfile::tempdir().unwrap();
-    let skill = program(place.path());
+    let skill = write_program(place.path());
     fs::create_dir_all(skill.join("references")).unwrap();
     let document = "---\nname: tidy\ndescription: Tidies up. Use when it is a mess.\n---\n# Tidy\n";
     fs::write(skill.join("SKILL.md"), document).unwrap();
     fs::write(skill.join("references/b.md"), "Second.\n").unwrap();
     fs::write(skill.join("references/a.md"), "First.\n").unwrap();
     fs::write(skill.join("dot.png"), [0xff, 0x00, 0x80]).unwrap();
-    let first = run(place.path());
-    assert!(first.status.success(), "{}", text(&first.stderr));
-    let said = text(&first.stdout);
+    let first = cargo_run(place.path());
+    assert!(first.status.success(), "{}", to_text(&first.stderr));
+    let said = to_text(&first.stdout);
     let expected = format!(
         "{document}\n--- references/a.md ---\nFirst.\n\n--- references/b.md ---\nSecond.\n"
     );
@@ -68,17 +68,17 @@ fn an_embedded_skill_is_checked_and_follows_its_files() {
     assert!(said.contains("(\"dot.png\", 3)"), "{said}");
 
     fs::write(skill.join("references/a.md"), "Changed.\n").unwrap();
-    let second = run(place.path());
+    let second = cargo_run(place.path());
     assert!(
-        text(&second.stdout).contains("Changed."),
+        to_text(&second.stdout).contains("Changed."),
         "{}",
-        text(&second.stderr)
+        to_text(&second.stderr)
     );
 
     fs::write(skill.join("SKILL.md"), "---\nname: messy\n---\n# No\n").unwrap();
-    let third = run(place.path());
+    let third = cargo_run(place.path());
     assert!(!third.status.success());
-    let why = text(&third.stderr);
+    let why = to_text(&third.stderr);
     assert!(why.contains("skills/tidy is not a valid skill"), "{why}");
     assert!(why.contains("description"), "{why}");
 }

@@ -1,30 +1,30 @@
-//! Loading a component that was compiled ahead of time: the one unsafe call of the workspace.
+//! Loads a component that was compiled ahead of time: the one unsafe call of the workspace.
 //!
-//! Such a file is machine code, and is trusted as this program is. It is made by this program, in a
-//! folder nobody else can write to, and [`load`] refuses any other; what the file was compiled with
-//! is checked by wasmtime.
+//! Such a file is machine code and is trusted like this program. This program writes it into a
+//! folder that no other user can write to, and [`load_component`] refuses any other file;
+//! wasmtime checks that it was compiled with matching settings.
 
 use std::{fs, io, path::Path};
 
 use wasmtime::{Engine, component::Component};
 
-/// Loads a compiled component from a file that only its owner can have written.
-pub fn load(engine: &Engine, file: &Path) -> wasmtime::Result<Component> {
-    only_ours(file)?;
+/// Loads a compiled component from a file that only its owner can write to.
+pub fn load_component(engine: &Engine, file: &Path) -> wasmtime::Result<Component> {
+    check_owner_only(file)?;
     if let Some(folder) = file.parent() {
-        only_ours(folder)?;
+        check_owner_only(folder)?;
     }
-    // SAFETY: the file holds what `Engine::precompile_component` gave this program, whole: it is
-    // renamed into place after it was written, and nobody else may write there.
+    // SAFETY: the file holds the complete output of `Engine::precompile_component` from this
+    // program: it is renamed into place after it was written, and no other user can write there.
     #[allow(unsafe_code, reason = "there is no safe way to load machine code")]
     unsafe {
         Component::deserialize_file(engine, file)
     }
 }
 
-/// Whether nobody but this user and the system can change what is there.
+/// Checks that only this user and the system can write to a path.
 #[cfg(unix)]
-fn only_ours(path: &Path) -> io::Result<()> {
+fn check_owner_only(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt;
 
     let found = fs::metadata(path)?;
@@ -38,6 +38,6 @@ fn only_ours(path: &Path) -> io::Result<()> {
 }
 
 #[cfg(not(unix))]
-fn only_ours(path: &Path) -> io::Result<()> {
+fn check_owner_only(path: &Path) -> io::Result<()> {
     fs::metadata(path).map(drop)
 }

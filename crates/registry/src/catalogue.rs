@@ -1,8 +1,8 @@
-//! The one view over all sources.
+//! The catalogue: one view over all sources.
 //!
 //! A [`Snapshot`] is an immutable, structurally shared map from id to entries; readers take no
-//! lock. A change costs O(log n), publishes a new snapshot and leaves events. Invariant: at every
-//! moment the entries of a snapshot are the fold of the events up to its number.
+//! lock. A change costs O(log n), publishes a new snapshot and appends events. Invariant: the
+//! entries of a snapshot are always the fold of the events up to its sequence number.
 
 use std::{
     borrow::Cow,
@@ -18,50 +18,50 @@ use repertoire_core::{FileEntry, Prompt, PromptName, RelPath, SkillId, SkillUri,
 use rpds::RedBlackTreeMapSync;
 
 use crate::{
-    head::{Head, Text},
-    origin::{Origin, Reference, Trusted},
-    source::Location,
+    origin::{Origin, QualifiedSkillId, Trusted},
+    skill_metadata::{SharedText, SkillMetadata},
+    source::ContentLocation,
 };
 
 /// A skill in the catalogue.
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct SkillEntry {
     /// Its id.
     pub id: SkillId,
-    /// Where it comes from.
+    /// Its origin.
     pub origin: Origin,
     /// Whether it may override others and run.
     pub trusted: Trusted,
     /// Its metadata.
-    pub head: Arc<Head>,
-    pub(crate) location: Location,
+    pub metadata: Arc<SkillMetadata>,
+    pub(crate) location: ContentLocation,
 }
 
-impl Entry {
+impl SkillEntry {
     /// Whether its files are served under `skill://`.
     pub fn has_files(&self) -> bool {
-        self.head.is_skill() || matches!(self.location, Location::Embedded(_))
+        self.metadata.is_skill() || matches!(self.location, ContentLocation::Embedded(_))
     }
 
-    /// The file or folder it is read from, where it is on disk.
+    /// Returns the file or folder it is read from, if it is on disk.
     pub fn path(&self) -> Option<PathBuf> {
         self.location.path()
     }
 
-    /// Whether reading it asks another server.
+    /// Whether reading it sends a request to another server.
     pub fn is_remote(&self) -> bool {
-        matches!(self.location, Location::Remote(_))
+        matches!(self.location, ContentLocation::Remote(_))
     }
 
-    /// Whether its body is kept by a bus, and has to be asked for there.
+    /// Whether its body is stored on a bus and must be requested there.
     pub fn is_on_bus(&self) -> bool {
-        matches!(self.location, Location::Bus)
+        matches!(self.location, ContentLocation::Bus)
     }
 
-    /// Its files in the order in which they are served: as given in code, else by path.
+    /// Returns its files in serving order: for embedded skills as declared, else by path.
     pub fn files(&self) -> impl Iterator<Item = &FileEntry> {
         let given = match &self.location {
-            Location::Embedded(skill) => Some(skill),
+            ContentLocation::Embedded(skill) => Some(skill),
             _ => None,
         };
         let in_order = given.into_iter().flat_map(|skill| {
@@ -71,18 +71,18 @@ impl Entry {
                 .filter_map(|r| r.path().parse().ok());
             std::iter::once(RelPath::document())
                 .chain(paths)
-                .filter_map(|path| self.head.file(&path))
+                .filter_map(|path| self.metadata.find_file(&path))
         });
         let sorted = match given {
             Some(_) => &[],
-            None => &*self.head.files,
+            None => &*self.metadata.files,
         };
         in_order.chain(sorted)
     }
 
-    /// The MIME type of one of its files.
-    pub fn mime(&self, path: &RelPath) -> Cow<'static, str> {
-        if let Location::Embedded(skill) = &self.location
+    /// Returns the MIME type of one of its files.
+    pub fn mime_type(&self, path: &RelPath) -> Cow<'static, str> {
+        if let ContentLocation::Embedded(skill) = &self.location
             && let Some(reference) = skill
                 .references()
                 .iter()
@@ -99,90 +99,92 @@ impl Entry {
 pub struct PromptEntry {
     /// Its definition.
     pub prompt: Arc<Prompt>,
-    /// Where it comes from.
+    /// Its origin.
     pub origin: Origin,
     /// Whether it may override others.
     pub trusted: Trusted,
     /// When it was registered, RFC 3339 in UTC.
-    pub registered_at: Option<Text>,
-    pub(crate) location: Location,
+    pub registered_at: Option<SharedText>,
+    pub(crate) location: ContentLocation,
 }
 
 impl PromptEntry {
-    /// The file it is read from, where it is on disk.
+    /// Returns the file it is read from, if it is on disk.
     pub fn path(&self) -> Option<PathBuf> {
         self.location.path()
     }
 
-    /// Whether it is kept by a bus, and has to be asked for there.
+    /// Whether it is stored on a bus and must be requested there.
     pub fn is_on_bus(&self) -> bool {
-        matches!(self.location, Location::Bus)
+        matches!(self.location, ContentLocation::Bus)
     }
 }
 
-/// Something that can be in the catalogue under a key.
-pub(crate) trait Item: Clone {
+/// An entry that the catalogue stores under a key.
+pub(crate) trait CatalogueItem: Clone {
     type Key: Ord + Clone + Send + Sync;
-    fn key(&self) -> &Self::Key;
+    fn catalogue_key(&self) -> &Self::Key;
     fn origin(&self) -> &Origin;
-    fn rank(&self) -> u32;
-    fn same(&self, other: &Self) -> bool;
+    fn precedence_rank(&self) -> u32;
+    fn is_same_as(&self, other: &Self) -> bool;
 }
 
-impl Item for Entry {
+impl CatalogueItem for SkillEntry {
     type Key = SkillId;
-    fn key(&self) -> &SkillId {
+    fn catalogue_key(&self) -> &SkillId {
         &self.id
     }
     fn origin(&self) -> &Origin {
         &self.origin
     }
-    fn rank(&self) -> u32 {
-        self.origin.rank(self.trusted)
+    fn precedence_rank(&self) -> u32 {
+        self.origin.precedence_rank(self.trusted)
     }
-    fn same(&self, other: &Self) -> bool {
-        self.rank() == other.rank() && self.head == other.head && self.location.is(&other.location)
+    fn is_same_as(&self, other: &Self) -> bool {
+        self.precedence_rank() == other.precedence_rank()
+            && self.metadata == other.metadata
+            && self.location.is_same_location(&other.location)
     }
 }
 
-impl Item for PromptEntry {
+impl CatalogueItem for PromptEntry {
     type Key = PromptName;
-    fn key(&self) -> &PromptName {
+    fn catalogue_key(&self) -> &PromptName {
         &self.prompt.name
     }
     fn origin(&self) -> &Origin {
         &self.origin
     }
-    fn rank(&self) -> u32 {
-        self.origin.rank(self.trusted)
+    fn precedence_rank(&self) -> u32 {
+        self.origin.precedence_rank(self.trusted)
     }
-    fn same(&self, other: &Self) -> bool {
+    fn is_same_as(&self, other: &Self) -> bool {
         self.prompt == other.prompt
             && self.registered_at == other.registered_at
-            && self.location.is(&other.location)
+            && self.location.is_same_location(&other.location)
     }
 }
 
-/// All entries of one key, the one that wins first.
-type Slot<T> = Arc<[Arc<T>]>;
-type Table<T> = RedBlackTreeMapSync<<T as Item>::Key, Slot<T>>;
+/// All entries of one key, the winning one first.
+type EntrySlot<T> = Arc<[Arc<T>]>;
+type EntryTable<T> = RedBlackTreeMapSync<<T as CatalogueItem>::Key, EntrySlot<T>>;
 
-/// What happened to an entry.
+/// How an entry changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Op {
-    /// It is new.
+pub enum EventOp {
+    /// It was added.
     Add,
-    /// It is different, or was registered again.
+    /// It was changed or registered again.
     Update,
-    /// It is gone.
+    /// It was removed.
     Remove,
 }
 
-/// What kind of entry an event is about.
+/// The kind of entry that an event concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum ItemKind {
     /// A skill.
     Skill,
     /// A prompt.
@@ -191,42 +193,42 @@ pub enum Kind {
 
 /// One change of the catalogue.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Event {
-    /// Its number; it grows by one with each event.
+pub struct CatalogueEvent {
+    /// Its sequence number, which grows by one with each event.
     pub seq: u64,
-    /// What happened.
-    pub op: Op,
-    /// To what kind of entry.
-    pub kind: Kind,
-    /// Its id or name.
+    /// How the entry changed.
+    pub op: EventOp,
+    /// The kind of the entry.
+    pub kind: ItemKind,
+    /// The id or name of the entry.
     pub id: String,
-    /// Where it comes from.
+    /// The origin of the entry.
     pub origin: Origin,
 }
 
-/// The catalogue at one moment.
+/// An immutable state of the catalogue.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     seq: u64,
-    skills: Table<Entry>,
-    prompts: Table<PromptEntry>,
+    skills: EntryTable<SkillEntry>,
+    prompts: EntryTable<PromptEntry>,
 }
 
 impl Snapshot {
     fn empty() -> Self {
         Self {
             seq: 0,
-            skills: Table::<Entry>::new_sync(),
-            prompts: Table::<PromptEntry>::new_sync(),
+            skills: EntryTable::<SkillEntry>::new_sync(),
+            prompts: EntryTable::<PromptEntry>::new_sync(),
         }
     }
 
-    /// The number of the last event in it.
+    /// Returns the sequence number of its last event.
     pub fn seq(&self) -> u64 {
         self.seq
     }
 
-    /// How many skills are visible.
+    /// Returns the number of visible skills.
     pub fn len(&self) -> usize {
         self.skills.size()
     }
@@ -236,54 +238,54 @@ impl Snapshot {
         self.skills.is_empty()
     }
 
-    /// The visible skills, sorted by id.
-    pub fn skills(&self) -> impl Iterator<Item = &Arc<Entry>> {
+    /// Returns the visible skills, sorted by id.
+    pub fn skills(&self) -> impl Iterator<Item = &Arc<SkillEntry>> {
         self.skills.values().filter_map(|slot| slot.first())
     }
 
-    /// The visible skills behind an id, sorted by id: one page, found without counting.
+    /// Returns the visible skills after an id, sorted by id; a page is found in O(log n).
     ///
     /// ```
-    /// # use repertoire_registry::{Registry, Settings};
-    /// # let registry = Registry::open(Settings::default())?;
+    /// # use repertoire_registry::{Registry, RegistrySettings};
+    /// # let registry = Registry::open(RegistrySettings::default())?;
     /// let snapshot = registry.snapshot();
     /// let first: Vec<_> = snapshot.skills_after(None).take(100).collect();
     /// let next = snapshot.skills_after(first.last().map(|entry| &entry.id)).take(100);
     /// # assert_eq!(next.count(), 0);
     /// # Ok::<(), repertoire_registry::Error>(())
     /// ```
-    pub fn skills_after(&self, id: Option<&SkillId>) -> impl Iterator<Item = &Arc<Entry>> {
+    pub fn skills_after(&self, id: Option<&SkillId>) -> impl Iterator<Item = &Arc<SkillEntry>> {
         let start = id.map_or(Bound::Unbounded, Bound::Excluded);
         self.skills
             .range::<SkillId, _>((start, Bound::Unbounded))
             .filter_map(|(_, slot)| slot.first())
     }
 
-    /// Every entry with those that hide it, sorted by id.
-    pub fn all_skills(&self) -> impl Iterator<Item = (&Arc<Entry>, Option<&Arc<Entry>>)> {
-        self.skills.values().flat_map(with_winner)
+    /// Returns every entry with the entry that hides it, sorted by id.
+    pub fn all_skills(&self) -> impl Iterator<Item = (&Arc<SkillEntry>, Option<&Arc<SkillEntry>>)> {
+        self.skills.values().flat_map(entries_with_winner)
     }
 
-    /// A skill by its id, or by origin and id.
-    pub fn skill(&self, reference: &Reference) -> Option<&Arc<Entry>> {
-        find(&self.skills, &reference.id, reference.origin.as_ref())
+    /// Finds a skill by its id, or by origin and id.
+    pub fn find_skill(&self, reference: &QualifiedSkillId) -> Option<&Arc<SkillEntry>> {
+        find_entry(&self.skills, &reference.id, reference.origin.as_ref())
     }
 
-    /// A visible skill by its id.
-    pub fn get(&self, id: &SkillId) -> Option<&Arc<Entry>> {
+    /// Returns a visible skill by its id.
+    pub fn get(&self, id: &SkillId) -> Option<&Arc<SkillEntry>> {
         self.skills.get(id)?.first()
     }
 
-    /// The skill and the file that a `skill://` URI names.
+    /// Finds the skill and the file that a `skill://` URI names.
     ///
-    /// Skills nest: the innermost one has the file, but never a stranger's before ours, and never
-    /// another server's before one of this. Among a server's own the innermost one answers for its
-    /// files, trusted or not.
-    pub fn locate(&self, uri: &SkillUri) -> Option<(Arc<Entry>, RelPath)> {
-        uri.splits()
+    /// For nested skills the innermost one provides the file, but trusted local skills come before
+    /// untrusted ones, and local skills before those of another server. Among the skills of one
+    /// server the innermost one provides its files, trusted or not.
+    pub fn locate_file(&self, uri: &SkillUri) -> Option<(Arc<SkillEntry>, RelPath)> {
+        uri.possible_splits()
             .filter_map(|(id, path)| {
                 let entry = self.get(&id).filter(|entry| entry.has_files())?;
-                let known = entry.head.dynamic || entry.head.file(&path).is_some();
+                let known = entry.metadata.dynamic || entry.metadata.find_file(&path).is_some();
                 known.then(|| (entry.clone(), path))
             })
             .min_by_key(|(entry, _)| match (entry.is_remote(), entry.trusted) {
@@ -293,7 +295,7 @@ impl Snapshot {
             })
     }
 
-    /// The visible prompts behind a name, sorted by name.
+    /// Returns the visible prompts after a name, sorted by name.
     pub fn prompts_after(
         &self,
         name: Option<&PromptName>,
@@ -304,34 +306,34 @@ impl Snapshot {
             .filter_map(|(_, slot)| slot.first())
     }
 
-    /// The visible prompts, sorted by name.
+    /// Returns the visible prompts, sorted by name.
     pub fn prompts(&self) -> impl Iterator<Item = &Arc<PromptEntry>> {
         self.prompts.values().filter_map(|slot| slot.first())
     }
 
-    /// Every prompt with the one that hides it, sorted by name.
+    /// Returns every prompt with the prompt that hides it, sorted by name.
     pub fn all_prompts(
         &self,
     ) -> impl Iterator<Item = (&Arc<PromptEntry>, Option<&Arc<PromptEntry>>)> {
-        self.prompts.values().flat_map(with_winner)
+        self.prompts.values().flat_map(entries_with_winner)
     }
 
-    /// A visible prompt by its name.
-    pub fn prompt(&self, name: &PromptName) -> Option<&Arc<PromptEntry>> {
-        find(&self.prompts, name, None)
+    /// Returns a visible prompt by its name.
+    pub fn find_prompt(&self, name: &PromptName) -> Option<&Arc<PromptEntry>> {
+        find_entry(&self.prompts, name, None)
     }
 }
 
-/// Every entry of a key with the one that hides it.
-fn with_winner<T>(slot: &Slot<T>) -> impl Iterator<Item = (&Arc<T>, Option<&Arc<T>>)> {
+/// Returns every entry of a key with the entry that hides it.
+fn entries_with_winner<T>(slot: &EntrySlot<T>) -> impl Iterator<Item = (&Arc<T>, Option<&Arc<T>>)> {
     let winner = slot.first();
     slot.iter()
         .enumerate()
         .map(move |(at, entry)| (entry, winner.filter(|_| at > 0)))
 }
 
-fn find<'a, T: Item>(
-    table: &'a Table<T>,
+fn find_entry<'a, T: CatalogueItem>(
+    table: &'a EntryTable<T>,
     key: &T::Key,
     origin: Option<&Origin>,
 ) -> Option<&'a Arc<T>> {
@@ -342,32 +344,32 @@ fn find<'a, T: Item>(
     }
 }
 
-/// One change to make.
+/// A change to apply to the catalogue.
 #[derive(Debug, Clone)]
-pub(crate) enum Change {
-    PutSkill(Entry, Again),
+pub(crate) enum CatalogueChange {
+    PutSkill(SkillEntry, RepeatPolicy),
     RemoveSkill(SkillId, Origin),
-    PutPrompt(PromptEntry, Again),
+    PutPrompt(PromptEntry, RepeatPolicy),
     RemovePrompt(PromptName, Origin),
 }
 
-/// Whether putting what is already there is an event.
+/// Whether putting an unchanged entry causes an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Again {
-    Tell,
+pub(crate) enum RepeatPolicy {
+    Notify,
     Ignore,
 }
 
-/// How many events are kept for those who follow.
-const KEEP: usize = 65_536;
+/// The number of events kept for followers.
+const MAX_EVENTS: usize = 65_536;
 
-/// The events are gone that a follower asked for; it has to start from a snapshot.
+/// The requested events are no longer kept; the follower has to start from a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lagged;
 
 #[derive(Debug, Default)]
-struct Log {
-    events: VecDeque<Event>,
+struct EventLog {
+    events: VecDeque<CatalogueEvent>,
     seq: u64,
 }
 
@@ -375,7 +377,7 @@ struct Log {
 #[derive(Debug)]
 pub(crate) struct Catalogue {
     current: ArcSwap<Snapshot>,
-    log: Mutex<Log>,
+    log: Mutex<EventLog>,
     changed: Condvar,
 }
 
@@ -392,38 +394,44 @@ impl Catalogue {
         self.current.load_full()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Log> {
-        // The log is appended to in one step, so a poisoned one is still whole.
+    fn lock_log(&self) -> MutexGuard<'_, EventLog> {
+        // Events are appended atomically, so the log is valid even if the lock is poisoned.
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes all changes in one step: readers see none of them or all.
-    pub(crate) fn apply(&self, changes: impl IntoIterator<Item = Change>) {
-        let mut log = self.lock();
+    /// Applies all changes atomically: readers see none of them or all.
+    pub(crate) fn apply_changes(&self, changes: impl IntoIterator<Item = CatalogueChange>) {
+        let mut log = self.lock_log();
         let mut next = (**self.current.load()).clone();
         let before = log.seq;
         for change in changes {
             let done = match change {
-                Change::PutSkill(entry, again) => {
+                CatalogueChange::PutSkill(entry, again) => {
                     let (id, origin) = (entry.id.to_string(), entry.origin.clone());
-                    put(&mut next.skills, entry, again).map(|op| (op, Kind::Skill, id, origin))
+                    put_item(&mut next.skills, entry, again)
+                        .map(|op| (op, ItemKind::Skill, id, origin))
                 }
-                Change::RemoveSkill(id, origin) => remove(&mut next.skills, &id, &origin)
-                    .map(|op| (op, Kind::Skill, id.to_string(), origin)),
-                Change::PutPrompt(entry, again) => {
+                CatalogueChange::RemoveSkill(id, origin) => {
+                    remove_item(&mut next.skills, &id, &origin)
+                        .map(|op| (op, ItemKind::Skill, id.to_string(), origin))
+                }
+                CatalogueChange::PutPrompt(entry, again) => {
                     let (id, origin) = (entry.prompt.name.to_string(), entry.origin.clone());
-                    put(&mut next.prompts, entry, again).map(|op| (op, Kind::Prompt, id, origin))
+                    put_item(&mut next.prompts, entry, again)
+                        .map(|op| (op, ItemKind::Prompt, id, origin))
                 }
-                Change::RemovePrompt(name, origin) => remove(&mut next.prompts, &name, &origin)
-                    .map(|op| (op, Kind::Prompt, name.to_string(), origin)),
+                CatalogueChange::RemovePrompt(name, origin) => {
+                    remove_item(&mut next.prompts, &name, &origin)
+                        .map(|op| (op, ItemKind::Prompt, name.to_string(), origin))
+                }
             };
             if let Some((op, kind, id, origin)) = done {
                 log.seq += 1;
                 let seq = log.seq;
-                if log.events.len() == KEEP {
+                if log.events.len() == MAX_EVENTS {
                     log.events.pop_front();
                 }
-                log.events.push_back(Event {
+                log.events.push_back(CatalogueEvent {
                     seq,
                     op,
                     kind,
@@ -439,10 +447,14 @@ impl Catalogue {
         }
     }
 
-    /// The events after a number; waits for one until the time is up.
-    pub(crate) fn wait(&self, after: u64, patience: Duration) -> Result<Vec<Event>, Lagged> {
+    /// Returns the events after a sequence number; waits for one until the timeout.
+    pub(crate) fn wait_events(
+        &self,
+        after: u64,
+        patience: Duration,
+    ) -> Result<Vec<CatalogueEvent>, Lagged> {
         let deadline = Instant::now() + patience;
-        let mut log = self.lock();
+        let mut log = self.lock_log();
         while log.seq <= after {
             let Some(left) = deadline.checked_duration_since(Instant::now()) else {
                 return Ok(Vec::new());
@@ -462,31 +474,39 @@ impl Catalogue {
     }
 }
 
-fn put<T: Item>(table: &mut Table<T>, item: T, again: Again) -> Option<Op> {
-    let key = item.key().clone();
+fn put_item<T: CatalogueItem>(
+    table: &mut EntryTable<T>,
+    item: T,
+    again: RepeatPolicy,
+) -> Option<EventOp> {
+    let key = item.catalogue_key().clone();
     let Some(slot) = table.get(&key) else {
         table.insert_mut(key, Arc::from([Arc::new(item)]));
-        return Some(Op::Add);
+        return Some(EventOp::Add);
     };
     let mut slot: Vec<Arc<T>> = slot.to_vec();
     let place = slot.iter().position(|e| e.origin() == item.origin());
     let op = match place {
-        Some(at) if again == Again::Ignore && slot[at].same(&item) => return None,
+        Some(at) if again == RepeatPolicy::Ignore && slot[at].is_same_as(&item) => return None,
         Some(at) => {
             slot[at] = Arc::new(item);
-            Op::Update
+            EventOp::Update
         }
         None => {
             slot.push(Arc::new(item));
-            Op::Add
+            EventOp::Add
         }
     };
-    slot.sort_by_key(|entry| entry.rank());
+    slot.sort_by_key(|entry| entry.precedence_rank());
     table.insert_mut(key, slot.into());
     Some(op)
 }
 
-fn remove<T: Item>(table: &mut Table<T>, key: &T::Key, origin: &Origin) -> Option<Op> {
+fn remove_item<T: CatalogueItem>(
+    table: &mut EntryTable<T>,
+    key: &T::Key,
+    origin: &Origin,
+) -> Option<EventOp> {
     let slot = table.get(key)?;
     let left: Vec<Arc<T>> = slot
         .iter()
@@ -501,7 +521,7 @@ fn remove<T: Item>(table: &mut Table<T>, key: &T::Key, origin: &Origin) -> Optio
     } else {
         table.insert_mut(key.clone(), left.into());
     }
-    Some(Op::Remove)
+    Some(EventOp::Remove)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Why the registry could not do it.
+//! The error type of the registry.
 
 use std::path::{Path, PathBuf};
 
@@ -7,52 +7,52 @@ use repertoire_core::{SkillId, text::terminal_safe};
 /// A result of the registry.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, with a stable [`code`](Error::code).
+/// A registry error with a stable [`code`](Error::code).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A value that broke a rule of the core.
+    /// A value that violates a rule of the core crate.
     #[error(transparent)]
     Invalid(#[from] repertoire_core::Error),
-    /// A file or a folder whose content broke a rule of the core.
-    #[error("{}: {error}", show(path))]
+    /// A file or a folder whose content violates a rule of the core crate.
+    #[error("{}: {error}", display_path(path))]
     InvalidAt {
         /// The file or folder.
         path: PathBuf,
-        /// The rule.
+        /// The violated rule.
         error: repertoire_core::Error,
     },
-    /// Nothing of that name.
+    /// No item with that name exists.
     #[error("{what} {name:?} not found")]
     NotFound {
-        /// What was looked for.
+        /// The kind of item, such as `skill`.
         what: &'static str,
         /// Its name.
         name: String,
     },
-    /// No such origin.
+    /// An origin that does not exist.
     #[error(
         "no origin {0:?}: use state, workspace, embedded, files, files-2 …, account, or mcp-LABEL"
     )]
-    Origin(String),
-    /// A path that leads out of its root.
-    #[error("{}: leads out of its folder", show(.0))]
+    UnknownOrigin(String),
+    /// A path that resolves outside its root.
+    #[error("{}: leads out of its folder", display_path(.0))]
     EscapesRoot(PathBuf),
     /// A FIFO, a device, a socket or a linked folder.
-    #[error("{}: not a regular file (a link to a folder, a pipe or a device)", show(.0))]
+    #[error("{}: not a regular file (a link to a folder, a pipe or a device)", display_path(.0))]
     NotRegular(PathBuf),
-    /// The file system said no.
-    #[error("{}: {error}", show(path))]
+    /// The file system returned an error.
+    #[error("{}: {error}", display_path(path))]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// Its answer.
+        /// The I/O error.
         error: std::io::Error,
     },
-    /// A skill whose name is not that of its folder.
+    /// A skill whose name differs from the name of its folder.
     #[error(
         "{}: `name: {name}` differs from the folder's name {folder:?}",
-        show(path)
+        display_path(path)
     )]
     NameMismatch {
         /// The document.
@@ -62,11 +62,11 @@ pub enum Error {
         /// The name of the folder.
         folder: String,
     },
-    /// A scope already has something of that name.
+    /// An item with that name already exists in the scope.
     #[error("{0}")]
     Conflict(String),
-    /// The store's file is damaged or is no store.
-    #[error("store {}: {reason}", show(path))]
+    /// The store's file is damaged or is not a store.
+    #[error("store {}: {reason}", display_path(path))]
     Corrupt {
         /// The file.
         path: PathBuf,
@@ -76,9 +76,9 @@ pub enum Error {
     /// The store was written by a newer version.
     #[error(
         "store {}: schema {found} is newer than this version knows ({known})",
-        show(path)
+        display_path(path)
     )]
-    Newer {
+    NewerSchema {
         /// The file.
         path: PathBuf,
         /// Its schema.
@@ -86,38 +86,38 @@ pub enum Error {
         /// The newest schema known here.
         known: i64,
     },
-    /// Another process held the store for too long.
-    #[error("store {}: another process is writing to it", show(.0))]
+    /// Another process held the store's write lock for too long.
+    #[error("store {}: another process is writing to it", display_path(.0))]
     Busy(PathBuf),
-    /// A write to a store that may only be read.
-    #[error("workspace {} is not trusted: it can be read, not changed", show(.0))]
+    /// A write to the store of an untrusted workspace.
+    #[error("workspace {} is not trusted: it can be read, not changed", display_path(.0))]
     Untrusted(PathBuf),
-    /// An untrusted workspace asked for a place outside of itself.
-    #[error("{}: outside of its workspace, which is not trusted: not looked at", show(.0))]
+    /// The settings of an untrusted workspace name a location outside the workspace.
+    #[error("{}: outside its workspace, which is not trusted: skipped", display_path(.0))]
     OutsideWorkspace(PathBuf),
-    /// A store that this user may only read.
-    #[error("store {}: may only be read", show(.0))]
+    /// A write to a store for which this user has no write permission.
+    #[error("store {}: is read-only", display_path(.0))]
     ReadOnly(PathBuf),
-    /// SQLite failed in another way.
+    /// Any other SQLite failure.
     #[error("store: {0}")]
     Sqlite(rusqlite::Error),
-    /// A pattern that is no glob.
+    /// A pattern that is not a valid glob.
     #[error("pattern {pattern:?}: {reason}")]
-    Pattern {
+    InvalidPattern {
         /// The pattern.
         pattern: String,
         /// What is wrong with it.
         reason: String,
     },
-    /// Something that was found unusable earlier.
+    /// An item that an earlier scan refused.
     #[error("{message}")]
     Skipped {
-        /// The code it had then.
+        /// The code of the original error.
         code: &'static str,
-        /// The message it had then.
+        /// The message of the original error.
         message: String,
     },
-    /// Another server could not be asked, or its answer could not be used.
+    /// A request to another server failed, or its response could not be used.
     #[error("server {label:?}: {reason}")]
     Remote {
         /// The label the user gave it.
@@ -125,23 +125,23 @@ pub enum Error {
         /// What went wrong.
         reason: String,
     },
-    /// Another server sent something else than it had listed.
+    /// Another server sent content that differs from its listing.
     #[error("{uri} from server {label:?}: {reason}: refused")]
     Tampered {
         /// The label the user gave the server.
         label: String,
-        /// What was read.
+        /// The URI that was read.
         uri: String,
         /// How it differs.
         reason: String,
     },
-    /// The caller asked to stop.
+    /// The caller cancelled the operation.
     #[error("interrupted")]
     Interrupted,
 }
 
 impl Error {
-    pub(crate) fn io(path: impl Into<PathBuf>, error: std::io::Error) -> Self {
+    pub(crate) fn from_io(path: impl Into<PathBuf>, error: std::io::Error) -> Self {
         Self::Io {
             path: path.into(),
             error,
@@ -159,18 +159,18 @@ impl Error {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Invalid(error) | Self::InvalidAt { error, .. } => error.code(),
-            Self::NotFound { .. } | Self::Origin(_) => "not_found",
+            Self::NotFound { .. } | Self::UnknownOrigin(_) => "not_found",
             Self::EscapesRoot(_) => "escapes_root",
             Self::NotRegular(_) => "not_regular",
             Self::Io { .. } | Self::ReadOnly(_) => "io_error",
             Self::NameMismatch { .. } => "name_mismatch",
             Self::Conflict(_) => "conflict",
             Self::Corrupt { .. } => "store_corrupt",
-            Self::Newer { .. } => "store_newer",
+            Self::NewerSchema { .. } => "store_newer",
             Self::Busy(_) => "store_busy",
             Self::Untrusted(_) | Self::OutsideWorkspace(_) => "untrusted",
             Self::Sqlite(_) => "store_error",
-            Self::Pattern { .. } => "invalid_pattern",
+            Self::InvalidPattern { .. } => "invalid_pattern",
             Self::Skipped { code, .. } => code,
             Self::Remote { .. } => "remote_error",
             Self::Tampered { .. } => "tampered",
@@ -178,7 +178,7 @@ impl Error {
         }
     }
 
-    /// What to do about it, where that is not plain from the message.
+    /// Returns what to do about the error, where the message does not say it.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self {
             Self::Invalid(error) | Self::InvalidAt { error, .. } => return error.hint(),
@@ -196,10 +196,10 @@ impl Error {
             Self::NameMismatch { .. } => "rename the folder or change `name:`",
             Self::Remote { .. } => "check that it runs, and where: `repertoire remote list`",
             Self::Tampered { .. } => {
-                "list it again with `repertoire remote refresh`; if it stays, ask who runs the server"
+                "list it again with `repertoire remote refresh`; if it persists, contact its operator"
             }
             Self::Corrupt { .. } => "move the file away, then import from an export or a backup",
-            Self::Newer { .. } => "install a newer version of repertoire",
+            Self::NewerSchema { .. } => "install a newer version of repertoire",
             Self::Busy(_) => "try again, or end the other process",
             Self::OutsideWorkspace(_) => "run `repertoire trust` if you know the workspace",
             Self::ReadOnly(_) => "give this user write permission, or use another --home",
@@ -215,7 +215,7 @@ impl From<rusqlite::Error> for Error {
     }
 }
 
-/// Paths come from strangers too.
-pub(crate) fn show(path: &Path) -> String {
+/// Escapes a path for display: a path from an untrusted source may hold control characters.
+pub(crate) fn display_path(path: &Path) -> String {
     terminal_safe(&path.to_string_lossy()).into_owned()
 }

@@ -1,4 +1,4 @@
-//! Skill folders read whole and written whole, for adding, packing and unpacking.
+//! Reading and writing of whole skill folders, for adding, packing and unpacking.
 
 use std::{
     collections::BTreeMap,
@@ -10,17 +10,17 @@ use repertoire_core::{DOCUMENT, MAX_BYTES, ManifestBuilder, RelPath, path::is_ig
 
 use crate::{
     error::{Error, Result},
-    source::{EntryKind, Root, join},
+    source::{EntryKind, RootDir, join_path},
 };
 
 /// Reads every file of a folder, within the limits of a skill and never outside of the folder.
 pub fn read(folder: &Path) -> Result<BTreeMap<RelPath, Bytes>> {
-    let root = Root::open(folder)?;
+    let root = RootDir::open(folder)?;
     let mut limits = ManifestBuilder::default();
     let mut files = BTreeMap::new();
     let mut open = vec![String::new()];
     let at = |path: &str, error| Error::InvalidAt {
-        path: root.join(path),
+        path: root.full_path(path),
         error,
     };
     while let Some(here) = open.pop() {
@@ -33,19 +33,21 @@ pub fn read(folder: &Path) -> Result<BTreeMap<RelPath, Bytes>> {
                 },
             ));
         }
-        for (name, kind) in root.list(&here)? {
+        for (name, kind) in root.list_folder(&here)? {
             if is_ignored(&name) {
                 continue;
             }
-            let relative = join(&here, &name);
+            let relative = join_path(&here, &name);
             match kind? {
                 EntryKind::Folder => open.push(relative),
-                EntryKind::Other => return Err(Error::NotRegular(root.join(&relative))),
+                EntryKind::Other => return Err(Error::NotRegular(root.full_path(&relative))),
                 EntryKind::File => {
                     let path: RelPath = relative.parse().map_err(|e| at(&relative, e))?;
-                    let size = root.stamp(&relative).map_or(0, |stamp| stamp.size);
-                    limits.reserve(&path, size).map_err(|e| at(&relative, e))?;
-                    files.insert(path, root.read(&relative, MAX_BYTES)?.0);
+                    let size = root.file_stamp(&relative).map_or(0, |stamp| stamp.size);
+                    limits
+                        .reserve_file(&path, size)
+                        .map_err(|e| at(&relative, e))?;
+                    files.insert(path, root.read_file(&relative, MAX_BYTES)?.0);
                 }
             }
         }
@@ -53,44 +55,44 @@ pub fn read(folder: &Path) -> Result<BTreeMap<RelPath, Bytes>> {
     Ok(files)
 }
 
-/// The bytes of a single document, read as carefully as a whole folder.
+/// Reads a single document with the same checks as a whole folder.
 ///
-/// Gives the name it has: `SKILL.md`, or `skill.md` where only that is there.
-pub fn document(folder: &Path) -> Result<Option<(&'static str, Bytes)>> {
-    let root = Root::open(folder)?;
-    let names = root.list("")?;
+/// Returns its file name as well: `SKILL.md`, or `skill.md` if only that exists.
+pub fn read_document(folder: &Path) -> Result<Option<(&'static str, Bytes)>> {
+    let root = RootDir::open(folder)?;
+    let names = root.list_folder("")?;
     for wanted in [DOCUMENT, "skill.md"] {
         if names.iter().any(|(name, _)| name == wanted) {
-            return Ok(Some((wanted, root.read(wanted, MAX_BYTES)?.0)));
+            return Ok(Some((wanted, root.read_file(wanted, MAX_BYTES)?.0)));
         }
     }
     Ok(None)
 }
 
-/// A small file of a folder, `None` if there is none: regular, beneath it and within a limit.
-pub fn small_file(folder: &Path, name: &str, max: u64) -> Result<Option<Bytes>> {
+/// Reads a small file of a folder, `None` if it is missing. It must be regular and in the folder.
+pub fn read_small_file(folder: &Path, name: &str, max: u64) -> Result<Option<Bytes>> {
     if folder.join(name).symlink_metadata().is_err() {
         return Ok(None);
     }
-    Ok(Some(Root::open(folder)?.read(name, max)?.0))
+    Ok(Some(RootDir::open(folder)?.read_file(name, max)?.0))
 }
 
-/// Every folder with a document at or beneath a folder, sorted, and what was passed over. A
-/// folder that cannot be read is an error, not an omission.
+/// Finds every folder with a document at or beneath a folder, sorted, and the entries that were
+/// skipped. A folder that cannot be read is an error and is not skipped.
 pub fn find_skills(folder: &Path) -> Result<(Vec<PathBuf>, Vec<Error>)> {
-    let root = Root::open(folder)?;
+    let root = RootDir::open(folder)?;
     let (mut found, mut passed) = (Vec::new(), Vec::new());
     let mut open = vec![String::new()];
     while let Some(here) = open.pop() {
         let mut is_skill = false;
-        for (name, kind) in root.list(&here)? {
+        for (name, kind) in root.list_folder(&here)? {
             match kind {
                 Ok(EntryKind::Folder) if !is_ignored(&name) && here.matches('/').count() < 32 => {
-                    open.push(join(&here, &name));
+                    open.push(join_path(&here, &name));
                 }
                 _ if name == DOCUMENT || name == "skill.md" => is_skill = true,
                 Ok(EntryKind::Other) => {
-                    passed.push(Error::NotRegular(root.join(&join(&here, &name))));
+                    passed.push(Error::NotRegular(root.full_path(&join_path(&here, &name))));
                 }
                 Err(error) => passed.push(error),
                 Ok(EntryKind::File | EntryKind::Folder) => {}
@@ -108,17 +110,17 @@ pub fn find_skills(folder: &Path) -> Result<(Vec<PathBuf>, Vec<Error>)> {
     Ok((found, passed))
 }
 
-/// Writes a folder in one step: it is there whole or not at all. Refuses one that exists.
-pub fn write(
+/// Writes a folder atomically: it appears complete or not at all. Refuses an existing target.
+pub fn write_folder(
     target: &Path,
     files: &BTreeMap<RelPath, Bytes>,
     stopped: &dyn Fn() -> bool,
 ) -> Result<()> {
-    let io = |error| Error::io(target, error);
+    let io = |error| Error::from_io(target, error);
     if target.symlink_metadata().is_ok() {
         return Err(Error::Conflict(format!(
             "{} already exists",
-            crate::error::show(target)
+            crate::error::display_path(target)
         )));
     }
     let parent = match target.parent() {
@@ -126,7 +128,7 @@ pub fn write(
         _ => PathBuf::from("."),
     };
     std::fs::create_dir_all(&parent).map_err(io)?;
-    let partial = Partial(parent.join(format!(".repertoire-{}.tmp", uuid::Uuid::new_v4())));
+    let partial = PartialFolder(parent.join(format!(".repertoire-{}.tmp", uuid::Uuid::new_v4())));
     std::fs::create_dir(&partial.0).map_err(io)?;
     for (path, bytes) in files {
         if stopped() {
@@ -136,15 +138,15 @@ pub fn write(
         if let Some(folder) = file.parent() {
             std::fs::create_dir_all(folder).map_err(io)?;
         }
-        std::fs::write(&file, bytes).map_err(|e| Error::io(&file, e))?;
+        std::fs::write(&file, bytes).map_err(|e| Error::from_io(&file, e))?;
     }
     std::fs::rename(&partial.0, target).map_err(io)
 }
 
-/// A folder in the making; gone unless it was renamed into place.
-struct Partial(PathBuf);
+/// A folder that is being written; it is deleted unless it was renamed to its target.
+struct PartialFolder(PathBuf);
 
-impl Drop for Partial {
+impl Drop for PartialFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }

@@ -1,11 +1,11 @@
-//! Where skills are kept, and the one view over all of them.
+//! Storage of skills and one catalogue over all of their sources.
 //!
 //! A [`Registry`] joins SQLite stores ([`store`]), folders and files on disk and bodies
 //! registered at run time into one catalogue. Readers take a [`Snapshot`]; every change leaves an
-//! [`Event`]. Bodies stay where they are and are read on demand.
+//! [`CatalogueEvent`]. Bodies are not copied into the catalogue; they are read on demand.
 //!
 //! ```
-//! use repertoire_registry::{Registry, Settings};
+//! use repertoire_registry::{Registry, RegistrySettings};
 //!
 //! let folder = tempfile::tempdir()?;
 //! std::fs::create_dir(folder.path().join("hello"))?;
@@ -13,18 +13,17 @@
 //!     folder.path().join("hello/SKILL.md"),
 //!     "---\nname: hello\ndescription: Greets people. Use when someone says hello.\n---\n# Hello\n",
 //! )?;
-//! let registry = Registry::open(Settings::of_folders([folder.path().to_owned()]))?;
+//! let registry = Registry::open(RegistrySettings::from_folders([folder.path().to_owned()]))?;
 //! let snapshot = registry.snapshot();
-//! let titles: Vec<_> = snapshot.skills().map(|entry| entry.head.title.as_deref()).collect();
+//! let titles: Vec<_> = snapshot.skills().map(|entry| entry.metadata.title.as_deref()).collect();
 //! assert_eq!(titles, [Some("Hello")]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod brief;
 mod catalogue;
+mod catalogue_text;
 mod error;
 pub mod folder;
-mod head;
 mod origin;
 pub mod registered;
 mod registry;
@@ -32,17 +31,21 @@ pub mod remote;
 #[cfg(feature = "search")]
 pub mod search;
 mod settings;
+mod skill_metadata;
 mod source;
 pub mod store;
 pub mod trust;
 mod watch;
 
-pub use brief::{Brief, brief};
-pub use catalogue::{Entry, Event, Kind, Lagged, Op, PromptEntry, Snapshot};
+pub use catalogue::{CatalogueEvent, EventOp, ItemKind, Lagged, PromptEntry, SkillEntry, Snapshot};
+pub use catalogue_text::{CatalogueText, render_catalogue_text};
 pub use error::{Error, Result};
-pub use head::{Head, PackageHead, Registered, Text};
-pub use origin::{Origin, Reference, Scope, Trusted};
-pub use registry::{Content, Feed, History, Parts, Registry, Retell, StateLimit};
-pub use settings::{AskedBy, Place, Settings, StateFrom, StoreUse};
+pub use origin::{Origin, QualifiedSkillId, StoreScope, Trusted};
+pub use registry::{
+    HistoryPolicy, NotifyUnchanged, RegisteredScope, Registry, ServedContent, SkillArtifacts,
+    StateLimit,
+};
+pub use settings::{RegistrySettings, RequestedBy, SourceLocation, StateBackend, StoreSelection};
+pub use skill_metadata::{PackageMetadata, Registration, SharedText, SkillMetadata};
 pub use source::{Notice, check_pattern};
-pub use watch::Watch;
+pub use watch::WatchHandle;

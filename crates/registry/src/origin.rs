@@ -1,4 +1,4 @@
-//! Where an entry comes from, and which entry wins when ids meet.
+//! Origins of entries, and which entry wins when several have the same id.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -6,17 +6,17 @@ use repertoire_core::SkillId;
 
 use crate::error::{Error, Result};
 
-/// Which of the two stores.
+/// One of the two stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Scope {
+pub enum StoreScope {
     /// The workspace's store; it overrides the account's.
     Workspace,
     /// The user's own store.
     Account,
 }
 
-impl Scope {
-    /// The word shown to people.
+impl StoreScope {
+    /// Returns the name shown to users.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Workspace => "workspace",
@@ -25,36 +25,36 @@ impl Scope {
     }
 }
 
-/// Where an entry comes from. Identity is (origin, id); a name alone is never enough.
+/// The origin of an entry. An entry is identified by (origin, id), never by its name alone.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Origin {
     /// Registered at run time.
     State,
     /// A package in the workspace's store.
     Workspace,
-    /// Brought by the program itself.
+    /// Embedded in the program.
     Embedded,
-    /// The folder or pattern with this number, from 1.
+    /// The folder or pattern with this number, starting at 1.
     Files(u16),
     /// A package in the account's store.
     Account,
-    /// Another server, by the label the user gave it.
+    /// Another server, identified by the label the user chose.
     Remote(Arc<str>),
 }
 
 impl Origin {
-    /// The origin of packages in a scope.
-    pub fn of_scope(scope: Scope) -> Self {
+    /// Returns the origin of packages in a scope.
+    pub fn from_scope(scope: StoreScope) -> Self {
         match scope {
-            Scope::Workspace => Self::Workspace,
-            Scope::Account => Self::Account,
+            StoreScope::Workspace => Self::Workspace,
+            StoreScope::Account => Self::Account,
         }
     }
 
-    /// The place in the order of precedence; the lowest wins.
+    /// Returns the rank in the order of precedence; the lowest wins.
     ///
-    /// What an untrusted workspace brings is shown after everything else and overrides nothing.
-    pub fn rank(&self, trusted: Trusted) -> u32 {
+    /// Entries of an untrusted workspace come after all others and override nothing.
+    pub fn precedence_rank(&self, trusted: Trusted) -> u32 {
         let base = match self {
             Self::State => 0,
             Self::Workspace => 1,
@@ -73,9 +73,9 @@ impl Origin {
 /// Whether an origin may override others and run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Trusted {
-    /// The user's own, or approved by the user.
+    /// Owned or approved by the user.
     Yes,
-    /// Came with a workspace, or from another server, and nobody approved it.
+    /// From a workspace or another server, and not approved.
     No,
 }
 
@@ -107,7 +107,7 @@ impl FromStr for Origin {
             _ => match text.strip_prefix("files-").map(str::parse::<u16>) {
                 Some(Ok(number)) if number > 1 => Self::Files(number),
                 _ => {
-                    return Err(Error::Origin(text.to_owned()));
+                    return Err(Error::UnknownOrigin(text.to_owned()));
                 }
             },
         })
@@ -123,23 +123,23 @@ impl serde::Serialize for Origin {
 /// A skill by id, or by origin and id: `refunds`, `account:acme/refunds`.
 ///
 /// ```
-/// use repertoire_registry::{Origin, Reference};
+/// use repertoire_registry::{Origin, QualifiedSkillId};
 ///
-/// let plain: Reference = "acme/refunds".parse()?;
+/// let plain: QualifiedSkillId = "acme/refunds".parse()?;
 /// assert_eq!(plain.origin, None);
-/// let qualified: Reference = "account:acme/refunds".parse()?;
+/// let qualified: QualifiedSkillId = "account:acme/refunds".parse()?;
 /// assert_eq!(qualified.origin, Some(Origin::Account));
 /// # Ok::<(), repertoire_registry::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reference {
+pub struct QualifiedSkillId {
     /// The origin, if one was named.
     pub origin: Option<Origin>,
     /// The id.
     pub id: SkillId,
 }
 
-impl FromStr for Reference {
+impl FromStr for QualifiedSkillId {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -156,7 +156,7 @@ impl FromStr for Reference {
     }
 }
 
-impl fmt::Display for Reference {
+impl fmt::Display for QualifiedSkillId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(origin) = &self.origin {
             write!(f, "{origin}:")?;

@@ -1,7 +1,7 @@
-//! Registered content: what the rows of the two scopes say, and how one is written.
+//! Rows of registered skills and prompts in the two state scopes: parsing and writing.
 //!
-//! A row can also be written by others, who may write anything. What is no skill and no prompt
-//! is kept as state and shown nowhere.
+//! Other workers can write any JSON to these scopes. Rows that are neither a skill nor a prompt
+//! stay in the state and do not appear in the catalogue.
 
 use std::sync::Arc;
 
@@ -11,28 +11,28 @@ use serde_json::{json, value::RawValue};
 
 use crate::{
     error::Result,
-    head::{Head, Text},
+    skill_metadata::{SharedText, SkillMetadata},
 };
 
 /// The scope of registered skills.
-pub const SKILLS: &str = "skills";
+pub const SKILLS_SCOPE: &str = "skills";
 /// The scope of registered prompts.
-pub const PROMPTS: &str = "prompts";
+pub const PROMPTS_SCOPE: &str = "prompts";
 /// The most bytes of a registered body.
-pub const MAX_BODY: usize = 256 * 1024;
+pub const MAX_BODY_BYTES: usize = 256 * 1024;
 
-/// A row to keep.
+/// A row to store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
+pub struct RegisteredRow {
     /// The row as JSON.
     pub value: String,
     /// When it was registered.
     pub at: String,
-    /// What a listing shows of it, where that is more than the row says.
-    pub(crate) head: Option<Arc<Head>>,
+    /// The metadata for listings, if it was computed together with the row.
+    pub(crate) metadata: Option<Arc<SkillMetadata>>,
 }
 
-/// The row of a skill that is registered now.
+/// Builds the row of a skill that is registered now.
 ///
 /// ```
 /// use repertoire_registry::registered::skill_row;
@@ -42,9 +42,9 @@ pub struct Row {
 /// assert_eq!(row.value, format!("{start}{:?}}}", row.at));
 /// # Ok::<(), repertoire_registry::Error>(())
 /// ```
-pub fn skill_row(id: &SkillId, body: &str) -> Result<Row> {
+pub fn skill_row(id: &SkillId, body: &str) -> Result<RegisteredRow> {
     #[derive(Serialize)]
-    struct Wire<'a> {
+    struct SkillRowJson<'a> {
         id: &'a SkillId,
         skill: &'a str,
         registered_at: &'a str,
@@ -56,28 +56,28 @@ pub fn skill_row(id: &SkillId, body: &str) -> Result<Row> {
     if body.trim().is_empty() {
         return Err(field("must be non-empty".to_owned()).into());
     }
-    if body.len() > MAX_BODY {
-        let rule = format!("too large: {} bytes, at most {MAX_BODY}", body.len());
+    if body.len() > MAX_BODY_BYTES {
+        let rule = format!("too large: {} bytes, at most {MAX_BODY_BYTES}", body.len());
         return Err(field(rule).into());
     }
-    let at = crate::store::now();
-    let wire = Wire {
+    let at = crate::store::now_rfc3339();
+    let wire = SkillRowJson {
         id,
         skill: body,
         registered_at: &at,
     };
-    Ok(Row {
-        // Texts under fixed names can always be written.
+    Ok(RegisteredRow {
+        // Serialising strings under fixed keys cannot fail.
         value: serde_json::to_string(&wire).unwrap_or_default(),
-        head: Some(Arc::new(Head::of_body(id, body, &at))),
+        metadata: Some(Arc::new(SkillMetadata::from_registered_body(id, body, &at))),
         at,
     })
 }
 
-/// The row of a prompt that is registered now, with its text if it is static.
-pub fn prompt_row(prompt: &Prompt, body: Option<&str>) -> Result<Row> {
-    prompt.check()?;
-    let at = crate::store::now();
+/// Builds the row of a prompt that is registered now, with its text if it is static.
+pub fn prompt_row(prompt: &Prompt, body: Option<&str>) -> Result<RegisteredRow> {
+    prompt.check_prompt()?;
+    let at = crate::store::now_rfc3339();
     let mut row = json!({
         "name": prompt.name, "description": prompt.description, "arguments": prompt.arguments,
     });
@@ -86,67 +86,67 @@ pub fn prompt_row(prompt: &Prompt, body: Option<&str>) -> Result<Row> {
         PromptBody::Static => row["body"] = json!(body.unwrap_or_default()),
     }
     row["registered_at"] = json!(at);
-    Ok(Row {
+    Ok(RegisteredRow {
         value: row.to_string(),
         at,
-        head: None,
+        metadata: None,
     })
 }
 
-/// The body a row of skills holds.
-pub fn body_of(value: &str) -> Option<String> {
-    // The rest is not even copied.
+/// Returns the body in a skill row.
+pub fn row_body(value: &str) -> Option<String> {
+    // The other fields are skipped without copying them.
     #[derive(Deserialize)]
-    struct Row {
+    struct BodyField {
         skill: String,
     }
-    repertoire_core::json::from_str::<Row>(value)
+    repertoire_core::json::from_str::<BodyField>(value)
         .ok()
         .map(|row| row.skill)
 }
 
-/// The body a row of skills holds, as the JSON text it is kept as.
-pub(crate) fn raw_body_of(value: &str) -> Option<&str> {
+/// Returns the body in a skill row as the JSON string it is stored as.
+pub(crate) fn row_body_json(value: &str) -> Option<&str> {
     #[derive(Deserialize)]
-    struct Row<'a> {
+    struct RawBodyField<'a> {
         #[serde(borrow)]
         skill: &'a RawValue,
     }
-    let row: Row<'_> = repertoire_core::json::from_str(value).ok()?;
+    let row: RawBodyField<'_> = repertoire_core::json::from_str(value).ok()?;
     let raw = row.skill.get();
     raw.starts_with('"').then_some(raw)
 }
 
-/// What a listing shows of a row of skills.
-pub(crate) fn skill_of(key: &str, value: &str) -> Option<(SkillId, Head)> {
+/// Parses a skill row into its id and the metadata for listings.
+pub(crate) fn parse_skill_row(key: &str, value: &str) -> Option<(SkillId, SkillMetadata)> {
     #[derive(Deserialize)]
-    struct Row {
+    struct SkillRowFields {
         skill: String,
         #[serde(default)]
         registered_at: Option<String>,
     }
     let id: SkillId = key.parse().ok()?;
-    let row: Row = repertoire_core::json::from_str(value).ok()?;
-    if row.skill.trim().is_empty() || row.skill.len() > MAX_BODY {
+    let row: SkillRowFields = repertoire_core::json::from_str(value).ok()?;
+    if row.skill.trim().is_empty() || row.skill.len() > MAX_BODY_BYTES {
         return None;
     }
     let at = row.registered_at.unwrap_or_default();
-    let head = Head::of_body(&id, &row.skill, &at);
+    let head = SkillMetadata::from_registered_body(&id, &row.skill, &at);
     Some((id, head))
 }
 
-/// A prompt as its row says it.
+/// A parsed prompt row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PromptRow {
     pub(crate) prompt: Prompt,
     pub(crate) body: Option<String>,
-    pub(crate) at: Text,
+    pub(crate) at: SharedText,
 }
 
-/// What a row of prompts says.
-pub(crate) fn prompt_of(key: &str, value: &str) -> Option<PromptRow> {
+/// Parses a prompt row.
+pub(crate) fn parse_prompt_row(key: &str, value: &str) -> Option<PromptRow> {
     #[derive(Deserialize)]
-    struct Row {
+    struct PromptRowFields {
         description: String,
         #[serde(default)]
         arguments: Option<Vec<PromptArgument>>,
@@ -158,7 +158,7 @@ pub(crate) fn prompt_of(key: &str, value: &str) -> Option<PromptRow> {
         registered_at: Option<String>,
     }
     let name: PromptName = key.parse().ok()?;
-    let row: Row = repertoire_core::json::from_str(value).ok()?;
+    let row: PromptRowFields = repertoire_core::json::from_str(value).ok()?;
     let body = match (row.function_id, &row.body) {
         (Some(id), _) => PromptBody::Function(id),
         (None, Some(_)) => PromptBody::Static,
@@ -170,7 +170,7 @@ pub(crate) fn prompt_of(key: &str, value: &str) -> Option<PromptRow> {
         arguments: row.arguments.unwrap_or_default(),
         body,
     };
-    prompt.check().ok()?;
+    prompt.check_prompt().ok()?;
     Some(PromptRow {
         prompt,
         body: row.body,
@@ -183,11 +183,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_read_back_as_they_were_written() {
+    fn written_rows_parse_back_unchanged() {
         let id: SkillId = "a/b".parse().unwrap();
         let row = skill_row(&id, "# B\n").unwrap();
-        let (again, head) = skill_of("a/b", &row.value).unwrap();
-        assert_eq!(row.head.as_deref(), Some(&head));
+        let (again, head) = parse_skill_row("a/b", &row.value).unwrap();
+        assert_eq!(row.metadata.as_deref(), Some(&head));
         let registered = head.registered.unwrap();
         assert_eq!(
             (again, &*registered.at, registered.bytes),
@@ -200,11 +200,11 @@ mod tests {
             body: PromptBody::Function("x::y".into()),
         };
         let row = prompt_row(&prompt, None).unwrap();
-        assert_eq!(prompt_of("p", &row.value).unwrap().prompt, prompt);
+        assert_eq!(parse_prompt_row("p", &row.value).unwrap().prompt, prompt);
     }
 
     #[test]
-    fn what_is_no_skill_and_no_prompt_is_shown_nowhere() {
+    fn invalid_rows_parse_to_nothing() {
         for (key, value) in [
             ("a", "1"),
             ("a", "{}"),
@@ -216,10 +216,10 @@ mod tests {
             ("a", r#"{"description":"","function_id":"x"}"#),
             ("a::b", r#"{"description":"d","function_id":"x"}"#),
         ] {
-            assert_eq!(skill_of(key, value), None, "{key} {value}");
-            assert_eq!(prompt_of(key, value), None, "{key} {value}");
+            assert_eq!(parse_skill_row(key, value), None, "{key} {value}");
+            assert_eq!(parse_prompt_row(key, value), None, "{key} {value}");
         }
-        let large = json!({"skill": "x".repeat(MAX_BODY + 1)}).to_string();
-        assert_eq!(skill_of("a", &large), None);
+        let large = json!({"skill": "x".repeat(MAX_BODY_BYTES + 1)}).to_string();
+        assert_eq!(parse_skill_row("a", &large), None);
     }
 }

@@ -1,12 +1,11 @@
 //! The registry: stores and files joined into one catalogue.
 //!
-//! Here is how its sources are opened. How it reads, writes and follows them is in the files
-//! beside this one.
+//! This file opens the sources. Reading, writing and following them are in the files beside it.
 
 mod artifacts;
-mod follow;
 mod read;
 mod state;
+mod sync;
 mod write;
 
 use std::{
@@ -17,108 +16,110 @@ use std::{
 };
 
 use arc_swap::ArcSwapOption;
-pub use artifacts::Parts;
+pub use artifacts::SkillArtifacts;
 use bytes::Bytes;
-pub use state::{Feed, Retell, StateLimit};
-pub use write::History;
+pub use state::{NotifyUnchanged, RegisteredScope, StateLimit};
+pub use write::HistoryPolicy;
 
 use crate::{
-    catalogue::{Again, Catalogue, Change, Entry},
+    catalogue::{Catalogue, CatalogueChange, RepeatPolicy, SkillEntry},
     error::{Error, Result},
-    head::Head,
-    origin::{Origin, Scope, Trusted},
-    remote::Remotes,
-    settings::{AskedBy, Place, Settings, StateFrom, StoreUse},
-    source::{FileSource, Location, Notice, Pattern, Plan},
-    store::{Store, Trust},
+    origin::{Origin, StoreScope, Trusted},
+    remote::RemoteReader,
+    settings::{RegistrySettings, RequestedBy, SourceLocation, StateBackend, StoreSelection},
+    skill_metadata::SkillMetadata,
+    source::{ContentLocation, FileSource, GlobPattern, Notice, SourcePlan},
+    store::{Store, StoreTrust},
     trust,
 };
 
 /// Bytes with their MIME type.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Content {
+pub struct ServedContent {
     /// The MIME type.
     pub mime: Cow<'static, str>,
-    /// The bytes as they are served everywhere.
+    /// The bytes, the same on every surface.
     pub bytes: Bytes,
 }
 
-/// A store with the number of the last event that is in the catalogue.
+/// A store with the number of the last event that was applied to the catalogue.
 #[derive(Debug)]
-struct Attached {
-    scope: Scope,
+struct AttachedStore {
+    scope: StoreScope,
     trusted: Trusted,
     store: Arc<Store>,
-    seen: Mutex<i64>,
-    /// What was registered here and is not in the catalogue yet, by the number of its event.
-    fresh: Mutex<BTreeMap<i64, Arc<Head>>>,
+    last_seq: Mutex<i64>,
+    /// Metadata of local registrations not yet in the catalogue, by event number.
+    recent_metadata: Mutex<BTreeMap<i64, Arc<SkillMetadata>>>,
 }
 
 /// All skills from all sources.
 ///
 /// ```
-/// use repertoire_registry::{Registry, Settings};
+/// use repertoire_registry::{Registry, RegistrySettings};
 ///
 /// let folder = tempfile::tempdir()?;
-/// let settings = Settings { account: Some(folder.path().into()), ..Settings::default() };
+/// let settings = RegistrySettings { account: Some(folder.path().into()), ..RegistrySettings::default() };
 /// let registry = Registry::open(settings)?;
 /// registry.register(&"demo".parse()?, "# Demo\n\nA body registered at run time.\n")?;
-/// let content = registry.read(&"iii://demo".parse()?)?;
+/// let content = registry.read_uri(&"iii://demo".parse()?)?;
 /// assert_eq!(content.bytes, "# Demo\n\nA body registered at run time.\n");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct Registry {
     catalogue: Catalogue,
-    stores: Vec<Attached>,
+    stores: Vec<AttachedStore>,
     files: Mutex<Vec<FileSource>>,
     notices: Vec<Notice>,
     workspace: Option<(PathBuf, Trusted)>,
     /// Why the account's store could not be opened.
-    no_account: Option<Notice>,
-    /// Held while what happened in stores is read and applied, so that it is applied in order.
-    following: Mutex<()>,
-    /// How other servers are asked, once somebody knows.
-    remotes: OnceLock<Arc<dyn Remotes>>,
+    account_error: Option<Notice>,
+    /// Held while store events are read and applied, so that they are applied in order.
+    sync_lock: Mutex<()>,
+    /// Reads files from other servers, once it is set.
+    remote_reader: OnceLock<Arc<dyn RemoteReader>>,
     cache: Option<PathBuf>,
-    /// What of the stores is in the catalogue.
-    uses: StoreUse,
+    /// Which contents of the stores are in the catalogue.
+    store_selection: StoreSelection,
     /// Where registered content is kept.
-    state: StateFrom,
+    state: StateBackend,
     /// The rendered index, and the number of the snapshot it was rendered from.
     index: ArcSwapOption<(u64, Bytes)>,
 }
 
 impl Registry {
-    /// Opens every source. One that cannot be opened leaves a notice; a damaged store refuses.
+    /// Opens every source. A source that fails leaves a notice; a damaged own store is an error.
     #[allow(
         clippy::needless_pass_by_value,
         reason = "settings are made to open a registry with"
     )]
-    pub fn open(settings: Settings) -> Result<Arc<Self>> {
+    pub fn open(settings: RegistrySettings) -> Result<Arc<Self>> {
         let mut registry = Self {
             catalogue: Catalogue::new(),
             stores: Vec::new(),
             files: Mutex::default(),
             notices: Vec::new(),
             workspace: None,
-            no_account: None,
-            following: Mutex::default(),
-            remotes: OnceLock::new(),
+            account_error: None,
+            sync_lock: Mutex::default(),
+            remote_reader: OnceLock::new(),
             cache: settings.cache.clone(),
-            uses: settings.stores,
+            store_selection: settings.stores,
             state: settings.state,
             index: ArcSwapOption::empty(),
         };
-        registry.embed(&settings)?;
+        registry.add_embedded(&settings)?;
         registry.attach_stores(&settings)?;
         registry.open_files(&settings)?;
         let mut damaged = Vec::new();
         for attached in &registry.stores {
-            match (registry.load(attached), attached.trusted) {
+            match (registry.load_store(attached), attached.trusted) {
                 (Ok(()), _) => {}
-                // A stranger's store must not keep the user from the own skills.
-                (Err(error), Trusted::No) => damaged.push(notice(attached.store.path(), &error)),
+                // An untrusted store must not block access to the user's own skills.
+                (Err(error), Trusted::No) => {
+                    damaged.push(error_notice(attached.store.path(), &error));
+                }
                 (Err(error), Trusted::Yes) => return Err(error),
             }
         }
@@ -130,57 +131,58 @@ impl Registry {
         for source in registry.lock_files().iter_mut() {
             changes.append(&mut source.take_changes());
         }
-        registry.catalogue.apply(changes);
+        registry.catalogue.apply_changes(changes);
         Ok(Arc::new(registry))
     }
 
-    fn embed(&self, settings: &Settings) -> Result<()> {
-        settings.embedded.check()?;
+    fn add_embedded(&self, settings: &RegistrySettings) -> Result<()> {
+        settings.embedded.check_uris()?;
         let embedded = settings.embedded.iter().map(|skill| {
-            let entry = Entry {
+            let entry = SkillEntry {
                 id: skill.id()?,
                 origin: Origin::Embedded,
                 trusted: Trusted::Yes,
-                head: Arc::new(Head::of_skill(skill)?),
-                location: Location::Embedded(Arc::new(skill.clone())),
+                metadata: Arc::new(SkillMetadata::from_skill(skill)?),
+                location: ContentLocation::Embedded(Arc::new(skill.clone())),
             };
-            Ok(Change::PutSkill(entry, Again::Ignore))
+            Ok(CatalogueChange::PutSkill(entry, RepeatPolicy::Ignore))
         });
-        self.catalogue.apply(embedded.collect::<Result<Vec<_>>>()?);
+        self.catalogue
+            .apply_changes(embedded.collect::<Result<Vec<_>>>()?);
         Ok(())
     }
 
-    fn attach_stores(&mut self, settings: &Settings) -> Result<()> {
-        // Without an account nobody can have trusted a workspace.
+    fn attach_stores(&mut self, settings: &RegistrySettings) -> Result<()> {
+        // Trust is stored in the account, so without one the workspace is untrusted.
         self.workspace = settings.workspace.clone().map(|path| (path, Trusted::No));
         let Some(folder) = &settings.account else {
             return Ok(());
         };
-        let file = folder.join(trust::STORE);
-        let account = match Store::open(&file, Trust::Own) {
+        let file = folder.join(trust::STORE_FILE_NAME);
+        let account = match Store::open(&file, StoreTrust::Own) {
             Ok(store) => store,
-            // Skills can be looked at where nothing may be written.
+            // Without write permission the skills can still be read.
             Err(error @ Error::Io { .. }) => {
-                let problem = notice(&file, &error);
+                let problem = error_notice(&file, &error);
                 self.notices.push(problem.clone());
-                let Ok(store) = Store::open(&file, Trust::ReadOnly) else {
-                    self.no_account = Some(problem);
+                let Ok(store) = Store::open(&file, StoreTrust::ReadOnly) else {
+                    self.account_error = Some(problem);
                     return Ok(());
                 };
                 store
             }
             Err(error) => return Err(error),
         };
-        if settings.system && account.is_own() {
-            account.refresh_system()?;
+        if settings.system_skills && account.is_writable() {
+            account.refresh_system_skills()?;
         }
         if let Some(workspace) = &settings.workspace {
-            let file = trust::workspace_store(workspace);
-            let own = match trust::open_trusted(&account, workspace) {
+            let file = trust::workspace_store_path(workspace);
+            let own = match trust::open_trusted_store(&account, workspace) {
                 Ok(own) => own,
-                // A damaged store of a stranger must not keep the user from the own skills.
+                // A damaged untrusted store must not block access to the user's own skills.
                 Err(error) => {
-                    self.notices.push(notice(&file, &error));
+                    self.notices.push(error_notice(&file, &error));
                     None
                 }
             };
@@ -190,99 +192,101 @@ impl Registry {
             };
             self.workspace = Some((workspace.clone(), trusted));
             let opened = match own {
-                None if file.exists() => match Store::open(&file, Trust::Foreign) {
+                None if file.exists() => match Store::open(&file, StoreTrust::Untrusted) {
                     Ok(store) => Some(store),
                     Err(error) => {
-                        self.notices.push(notice(&file, &error));
+                        self.notices.push(error_notice(&file, &error));
                         None
                     }
                 },
                 own => own,
             };
             if let Some(store) = opened {
-                self.attach(Scope::Workspace, trusted, store);
+                self.attach_store(StoreScope::Workspace, trusted, store);
             }
         }
-        self.attach(Scope::Account, Trusted::Yes, account);
+        self.attach_store(StoreScope::Account, Trusted::Yes, account);
         Ok(())
     }
 
-    fn attach(&mut self, scope: Scope, trusted: Trusted, store: Arc<Store>) {
+    fn attach_store(&mut self, scope: StoreScope, trusted: Trusted, store: Arc<Store>) {
         tracing::info!(scope = scope.as_str(), file = %store.path().display(), "opened");
-        self.stores.push(Attached {
+        self.stores.push(AttachedStore {
             scope,
             trusted,
             store,
-            seen: Mutex::new(0),
-            fresh: Mutex::default(),
+            last_seq: Mutex::new(0),
+            recent_metadata: Mutex::default(),
         });
     }
 
-    fn open_files(&mut self, settings: &Settings) -> Result<()> {
+    fn open_files(&mut self, settings: &RegistrySettings) -> Result<()> {
         let mut number = 0;
         let plans = [
-            (&settings.folders, Kind::Folder),
-            (&settings.skills, Kind::Skills),
-            (&settings.prompts, Kind::Prompts),
+            (&settings.folders, SourceKind::Folder),
+            (&settings.skills, SourceKind::Skills),
+            (&settings.prompts, SourceKind::Prompts),
         ];
         for (place, kind) in plans
             .into_iter()
             .flat_map(|(places, kind)| places.iter().map(move |place| (place, kind)))
         {
             number += 1;
-            match self.open_place(place, kind, Origin::Files(number), settings.cache.as_ref()) {
+            match self.open_source(place, kind, Origin::Files(number), settings.cache.as_ref()) {
                 Ok(source) => {
                     tracing::info!(
                         origin = %source.origin,
-                        folder = %source.root().display(),
+                        folder = %source.root_path().display(),
                         found = source.len(),
                         skipped = source.notices().count(),
-                        "looked at"
+                        "scanned"
                     );
                     self.lock_files().push(source);
                 }
-                Err(error @ Error::Pattern { .. }) if place.asked_by == AskedBy::User => {
+                Err(error @ Error::InvalidPattern { .. })
+                    if place.requested_by == RequestedBy::User =>
+                {
                     return Err(error);
                 }
-                Err(error) => self.notices.push(notice(&place.path, &error)),
+                Err(error) => self.notices.push(error_notice(&place.path, &error)),
             }
         }
         Ok(())
     }
 
-    fn open_place(
+    fn open_source(
         &self,
-        place: &Place,
-        kind: Kind,
+        place: &SourceLocation,
+        kind: SourceKind,
         origin: Origin,
         cache: Option<&PathBuf>,
     ) -> Result<FileSource> {
         let text = place.pattern.as_deref().unwrap_or_default();
         let (folder, plan) = match kind {
-            Kind::Folder => (place.path.clone(), Plan::Folders),
-            Kind::Skills | Kind::Prompts => {
-                let pattern = Pattern::new(&place.path, text)?;
-                let folder = pattern.folder().to_owned();
+            SourceKind::Folder => (place.path.clone(), SourcePlan::Folders),
+            SourceKind::Skills | SourceKind::Prompts => {
+                let pattern = GlobPattern::new(&place.path, text)?;
+                let folder = pattern.base_folder().to_owned();
                 match kind {
-                    Kind::Prompts => (folder, Plan::Prompts(pattern)),
-                    _ => (folder, Plan::Skills(pattern)),
+                    SourceKind::Prompts => (folder, SourcePlan::Prompts(pattern)),
+                    _ => (folder, SourcePlan::Skills(pattern)),
                 }
             }
         };
-        let trusted = self.trusted_place(place, &folder)?;
+        let trusted = self.source_trust(place, &folder)?;
         FileSource::open(&folder, plan, origin, trusted, cache.cloned())
     }
 
-    /// What a workspace asks for is as trusted as the workspace, and beneath it until trusted.
-    fn trusted_place(&self, place: &Place, folder: &Path) -> Result<Trusted> {
-        if place.asked_by == AskedBy::User {
+    /// Returns the trust of a location. An untrusted workspace may only name folders within it.
+    fn source_trust(&self, place: &SourceLocation, folder: &Path) -> Result<Trusted> {
+        if place.requested_by == RequestedBy::User {
             return Ok(Trusted::Yes);
         }
         let Some((workspace, trusted)) = &self.workspace else {
             return Err(Error::OutsideWorkspace(folder.to_owned()));
         };
         if *trusted == Trusted::No {
-            let real = |path: &Path| path.canonicalize().map_err(|e| Error::io(path, e));
+            let real = |path: &Path| path.canonicalize().map_err(|e| Error::from_io(path, e));
             if !real(folder)?.starts_with(real(workspace)?) {
                 return Err(Error::OutsideWorkspace(folder.to_owned()));
             }
@@ -290,43 +294,45 @@ impl Registry {
         Ok(*trusted)
     }
 
-    /// The store of a scope, if there is one.
-    pub fn store(&self, scope: Scope) -> Result<&Arc<Store>> {
-        Ok(&self.attached(scope)?.store)
+    /// Returns the store of a scope, if there is one.
+    pub fn store(&self, scope: StoreScope) -> Result<&Arc<Store>> {
+        Ok(&self.attached_store(scope)?.store)
     }
 
-    /// The stores that are this user's own or trusted, and can be written to: what they hold may be
-    /// acted upon without being asked for.
+    /// Returns the stores that are the user's own or trusted, and writable. Their content may be
+    /// used without confirmation.
     pub fn trusted_stores(&self) -> impl Iterator<Item = &Arc<Store>> {
-        let own = |attached: &&Attached| attached.store.is_own();
-        self.trusted().filter(own).map(|attached| &attached.store)
+        let own = |attached: &&AttachedStore| attached.store.is_writable();
+        self.trusted_attached()
+            .filter(own)
+            .map(|attached| &attached.store)
     }
 
-    fn attached(&self, scope: Scope) -> Result<&Attached> {
+    fn attached_store(&self, scope: StoreScope) -> Result<&AttachedStore> {
         let found = self.stores.iter().find(|attached| attached.scope == scope);
-        found.ok_or_else(|| self.no_store(scope))
+        found.ok_or_else(|| self.missing_store_error(scope))
     }
 
-    /// The stores whose registered content counts, the one that wins first.
-    fn trusted(&self) -> impl Iterator<Item = &Attached> {
+    /// Returns the stores whose registered content counts, the winning one first.
+    fn trusted_attached(&self) -> impl Iterator<Item = &AttachedStore> {
         self.stores.iter().filter(|a| a.trusted == Trusted::Yes)
     }
 
-    /// The store that registered content goes to: the workspace's if it is trusted.
-    fn primary(&self) -> Result<&Attached> {
-        if !self.keeps_state() {
+    /// Returns the store for registered content: the workspace's if it is trusted.
+    fn primary_store(&self) -> Result<&AttachedStore> {
+        if !self.has_local_state() {
             return Err(Error::Conflict(
                 "registered content is kept on the bus, not here".to_owned(),
             ));
         }
-        self.trusted()
+        self.trusted_attached()
             .next()
-            .ok_or_else(|| self.no_store(Scope::Account))
+            .ok_or_else(|| self.missing_store_error(StoreScope::Account))
     }
 
-    fn no_store(&self, scope: Scope) -> Error {
-        match &self.no_account {
-            Some(problem) if scope == Scope::Account => Error::Skipped {
+    fn missing_store_error(&self, scope: StoreScope) -> Error {
+        match &self.account_error {
+            Some(problem) if scope == StoreScope::Account => Error::Skipped {
                 code: problem.code,
                 message: problem.message.clone(),
             },
@@ -338,19 +344,19 @@ impl Registry {
     }
 
     fn lock_files(&self) -> MutexGuard<'_, Vec<FileSource>> {
-        // Sources are brought up to date from the disk, so a poisoned one heals at the next look.
+        // Sources are updated from the disk, so the next scan repairs one after a panic.
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+enum SourceKind {
     Folder,
     Skills,
     Prompts,
 }
 
-fn notice(path: &Path, error: &Error) -> Notice {
+fn error_notice(path: &Path, error: &Error) -> Notice {
     Notice {
         path: path.to_owned(),
         code: error.code(),

@@ -1,9 +1,9 @@
-//! Skills of other servers: held by what they listed, read when asked for, verified each time.
+//! Skills of other servers: known from their listings, read on demand, verified at each read.
 //!
-//! Invariant: a byte of another server reaches nobody unless its size and digest are what the
-//! held listing says, and a document besides that says of itself what was listed. Nothing is
-//! fetched ahead, nothing unlisted is fetched at all, and an approval holds for exactly the set
-//! of files it was given for. How a server is reached is not known here: see [`Remotes`].
+//! Invariant: bytes of another server are returned only if their size and digest match the stored
+//! listing, and for a document only if its frontmatter matches as well. Nothing is prefetched,
+//! unlisted files are never fetched, and an approval is valid only for the exact set of files it
+//! was granted for. How a server is reached is not known here: see [`RemoteReader`].
 
 use std::{
     collections::BTreeMap,
@@ -15,62 +15,61 @@ use std::{
 use bytes::Bytes;
 use repertoire_core::{
     Digest, FileEntry, Frontmatter, MAX_BYTES, Manifest, RelPath, SkillId, SkillName, Uri,
-    frontmatter, markdown::one_line,
+    frontmatter, markdown::to_single_line,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
-    catalogue::{Again, Change, Entry},
+    catalogue::{CatalogueChange, RepeatPolicy, SkillEntry},
     error::{Error, Result},
-    head::{Head, utf8},
     origin::{Origin, Trusted},
-    source::Location,
+    skill_metadata::{SkillMetadata, parse_utf8},
+    source::ContentLocation,
     store::{Store, create_private_dir},
 };
 
-/// The most skills of one server that are taken.
+/// The most skills that are accepted from one server.
 pub const MAX_SKILLS: usize = 10_000;
 /// The kind of an approval of a remote skill.
-const KIND: &str = "remote-skill";
+const REMOTE_APPROVAL_KIND: &str = "remote-skill";
 
-/// How other servers are asked for a file. Implemented where wire formats are known.
-pub trait Remotes: Send + Sync + std::fmt::Debug {
+/// Reads files from other servers. Implemented where wire formats are known.
+pub trait RemoteReader: Send + Sync + std::fmt::Debug {
     /// Reads one resource from the server with this label; at most `limit` bytes.
     fn read(&self, label: &str, uri: &str, limit: u64) -> Result<Bytes>;
 }
 
 /// The name a user gives another server: 1 to 64 lowercase letters, digits and hyphens.
 ///
-/// It becomes the first segment of the ids of that server's skills, so their origin is always in
-/// plain sight.
-pub type Label = SkillName;
+/// It is the first segment of the ids of that server's skills, so that every id shows its origin.
+pub type RemoteLabel = SkillName;
 
 /// One skill as another server lists it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Listed {
+pub struct ListedSkill {
     /// The URI of its document.
     pub uri: String,
     /// Its frontmatter as JSON.
     pub frontmatter: Map<String, Value>,
     /// Its files.
-    pub resources: Resources,
+    pub resources: ListedResources,
 }
 
 /// The files of a listed skill.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Resources {
-    /// All of them.
+pub enum ListedResources {
+    /// The complete list of files.
     Files(Vec<ListedFile>),
-    /// The word `dynamic`: content is made when it is read.
-    Dynamic(Dynamic),
+    /// The word `dynamic`: content is generated at each read.
+    Dynamic(DynamicMarker),
 }
 
 /// The word `dynamic`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Dynamic {
-    /// Content is made when it is read.
+pub enum DynamicMarker {
+    /// Content is generated at each read.
     #[serde(rename = "dynamic")]
     Dynamic,
 }
@@ -78,40 +77,40 @@ pub enum Dynamic {
 /// A file of a listed skill.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListedFile {
-    /// Where to read it.
+    /// The URI to read it from.
     pub uri: String,
     /// The digest of its bytes.
     pub digest: Digest,
-    /// Their number.
+    /// The number of its bytes.
     pub size: u64,
 }
 
-/// Where a remote skill is read.
+/// The location of a remote skill.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) label: Label,
+pub(crate) struct RemoteLocation {
+    pub(crate) label: RemoteLabel,
     /// The URI of its document.
     uri: String,
-    /// The URI of each file, as the server wrote it.
+    /// The URI of each file, as sent by the server.
     uris: BTreeMap<RelPath, String>,
 }
 
-impl Place {
-    /// The URI of a file; one that is not listed has none, unless nothing is.
-    fn uri_of(&self, path: &RelPath, head: &Head) -> Option<String> {
+impl RemoteLocation {
+    /// Returns the URI of a file; `None` if it is not listed, unless the skill is dynamic.
+    fn file_uri(&self, path: &RelPath, head: &SkillMetadata) -> Option<String> {
         if path.is_document() {
             return Some(self.uri.clone());
         }
         if !head.dynamic {
             return self.uris.get(path).cloned();
         }
-        let id: SkillId = skill_of(&self.uri).ok()?;
-        Some(Uri::file(&id, path).to_string())
+        let id: SkillId = parse_document_uri(&self.uri).ok()?;
+        Some(Uri::for_file(&id, path).to_string())
     }
 }
 
-/// The id of the skill whose document this is.
-fn skill_of(uri: &str) -> repertoire_core::Result<SkillId> {
+/// Returns the id of the skill whose document has this URI.
+fn parse_document_uri(uri: &str) -> repertoire_core::Result<SkillId> {
     let refuse = || repertoire_core::Error::Uri {
         uri: uri.to_owned(),
         rule: "must be the SKILL.md of a skill".to_owned(),
@@ -123,9 +122,12 @@ fn skill_of(uri: &str) -> repertoire_core::Result<SkillId> {
     path.ok_or_else(refuse)?.parse()
 }
 
-/// A listed skill, checked, with the id it has here.
-fn check(label: &Label, listed: &Listed) -> repertoire_core::Result<(SkillId, Head, Place)> {
-    let theirs = skill_of(&listed.uri)?;
+/// Checks a listed skill, and returns it with its local id.
+fn check_listed_skill(
+    label: &RemoteLabel,
+    listed: &ListedSkill,
+) -> repertoire_core::Result<(SkillId, SkillMetadata, RemoteLocation)> {
+    let theirs = parse_document_uri(&listed.uri)?;
     let id: SkillId = format!("{label}/{theirs}").parse()?;
     let field = |field: &str, rule: &str| repertoire_core::Error::Field {
         field: field.to_owned(),
@@ -140,7 +142,7 @@ fn check(label: &Label, listed: &Listed) -> repertoire_core::Result<(SkillId, He
         description.ok_or_else(|| field("description", "must be there, as non-empty text"))?;
     let mut uris = BTreeMap::new();
     let mut files = Vec::new();
-    if let Resources::Files(listed_files) = &listed.resources {
+    if let ListedResources::Files(listed_files) = &listed.resources {
         for file in listed_files {
             let path = path_within(&theirs, &file.uri)?;
             files.push(FileEntry {
@@ -151,10 +153,10 @@ fn check(label: &Label, listed: &Listed) -> repertoire_core::Result<(SkillId, He
             uris.insert(path, file.uri.clone());
         }
     }
-    let dynamic = matches!(listed.resources, Resources::Dynamic(_));
-    let head = Head {
+    let dynamic = matches!(listed.resources, ListedResources::Dynamic(_));
+    let head = SkillMetadata {
         title: None,
-        description: Some(one_line(description).into()),
+        description: Some(to_single_line(description).into()),
         frontmatter: Some(Value::Object(listed.frontmatter.clone()).to_string().into()),
         files: if dynamic {
             Box::default()
@@ -165,7 +167,7 @@ fn check(label: &Label, listed: &Listed) -> repertoire_core::Result<(SkillId, He
         dynamic,
         registered: None,
     };
-    let place = Place {
+    let place = RemoteLocation {
         label: label.clone(),
         uri: listed.uri.clone(),
         uris,
@@ -186,9 +188,9 @@ fn path_within(skill: &SkillId, uri: &str) -> repertoire_core::Result<RelPath> {
     path.ok_or_else(refuse)?.parse()
 }
 
-/// A listed skill that is not taken, and why.
+/// A listed skill that was refused, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
+pub struct RefusedSkill {
     /// Its URI on the server, as listed.
     pub uri: String,
     /// The stable code of the reason.
@@ -197,35 +199,35 @@ pub struct Refused {
     pub message: String,
 }
 
-/// The entries a listing comes to, and what of it cannot be used.
-pub(crate) fn entries(
+/// Returns the catalogue entries of a listing, and the skills that were refused.
+pub(crate) fn listing_entries(
     account: &Store,
-    label: &Label,
-    listing: &[Listed],
-) -> Result<(Vec<Entry>, Vec<Refused>)> {
-    let mut found: BTreeMap<SkillId, Entry> = BTreeMap::new();
+    label: &RemoteLabel,
+    listing: &[ListedSkill],
+) -> Result<(Vec<SkillEntry>, Vec<RefusedSkill>)> {
+    let mut found: BTreeMap<SkillId, SkillEntry> = BTreeMap::new();
     let mut refused = Vec::new();
     for listed in listing.iter().take(MAX_SKILLS) {
         let mut refuse = |code, message| {
-            refused.push(Refused {
+            refused.push(RefusedSkill {
                 uri: listed.uri.clone(),
                 code,
                 message,
             });
         };
-        match check(label, listed) {
+        match check_listed_skill(label, listed) {
             Err(error) => refuse(error.code(), error.to_string()),
             Ok((id, ..)) if found.contains_key(&id) => {
                 refuse("duplicate_uri", "is listed twice".to_owned());
             }
             Ok((id, head, place)) => {
-                let trusted = approved(account, label, &listed.uri, &head)?;
-                let entry = Entry {
+                let trusted = skill_trust(account, label, &listed.uri, &head)?;
+                let entry = SkillEntry {
                     id: id.clone(),
-                    origin: origin(label),
+                    origin: remote_origin(label),
                     trusted,
-                    head: Arc::new(head),
-                    location: Location::Remote(Arc::new(place)),
+                    metadata: Arc::new(head),
+                    location: ContentLocation::Remote(Arc::new(place)),
                 };
                 found.insert(id, entry);
             }
@@ -234,107 +236,112 @@ pub(crate) fn entries(
     Ok((found.into_values().collect(), refused))
 }
 
-pub(crate) fn origin(label: &Label) -> Origin {
+pub(crate) fn remote_origin(label: &RemoteLabel) -> Origin {
     Origin::Remote(label.as_str().into())
 }
 
-/// The changes that bring the catalogue from what it has of a server to these entries.
-pub(crate) fn changes<'a>(
-    label: &Label,
-    now: impl Iterator<Item = &'a Arc<Entry>>,
-    entries: Vec<Entry>,
-) -> Vec<Change> {
-    let origin = origin(label);
+/// Returns the changes that replace a server's entries in the catalogue with these entries.
+pub(crate) fn listing_changes<'a>(
+    label: &RemoteLabel,
+    now: impl Iterator<Item = &'a Arc<SkillEntry>>,
+    entries: Vec<SkillEntry>,
+) -> Vec<CatalogueChange> {
+    let origin = remote_origin(label);
     let gone = now.filter(|old| {
         old.origin == origin
             && entries
                 .binary_search_by(|entry| entry.id.cmp(&old.id))
                 .is_err()
     });
-    let mut changes: Vec<Change> = gone
-        .map(|old| Change::RemoveSkill(old.id.clone(), origin.clone()))
+    let mut changes: Vec<CatalogueChange> = gone
+        .map(|old| CatalogueChange::RemoveSkill(old.id.clone(), origin.clone()))
         .collect();
     let put = entries.into_iter();
-    changes.extend(put.map(|entry| Change::PutSkill(entry, Again::Ignore)));
+    changes.extend(put.map(|entry| CatalogueChange::PutSkill(entry, RepeatPolicy::Ignore)));
     changes
 }
 
-/// What an approval of a remote skill is about, and what it is bound to.
+/// Returns the subject of a remote skill's approval, and the digest the approval is bound to.
 ///
-/// The frontmatter is part of it, because it is shown before the document is read.
-fn approval(label: &Label, uri: &str, head: &Head) -> (String, String) {
+/// The digest covers the frontmatter, because it is shown before the document is read.
+fn approval_identity(label: &RemoteLabel, uri: &str, head: &SkillMetadata) -> (String, String) {
     let front = head.frontmatter.as_deref().unwrap_or_default();
-    let binding = Digest::of(format!("{}\n{front}", head.digest()).as_bytes());
+    let binding = Digest::hash_bytes(format!("{}\n{front}", head.digest()).as_bytes());
     (format!("{label} {uri}"), binding.to_string())
 }
 
-fn approved(account: &Store, label: &Label, uri: &str, head: &Head) -> Result<Trusted> {
-    // What is made anew at each read was never what somebody approved.
+fn skill_trust(
+    account: &Store,
+    label: &RemoteLabel,
+    uri: &str,
+    head: &SkillMetadata,
+) -> Result<Trusted> {
+    // Dynamic content differs at each read, so an approval cannot cover it.
     if head.dynamic {
         return Ok(Trusted::No);
     }
-    let (subject, binding) = approval(label, uri, head);
-    let given = account.approval(KIND, &subject)?;
+    let (subject, binding) = approval_identity(label, uri, head);
+    let given = account.find_approval(REMOTE_APPROVAL_KIND, &subject)?;
     Ok(match given {
         Some(given) if given.binding == binding => Trusted::Yes,
         _ => Trusted::No,
     })
 }
 
-/// Approves a remote skill with exactly the files it has now.
-pub(crate) fn approve(account: &Store, entry: &Entry) -> Result<()> {
-    let place = place(entry)?;
-    if entry.head.dynamic {
+/// Approves a remote skill with exactly its current files.
+pub(crate) fn approve_skill(account: &Store, entry: &SkillEntry) -> Result<()> {
+    let place = remote_location(entry)?;
+    if entry.metadata.dynamic {
         return Err(Error::Conflict(format!(
-            "{}: its content is made at each read, so no approval can hold for it",
+            "{}: its content is generated at each read, so it cannot be approved",
             entry.id
         )));
     }
-    let (subject, binding) = approval(&place.label, &place.uri, &entry.head);
-    account.approve(KIND, &subject, &binding)
+    let (subject, binding) = approval_identity(&place.label, &place.uri, &entry.metadata);
+    account.grant_approval(REMOTE_APPROVAL_KIND, &subject, &binding)
 }
 
-/// Takes an approval back; says whether there was one.
-pub(crate) fn revoke(account: &Store, entry: &Entry) -> Result<bool> {
-    let place = place(entry)?;
-    let (subject, _) = approval(&place.label, &place.uri, &entry.head);
-    account.revoke(KIND, &subject)
+/// Revokes an approval; returns whether there was one.
+pub(crate) fn revoke_approval(account: &Store, entry: &SkillEntry) -> Result<bool> {
+    let place = remote_location(entry)?;
+    let (subject, _) = approval_identity(&place.label, &place.uri, &entry.metadata);
+    account.revoke_approval(REMOTE_APPROVAL_KIND, &subject)
 }
 
-fn place(entry: &Entry) -> Result<&Arc<Place>> {
+fn remote_location(entry: &SkillEntry) -> Result<&Arc<RemoteLocation>> {
     match &entry.location {
-        Location::Remote(place) => Ok(place),
+        ContentLocation::Remote(place) => Ok(place),
         _ => Err(Error::Conflict(format!(
-            "{} comes from {}: only skills of other servers are approved one by one",
+            "{} comes from {}: only skills of other servers can be approved individually",
             entry.id, entry.origin
         ))),
     }
 }
 
-/// Reads a file of a remote skill: from the cache if its bytes are right, else from the server.
-pub(crate) fn read(
-    remotes: &dyn Remotes,
+/// Reads a file of a remote skill: from the cache if its digest matches, else from the server.
+pub(crate) fn read_remote_file(
+    remotes: &dyn RemoteReader,
     cache: Option<&Path>,
-    entry: &Entry,
-    place: &Place,
+    entry: &SkillEntry,
+    place: &RemoteLocation,
     path: &RelPath,
 ) -> Result<Bytes> {
     let missing = || Error::NotFound {
         what: "file",
         name: format!("{}/{path}", entry.id),
     };
-    let uri = place.uri_of(path, &entry.head).ok_or_else(missing)?;
+    let uri = place.file_uri(path, &entry.metadata).ok_or_else(missing)?;
     let tampered = |reason: String| Error::Tampered {
         label: place.label.to_string(),
         uri: uri.clone(),
         reason,
     };
-    let expected = entry.head.file(path);
-    let kept = expected.and_then(|file| from_cache(cache?, file));
+    let expected = entry.metadata.find_file(path);
+    let kept = expected.and_then(|file| read_cached_file(cache?, file));
     let fetched = kept.is_none();
     let bytes = match (kept, expected) {
         (Some(bytes), _) => bytes,
-        (None, None) if entry.head.dynamic => {
+        (None, None) if entry.metadata.dynamic => {
             remotes.read(place.label.as_str(), &uri, MAX_BYTES)?
         }
         (None, None) => return Err(missing()),
@@ -347,7 +354,7 @@ pub(crate) fn read(
                     file.size
                 )));
             }
-            let digest = Digest::of(&bytes);
+            let digest = Digest::hash_bytes(&bytes);
             if digest != file.digest {
                 return Err(tampered(format!(
                     "its digest is {digest}, and {} was listed",
@@ -358,19 +365,19 @@ pub(crate) fn read(
         }
     };
     if path.is_document() {
-        same_frontmatter(&entry.head, &bytes).map_err(tampered)?;
+        check_frontmatter(&entry.metadata, &bytes).map_err(tampered)?;
     }
     if let (Some(cache), Some(file), true) = (cache, expected, fetched) {
-        keep(cache, file, &bytes);
+        write_cached_file(cache, file, &bytes);
     }
     Ok(bytes)
 }
 
-/// Compares what a document says of itself with what was listed, field by field.
-fn same_frontmatter(head: &Head, bytes: &[u8]) -> Result<(), String> {
+/// Compares the frontmatter of a document with the listed one, field by field.
+fn check_frontmatter(head: &SkillMetadata, bytes: &[u8]) -> Result<(), String> {
     let read = || -> repertoire_core::Result<Map<String, Value>> {
-        let text = utf8(repertoire_core::DOCUMENT, bytes)?;
-        Ok(Frontmatter::parse(frontmatter::split(text)?.yaml, 2)?.to_json())
+        let text = parse_utf8(repertoire_core::DOCUMENT, bytes)?;
+        Ok(Frontmatter::parse(frontmatter::split_document(text)?.yaml, 2)?.to_json())
     };
     let theirs = read().map_err(|error| error.to_string())?;
     let listed = head.frontmatter.as_deref().unwrap_or("{}");
@@ -378,7 +385,7 @@ fn same_frontmatter(head: &Head, bytes: &[u8]) -> Result<(), String> {
         repertoire_core::json::from_str(listed).map_err(|error| error.to_string())?;
     for key in theirs.keys().chain(listed.keys()) {
         match (theirs.get(key), listed.get(key)) {
-            (Some(a), Some(b)) if same(a, b) => {}
+            (Some(a), Some(b)) if is_same_value(a, b) => {}
             (Some(_), Some(_)) => return Err(format!("`{key}` is not what was listed")),
             (Some(_), None) => return Err(format!("`{key}` was not listed")),
             (None, _) => return Err(format!("`{key}` was listed and is not there")),
@@ -387,15 +394,16 @@ fn same_frontmatter(head: &Head, bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether two values are the same; `1` and `1.0` are, as languages disagree how to write them.
-fn same(a: &Value, b: &Value) -> bool {
+/// Whether two values are equal; `1` equals `1.0`, because languages write it differently.
+fn is_same_value(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
         (Value::Array(a), Value::Array(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same_value(a, b))
         }
         (Value::Object(a), Value::Object(b)) => {
-            let equal = |(key, a): (&String, &Value)| b.get(key).is_some_and(|b| same(a, b));
+            let equal =
+                |(key, a): (&String, &Value)| b.get(key).is_some_and(|b| is_same_value(a, b));
             a.len() == b.len() && a.iter().all(equal)
         }
         _ => a == b,
@@ -403,31 +411,31 @@ fn same(a: &Value, b: &Value) -> bool {
 }
 
 fn cache_file(cache: &Path, file: &FileEntry) -> PathBuf {
-    cache.join("remote").join(file.digest.hex())
+    cache.join("remote").join(file.digest.hex_digits())
 }
 
-/// What was kept, if it still is what it was.
-fn from_cache(cache: &Path, file: &FileEntry) -> Option<Bytes> {
+/// Returns a cached file if its size and digest still match.
+fn read_cached_file(cache: &Path, file: &FileEntry) -> Option<Bytes> {
     let bytes = std::fs::read(cache_file(cache, file)).ok()?;
-    let same = bytes.len() as u64 == file.size && Digest::of(&bytes) == file.digest;
+    let same = bytes.len() as u64 == file.size && Digest::hash_bytes(&bytes) == file.digest;
     same.then(|| bytes.into())
 }
 
-/// Keeps bytes under their digest. A cache that cannot be written is only slower.
-fn keep(cache: &Path, file: &FileEntry, bytes: &Bytes) {
+/// Caches bytes under their digest. A failure is ignored, because the cache is only for speed.
+fn write_cached_file(cache: &Path, file: &FileEntry, bytes: &Bytes) {
     let target = cache_file(cache, file);
     let write = || -> Result<()> {
         let folder = cache.join("remote");
         create_private_dir(&folder)?;
         let part = folder.join(format!("{}.part", uuid::Uuid::new_v4()));
-        let io = |error| Error::io(&part, error);
+        let io = |error| Error::from_io(&part, error);
         let mut open = std::fs::File::create_new(&part).map_err(io)?;
         open.write_all(bytes).map_err(io)?;
         drop(open);
         std::fs::rename(&part, &target).map_err(io)
     };
     if let Err(error) = write() {
-        tracing::debug!(%error, "not kept");
+        tracing::debug!(%error, "could not cache a remote file");
     }
 }
 
@@ -438,7 +446,7 @@ mod tests {
     use super::*;
 
     #[allow(clippy::needless_pass_by_value, reason = "literals in tests")]
-    fn listed(uri: &str, resources: Value) -> Listed {
+    fn listed_skill(uri: &str, resources: Value) -> ListedSkill {
         serde_json::from_value(json!({
             "uri": uri,
             "frontmatter": {"name": "pdf", "description": "Reads PDFs."},
@@ -447,16 +455,19 @@ mod tests {
         .unwrap()
     }
 
-    fn file(uri: &str) -> Value {
+    fn listed_file(uri: &str) -> Value {
         json!({"uri": uri, "digest": format!("sha256:{:064}", 0), "size": 1})
     }
 
     #[test]
-    fn what_a_server_lists_is_checked_before_it_is_taken() {
-        let label: Label = "acme".parse().unwrap();
-        let document = file("skill://pdf/SKILL.md");
-        let ok = listed("skill://pdf/SKILL.md", json!([document]));
-        assert_eq!(check(&label, &ok).unwrap().0.as_str(), "acme/pdf");
+    fn invalid_listed_skills_are_refused_with_a_code() {
+        let label: RemoteLabel = "acme".parse().unwrap();
+        let document = listed_file("skill://pdf/SKILL.md");
+        let ok = listed_skill("skill://pdf/SKILL.md", json!([document]));
+        assert_eq!(
+            check_listed_skill(&label, &ok).unwrap().0.as_str(),
+            "acme/pdf"
+        );
         for (uri, resources, code) in [
             ("skill://pdf/README.md", json!([document]), "invalid_uri"),
             ("https://x.test/SKILL.md", json!([document]), "invalid_uri"),
@@ -469,36 +480,41 @@ mod tests {
             ),
             (
                 "skill://pdf/SKILL.md",
-                json!([document, file("skill://pdf2/x.md")]),
+                json!([document, listed_file("skill://pdf2/x.md")]),
                 "invalid_uri",
             ),
             (
                 "skill://pdf/SKILL.md",
-                json!([document, file("skill://pdf/../x.md")]),
+                json!([document, listed_file("skill://pdf/../x.md")]),
                 "invalid_uri",
             ),
             (
                 "skill://pdf/SKILL.md",
-                json!([document, file("file:///etc/passwd")]),
+                json!([document, listed_file("file:///etc/passwd")]),
                 "invalid_uri",
             ),
         ] {
-            let refused = check(&label, &listed(uri, resources)).unwrap_err();
+            let refused = check_listed_skill(&label, &listed_skill(uri, resources)).unwrap_err();
             assert_eq!(refused.code(), code, "{uri}: {refused}");
         }
         let many: Vec<Value> = (0..513)
-            .map(|n| file(&format!("skill://pdf/{n}")))
+            .map(|n| listed_file(&format!("skill://pdf/{n}")))
             .collect();
-        let refused = check(&label, &listed("skill://pdf/SKILL.md", json!(many))).unwrap_err();
+        let refused =
+            check_listed_skill(&label, &listed_skill("skill://pdf/SKILL.md", json!(many)))
+                .unwrap_err();
         assert_eq!(refused.code(), "too_many_files");
     }
 
     #[test]
     fn frontmatter_is_compared_field_by_field() {
-        let label: Label = "acme".parse().unwrap();
-        let (_, head, _) =
-            check(&label, &listed("skill://pdf/SKILL.md", json!("dynamic"))).unwrap();
-        let compare = |text: &str| same_frontmatter(&head, text.as_bytes());
+        let label: RemoteLabel = "acme".parse().unwrap();
+        let (_, head, _) = check_listed_skill(
+            &label,
+            &listed_skill("skill://pdf/SKILL.md", json!("dynamic")),
+        )
+        .unwrap();
+        let compare = |text: &str| check_frontmatter(&head, text.as_bytes());
         assert_eq!(
             compare("---\nname: pdf\ndescription: Reads PDFs.\n---\n"),
             Ok(())
@@ -518,7 +534,7 @@ mod tests {
             let reason = compare(text).unwrap_err();
             assert!(reason.contains(word), "{reason}");
         }
-        assert!(same(&json!({"a": [1]}), &json!({"a": [1.0]})));
-        assert!(!same(&json!({"a": 1}), &json!({"a": "1"})));
+        assert!(is_same_value(&json!({"a": [1]}), &json!({"a": [1.0]})));
+        assert!(!is_same_value(&json!({"a": 1}), &json!({"a": "1"})));
     }
 }

@@ -1,20 +1,21 @@
-//! Finding skills for a message, without asking a model.
+//! Search for skills that fit a message, without calling a model.
 //!
 //! Names, descriptions, hints (tags, intent patterns, trigger phrases) and the beginnings of
 //! documents are indexed when a skill enters the catalogue; a query loads nothing. A message that
-//! names a skill, or says one of its phrases, finds it first. For all others the score is the share
-//! of what the message says that the skill speaks of, so that "nothing fits" is an answer.
+//! contains the name of a skill, or one of its phrases, ranks it first. For all others the score
+//! is the share of the message's terms that the skill covers, so that a result can be "no match".
 //!
-//! With an [`Embedder`] it also counts what the message means: both are added, and whether anything
-//! fits is told by the meaning. A skill whose vector is not there yet is found by its words.
+//! With a sentence encoder ([`SentenceEncoder`]) the similarity of the embeddings is added to the
+//! lexical score, and the similarity alone decides whether a skill fits. A skill without an
+//! embedding is ranked lexically.
 //!
-//! Most skills are in one index that is built at once. What changed since is in small ones: the
-//! newest is built anew with each change, and eight of a size become one. All are asked with the
-//! statistics of all, and what an older one has of a skill that is in a newer one does not count.
+//! Most skills are in one segment that is built at once. Later changes are in small segments: the
+//! newest one is rebuilt with each change, and eight of a size are merged. All are searched with
+//! the statistics of all, and only the newest version of a skill counts.
 
-mod meaning;
-mod part;
-mod words;
+mod embeddings;
+mod lexical;
+mod segment;
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -24,37 +25,37 @@ use std::{
 use repertoire_core::{SkillId, frontmatter};
 use serde::Serialize;
 
-pub use self::meaning::Embedder;
+pub use self::embeddings::SentenceEncoder;
 use self::{
-    meaning::Meaning,
-    part::{Part, Parts},
-    words::{grams, plain},
+    embeddings::EmbeddingIndex,
+    lexical::{lowercase_words, word_runs},
+    segment::{Segment, SegmentSet},
 };
 use crate::{
-    catalogue::{Entry, Snapshot},
+    catalogue::{SkillEntry, Snapshot},
     error::{Error, Result},
     origin::Trusted,
     registry::Registry,
 };
 
-/// How much of a document is indexed.
+/// How many characters of a document are indexed.
 const BODY_CHARS: usize = 4_000;
-/// How many changes the newest index has.
-const NEWEST: usize = 16;
-/// How many indexes of a size become one.
-const SAME_SIZE: usize = 8;
-/// From how many changes on everything is built anew, if that is not more than a part of it.
-const CHANGES: usize = 512;
-/// What a message that says a phrase of a skill is worth.
-const PHRASE: f64 = 0.95;
-/// A skill that speaks of a smaller share of what a message says does not fit.
-pub const THRESHOLD: f64 = 0.16;
-/// A skill that is less like what a message means, as the cosine of their vectors, does not fit.
-pub const MEANING_THRESHOLD: f64 = 0.28;
-/// How much the share of what a message says counts besides what it means.
-const WORDS: f64 = 0.7;
-/// How many skills found by their words are looked at when the meaning counts too.
-const CANDIDATES: usize = 100;
+/// The most documents in the newest segment.
+const NEWEST_SEGMENT_DOCUMENTS: usize = 16;
+/// How many segments of similar size are merged into one.
+const SEGMENTS_PER_MERGE: usize = 8;
+/// The number of changes that triggers a full rebuild, unless the index is much larger.
+const REBUILD_CHANGES: usize = 512;
+/// The score of a message that contains a phrase of the skill.
+const PHRASE_SCORE: f64 = 0.95;
+/// A skill that covers a smaller share of the message's terms does not fit.
+pub const LEXICAL_THRESHOLD: f64 = 0.16;
+/// A skill whose embedding has a smaller cosine with that of the message does not fit.
+pub const COSINE_THRESHOLD: f64 = 0.28;
+/// The weight of the lexical score relative to the cosine.
+const LEXICAL_WEIGHT: f64 = 0.7;
+/// How many lexical matches are considered when embeddings are used too.
+const LEXICAL_CANDIDATES: usize = 100;
 
 /// A skill that may fit a message.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -63,32 +64,32 @@ pub struct Recommendation {
     pub id: SkillId,
     /// How well it fits, from 0 to 1.
     pub score: f64,
-    /// Why it was found.
-    pub why: Why,
-    /// Whether it fits, or is only the least unlike.
+    /// Why it matched.
+    pub why: MatchReason,
+    /// Whether it fits, or is only the closest of the skills that do not.
     pub fits: bool,
-    /// How alike the message and the skill are in meaning, where both are known.
+    /// The cosine of the embeddings of message and skill, if both are known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cosine: Option<f64>,
 }
 
-/// Why a skill was found.
+/// Why a skill matched.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Why {
-    /// The message names it.
+pub enum MatchReason {
+    /// The message contains its name.
     Named,
-    /// The message says this phrase of it.
+    /// The message contains this phrase of the skill.
     Phrase(String),
-    /// The message speaks of the same things.
+    /// The message and the skill share terms.
     Words,
-    /// The message means something like it.
+    /// The embeddings of message and skill are similar.
     Meaning,
 }
 
-/// What is indexed of a skill.
+/// The indexed texts of a skill.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Document {
+pub(crate) struct SkillDocument {
     id: SkillId,
     name: String,
     description: String,
@@ -98,9 +99,9 @@ pub(crate) struct Document {
     trusted: bool,
 }
 
-impl Document {
-    fn of(registry: &Registry, entry: &Entry) -> Self {
-        let head = &entry.head;
+impl SkillDocument {
+    fn from_entry(registry: &Registry, entry: &SkillEntry) -> Self {
+        let head = &entry.metadata;
         let mut hints = Vec::new();
         let mut phrases = Vec::new();
         if let Some(package) = &head.package {
@@ -109,13 +110,16 @@ impl Document {
             hints.extend(package.trigger_phrases.iter().cloned());
             phrases.clone_from(&package.trigger_phrases);
         }
-        // A document that cannot be read now is found by the rest.
+        // If the document cannot be read now, the skill is found by its other fields.
         let body = if entry.is_remote() || entry.is_on_bus() {
             String::new()
         } else {
-            let bytes = registry.body(entry).unwrap_or_default();
+            let bytes = registry.read_body(entry).unwrap_or_default();
             let text = String::from_utf8_lossy(&bytes);
-            frontmatter::body(&text).chars().take(BODY_CHARS).collect()
+            frontmatter::strip_frontmatter(&text)
+                .chars()
+                .take(BODY_CHARS)
+                .collect()
         };
         Self {
             id: entry.id.clone(),
@@ -132,10 +136,10 @@ impl Document {
         }
     }
 
-    /// The words by which a message can call it.
-    fn names(&self) -> impl Iterator<Item = String> {
-        let whole = plain(self.id.as_str()).join(" ");
-        let last = plain(self.id.name()).join(" ");
+    /// Returns the names by which a message can refer to it.
+    fn name_phrases(&self) -> impl Iterator<Item = String> {
+        let whole = lowercase_words(self.id.as_str()).join(" ");
+        let last = lowercase_words(self.id.name()).join(" ");
         let both = if whole == last {
             vec![whole]
         } else {
@@ -145,183 +149,197 @@ impl Document {
     }
 }
 
-/// A part, and what it was made of where it will be needed again.
+/// A segment with the documents it was built from, which are needed when it is merged.
 #[derive(Debug)]
-struct Indexed {
+struct IndexedSegment {
     number: u64,
-    part: Part,
-    documents: Vec<Arc<Document>>,
+    segment: Segment,
+    documents: Vec<Arc<SkillDocument>>,
 }
 
-/// Finds skills for messages.
+/// A search index of skills.
 #[derive(Debug)]
-pub struct Finder {
+pub struct SkillIndex {
     /// The oldest and largest first, the newest last.
-    parts: Vec<Indexed>,
-    /// Which part has what a skill is now, if it is not the first; none has what is gone.
-    moved: HashMap<SkillId, Option<u64>>,
-    /// The number of the next part.
-    next: u64,
-    /// Everything there is, by id, without its texts.
-    calls: HashMap<SkillId, (Vec<String>, Vec<String>)>,
-    names: HashMap<String, Vec<SkillId>>,
-    phrases: HashMap<String, Vec<SkillId>>,
-    meaning: Option<Meaning>,
+    segments: Vec<IndexedSegment>,
+    /// The segment with the current version of a changed skill; `None` if it was removed.
+    segment_of: HashMap<SkillId, Option<u64>>,
+    /// The number of the next segment.
+    next_number: u64,
+    /// The names and phrases of every skill, by id.
+    lookup_terms: HashMap<SkillId, (Vec<String>, Vec<String>)>,
+    ids_by_name: HashMap<String, Vec<SkillId>>,
+    ids_by_phrase: HashMap<String, Vec<SkillId>>,
+    embeddings: Option<EmbeddingIndex>,
 }
 
-impl Finder {
-    /// Indexes every visible skill that a user could run or read, by its words.
+impl SkillIndex {
+    /// Indexes every visible skill lexically.
     pub fn new(registry: &Registry, snapshot: &Snapshot) -> Result<Self> {
-        Self::with(registry, snapshot, None)
+        Self::with_encoder(registry, snapshot, None)
     }
 
-    /// The same, also by what skills mean. Vectors that are not kept yet are [`Self::missing`].
-    pub fn with(
+    /// The same, also with embeddings. Skills without a stored one are [`Self::pending_skills`].
+    pub fn with_encoder(
         registry: &Registry,
         snapshot: &Snapshot,
-        embedder: Option<Arc<Embedder>>,
+        embedder: Option<Arc<SentenceEncoder>>,
     ) -> Result<Self> {
-        let documents = snapshot.skills().map(|entry| Document::of(registry, entry));
-        let documents: Vec<Document> = documents.collect();
-        let meaning = embedder.map(|embedder| Meaning::new(embedder, documents.iter()));
+        let documents = snapshot
+            .skills()
+            .map(|entry| SkillDocument::from_entry(registry, entry));
+        let documents: Vec<SkillDocument> = documents.collect();
+        let meaning = embedder.map(|embedder| EmbeddingIndex::new(embedder, documents.iter()));
         let mut finder = Self {
-            meaning: meaning.transpose()?,
-            parts: vec![Indexed {
+            embeddings: meaning.transpose()?,
+            segments: vec![IndexedSegment {
                 number: 0,
-                part: Part::of(documents.iter())?,
+                segment: Segment::from_documents(documents.iter())?,
                 documents: Vec::new(),
             }],
-            moved: HashMap::new(),
-            next: 1,
-            calls: HashMap::new(),
-            names: HashMap::new(),
-            phrases: HashMap::new(),
+            segment_of: HashMap::new(),
+            next_number: 1,
+            lookup_terms: HashMap::new(),
+            ids_by_name: HashMap::new(),
+            ids_by_phrase: HashMap::new(),
         };
         for document in &documents {
-            finder.call(document);
+            finder.insert_terms(document);
         }
         Ok(finder)
     }
 
-    /// How many skills can be found.
+    /// Returns the number of indexed skills.
     pub fn len(&self) -> usize {
-        self.calls.len()
+        self.lookup_terms.len()
     }
 
-    /// Whether there is nothing to find.
+    /// Whether no skill is indexed.
     pub fn is_empty(&self) -> bool {
-        self.calls.is_empty()
+        self.lookup_terms.is_empty()
     }
 
-    /// Brings one skill up to date, whatever became of it. The next query sees it.
-    pub fn update(&mut self, registry: &Registry, snapshot: &Snapshot, id: &SkillId) -> Result<()> {
-        self.forget(id);
+    /// Adds, updates or removes one skill. The next query sees the change.
+    pub fn update_skill(
+        &mut self,
+        registry: &Registry,
+        snapshot: &Snapshot,
+        id: &SkillId,
+    ) -> Result<()> {
+        self.remove_terms(id);
         if let Some(entry) = snapshot.get(id) {
-            let document = Document::of(registry, entry);
-            self.call(&document);
-            if let Some(meaning) = &mut self.meaning {
-                meaning.update(&document)?;
+            let document = SkillDocument::from_entry(registry, entry);
+            self.insert_terms(&document);
+            if let Some(meaning) = &mut self.embeddings {
+                meaning.update_document(&document)?;
             }
-            self.append(document)?;
+            self.append_document(document)?;
         } else {
-            self.moved.insert(id.clone(), None);
-            if let Some(meaning) = &mut self.meaning {
-                meaning.remove(id);
+            self.segment_of.insert(id.clone(), None);
+            if let Some(meaning) = &mut self.embeddings {
+                meaning.remove_skill(id);
             }
         }
-        if self.moved.len() > CHANGES.max(self.len() / 4) {
-            self.rebuild(registry, snapshot)?;
+        if self.segment_of.len() > REBUILD_CHANGES.max(self.len() / 4) {
+            self.rebuild_index(registry, snapshot)?;
         }
         Ok(())
     }
 
-    /// Indexes everything anew.
-    pub fn rebuild(&mut self, registry: &Registry, snapshot: &Snapshot) -> Result<()> {
-        let embedder = self.meaning.as_ref().map(|known| known.embedder.clone());
-        *self = Self::with(registry, snapshot, embedder)?;
+    /// Rebuilds the whole index.
+    pub fn rebuild_index(&mut self, registry: &Registry, snapshot: &Snapshot) -> Result<()> {
+        let embedder = self.embeddings.as_ref().map(|known| known.encoder.clone());
+        *self = Self::with_encoder(registry, snapshot, embedder)?;
         Ok(())
     }
 
-    /// Puts a skill into the newest part, and parts together when there are many.
-    fn append(&mut self, document: Document) -> Result<()> {
+    /// Adds a document to the newest segment, and merges segments when there are many.
+    fn append_document(&mut self, document: SkillDocument) -> Result<()> {
         let mut documents = vec![Arc::new(document)];
-        if self.parts.len() > 1
-            && let Some(newest) = self.parts.pop_if(|newest| newest.documents.len() < NEWEST)
+        if self.segments.len() > 1
+            && let Some(newest) = self
+                .segments
+                .pop_if(|newest| newest.documents.len() < NEWEST_SEGMENT_DOCUMENTS)
         {
-            documents.splice(0..0, self.still(&newest));
+            documents.splice(0..0, self.live_documents(&newest));
         }
-        self.push(documents)?;
+        self.push_segment(documents)?;
         loop {
-            let of_a_size = self.parts.iter().skip(1).rev();
+            let of_a_size = self.segments.iter().skip(1).rev();
             let full = of_a_size.take_while(|part| {
-                let newest = self.parts.last().map_or(0, |last| last.documents.len());
-                newest >= NEWEST && part.documents.len() < newest * 2
+                let newest = self.segments.last().map_or(0, |last| last.documents.len());
+                newest >= NEWEST_SEGMENT_DOCUMENTS && part.documents.len() < newest * 2
             });
-            if full.count() < SAME_SIZE {
+            if full.count() < SEGMENTS_PER_MERGE {
                 return Ok(());
             }
-            let first = self.parts.len() - SAME_SIZE;
-            let together = self.parts.split_off(first);
-            let documents = together.iter().flat_map(|part| self.still(part));
-            self.push(documents.collect())?;
+            let first = self.segments.len() - SEGMENTS_PER_MERGE;
+            let together = self.segments.split_off(first);
+            let documents = together.iter().flat_map(|part| self.live_documents(part));
+            self.push_segment(documents.collect())?;
         }
     }
 
-    /// What of a part is still so: a skill may have changed since, or be gone.
-    fn still(&self, part: &Indexed) -> Vec<Arc<Document>> {
-        let is_now = |one: &&Arc<Document>| self.moved.get(&one.id) == Some(&Some(part.number));
+    /// Returns the documents of a segment that are still current.
+    fn live_documents(&self, part: &IndexedSegment) -> Vec<Arc<SkillDocument>> {
+        let is_now =
+            |one: &&Arc<SkillDocument>| self.segment_of.get(&one.id) == Some(&Some(part.number));
         part.documents.iter().filter(is_now).cloned().collect()
     }
 
-    fn push(&mut self, mut documents: Vec<Arc<Document>>) -> Result<()> {
-        // Of one that changed twice only the last counts.
+    fn push_segment(&mut self, mut documents: Vec<Arc<SkillDocument>>) -> Result<()> {
+        // If a skill changed twice, only its last version is kept.
         let mut seen = HashSet::new();
         documents.reverse();
         documents.retain(|one| seen.insert(one.id.clone()));
-        let number = self.next;
-        self.next += 1;
+        let number = self.next_number;
+        self.next_number += 1;
         for document in &documents {
-            self.moved.insert(document.id.clone(), Some(number));
+            self.segment_of.insert(document.id.clone(), Some(number));
         }
-        let part = Part::of(documents.iter().map(|document| &**document))?;
-        self.parts.push(Indexed {
+        let part = Segment::from_documents(documents.iter().map(|document| &**document))?;
+        self.segments.push(IndexedSegment {
             number,
-            part,
+            segment: part,
             documents,
         });
         Ok(())
     }
 
-    /// Notes by which words a skill is called. A stranger's is found by what it speaks of: what it
-    /// calls itself must not come before everything else.
-    fn call(&mut self, document: &Document) {
+    /// Adds the names and phrases of a skill. An untrusted skill gets none, so that it cannot
+    /// rank itself first by its own choice of name.
+    fn insert_terms(&mut self, document: &SkillDocument) {
         let (mut names, mut phrases) = (Vec::new(), Vec::new());
         if document.trusted {
-            names.extend(document.names());
+            names.extend(document.name_phrases());
             let said = document.phrases.iter();
-            phrases.extend(said.map(|phrase| plain(phrase).join(" ")));
+            phrases.extend(said.map(|phrase| lowercase_words(phrase).join(" ")));
             phrases.retain(|phrase: &String| !phrase.is_empty());
         }
         for name in &names {
-            self.names
+            self.ids_by_name
                 .entry(name.clone())
                 .or_default()
                 .push(document.id.clone());
         }
         for phrase in &phrases {
-            self.phrases
+            self.ids_by_phrase
                 .entry(phrase.clone())
                 .or_default()
                 .push(document.id.clone());
         }
-        self.calls.insert(document.id.clone(), (names, phrases));
+        self.lookup_terms
+            .insert(document.id.clone(), (names, phrases));
     }
 
-    fn forget(&mut self, id: &SkillId) {
-        let Some((names, phrases)) = self.calls.remove(id) else {
+    fn remove_terms(&mut self, id: &SkillId) {
+        let Some((names, phrases)) = self.lookup_terms.remove(id) else {
             return;
         };
-        for (map, words) in [(&mut self.names, names), (&mut self.phrases, phrases)] {
+        for (map, words) in [
+            (&mut self.ids_by_name, names),
+            (&mut self.ids_by_phrase, phrases),
+        ] {
             for word in words {
                 if let Some(ids) = map.get_mut(&word) {
                     ids.retain(|known| known != id);
@@ -333,27 +351,27 @@ impl Finder {
         }
     }
 
-    /// The skills that fit a message best, best first; those that do not fit are there too.
-    pub fn find(&self, message: &str, limit: usize) -> Result<Vec<Recommendation>> {
-        self.look(message, limit, self.meaning.as_ref())
+    /// Returns the best matches for a message, best first, including those that do not fit.
+    pub fn find_skills(&self, message: &str, limit: usize) -> Result<Vec<Recommendation>> {
+        self.search_text(message, limit, self.embeddings.as_ref())
     }
 
-    /// The same by words alone.
-    pub fn find_by_words(&self, message: &str, limit: usize) -> Result<Vec<Recommendation>> {
-        self.look(message, limit, None)
+    /// The same without embeddings.
+    pub fn find_lexical(&self, message: &str, limit: usize) -> Result<Vec<Recommendation>> {
+        self.search_text(message, limit, None)
     }
 
-    fn look(
+    fn search_text(
         &self,
         message: &str,
         limit: usize,
-        meaning: Option<&Meaning>,
+        meaning: Option<&EmbeddingIndex>,
     ) -> Result<Vec<Recommendation>> {
         let mut found: HashMap<SkillId, Recommendation> = HashMap::new();
-        for one in self.spoken_of(message, limit, meaning)? {
+        for one in self.rank_candidates(message, limit, meaning)? {
             found.insert(one.id.clone(), one);
         }
-        for (id, score, why) in self.called(message) {
+        for (id, score, why) in self.match_terms(message) {
             let known = found.get(id);
             if known.is_none_or(|known| known.score < score) {
                 let one = Recommendation {
@@ -375,61 +393,62 @@ impl Finder {
         Ok(all)
     }
 
-    /// The skills a message names, or whose phrases it says.
-    fn called(&self, message: &str) -> Vec<(&SkillId, f64, Why)> {
+    /// Returns the skills whose names or phrases the message contains.
+    fn match_terms(&self, message: &str) -> Vec<(&SkillId, f64, MatchReason)> {
         let mut called = Vec::new();
-        for gram in grams(&plain(message)) {
-            // Of two names within each other the longer one is meant.
+        for gram in word_runs(&lowercase_words(message)) {
+            // If one name contains another, the longer one is the better match.
             #[allow(clippy::cast_precision_loss, reason = "numbers of words are small")]
             let length = gram.split(' ').count().min(50) as f64;
-            for id in self.names.get(&gram).into_iter().flatten() {
-                called.push((id, 1.0 + length / 1000.0, Why::Named));
+            for id in self.ids_by_name.get(&gram).into_iter().flatten() {
+                called.push((id, 1.0 + length / 1000.0, MatchReason::Named));
             }
-            for id in self.phrases.get(&gram).into_iter().flatten() {
-                called.push((id, PHRASE, Why::Phrase(gram.clone())));
+            for id in self.ids_by_phrase.get(&gram).into_iter().flatten() {
+                called.push((id, PHRASE_SCORE, MatchReason::Phrase(gram.clone())));
             }
         }
         called
     }
 
-    /// The skills that speak of what a message says, or of what it means.
-    fn spoken_of(
+    /// Scores skills by shared terms and, if available, by embeddings.
+    fn rank_candidates(
         &self,
         message: &str,
         limit: usize,
-        meaning: Option<&Meaning>,
+        meaning: Option<&EmbeddingIndex>,
     ) -> Result<Vec<Recommendation>> {
-        let parts = Parts(self.parts.iter().map(|one| &one.part).collect());
+        let parts = SegmentSet(self.segments.iter().map(|one| &one.segment).collect());
         let most = match meaning {
             None => limit,
-            Some(_) => limit.max(CANDIDATES),
+            Some(_) => limit.max(LEXICAL_CANDIDATES),
         };
-        let words = parts.find(message, most, |at, id| match self.moved.get(id) {
-            None => at == 0,
-            Some(number) => *number == Some(self.parts[at].number),
-        })?;
+        let words =
+            parts.score_documents(message, most, |at, id| match self.segment_of.get(id) {
+                None => at == 0,
+                Some(number) => *number == Some(self.segments[at].number),
+            })?;
         let Some(meaning) = meaning.filter(|_| limit > 0) else {
             let all = words.into_iter().map(|(id, score)| Recommendation {
                 id,
                 score,
-                why: Why::Words,
-                fits: score >= THRESHOLD,
+                why: MatchReason::Words,
+                fits: score >= LEXICAL_THRESHOLD,
                 cosine: None,
             });
             return Ok(all.collect());
         };
-        let near = meaning.near(message, words.iter().map(|(id, _)| id));
+        let near = meaning.nearest_skills(message, words.iter().map(|(id, _)| id));
         let shares: HashMap<SkillId, f64> = words.into_iter().collect();
         let ids: HashSet<&SkillId> = near.keys().chain(shares.keys()).collect();
         let all = ids.into_iter().map(|id| {
             let share = shares.get(id).copied().unwrap_or(0.0);
             let cosine = near.get(id).copied();
             let like = cosine.unwrap_or(share).max(0.0);
-            // The best there could be is below a name and a phrase.
-            let score = (WORDS * share + like) / (WORDS + 1.0) * 0.9;
+            // The best possible score stays below that of a name or a phrase.
+            let score = (LEXICAL_WEIGHT * share + like) / (LEXICAL_WEIGHT + 1.0) * 0.9;
             let (why, fits) = match cosine {
-                Some(cosine) => (Why::Meaning, cosine >= MEANING_THRESHOLD),
-                None => (Why::Words, share >= THRESHOLD),
+                Some(cosine) => (MatchReason::Meaning, cosine >= COSINE_THRESHOLD),
+                None => (MatchReason::Words, share >= LEXICAL_THRESHOLD),
             };
             Recommendation {
                 id: id.clone(),
@@ -442,94 +461,98 @@ impl Finder {
         Ok(all.collect())
     }
 
-    /// Whether what skills mean counts.
-    pub fn understands(&self) -> bool {
-        self.meaning.is_some()
+    /// Whether embeddings are used.
+    pub fn has_embeddings(&self) -> bool {
+        self.embeddings.is_some()
     }
 
-    /// How many skills have no vector yet.
-    pub fn wanting(&self) -> usize {
-        self.meaning.as_ref().map_or(0, Meaning::wanting)
-    }
-
-    /// Some of the skills that have no vector yet.
-    pub fn missing(&self, most: usize) -> Vec<SkillId> {
-        self.meaning
+    /// Returns the number of skills without an embedding.
+    pub fn pending_count(&self) -> usize {
+        self.embeddings
             .as_ref()
-            .map_or_else(Vec::new, |meaning| meaning.missing(most))
+            .map_or(0, EmbeddingIndex::pending_count)
     }
 
-    /// What vectors are computed from; whoever computes them need not hold the finder meanwhile.
-    pub fn lesson(
+    /// Returns at most `most` skills without an embedding.
+    pub fn pending_skills(&self, most: usize) -> Vec<SkillId> {
+        self.embeddings
+            .as_ref()
+            .map_or_else(Vec::new, |meaning| meaning.pending_skills(most))
+    }
+
+    /// Returns the next documents to embed, so that the caller can release the index meanwhile.
+    pub fn next_batch(
         &mut self,
         registry: &Registry,
         snapshot: &Snapshot,
         most: usize,
-    ) -> Option<Lesson> {
-        let meaning = self.meaning.as_mut()?;
+    ) -> Option<EmbeddingBatch> {
+        let meaning = self.embeddings.as_mut()?;
         let mut documents = Vec::new();
-        for id in meaning.missing(most) {
+        for id in meaning.pending_skills(most) {
             match snapshot.get(&id) {
-                Some(entry) => documents.push(Document::of(registry, entry)),
-                // Its removal is about to be told.
-                None => meaning.remove(&id),
+                Some(entry) => documents.push(SkillDocument::from_entry(registry, entry)),
+                // The event of its removal has not arrived yet.
+                None => meaning.remove_skill(&id),
             }
         }
         for document in &documents {
-            // It may have changed since it was indexed; what is read now is what counts.
-            meaning.update(document).ok()?;
+            // It may have changed since it was indexed; the text read now is embedded.
+            meaning.update_document(document).ok()?;
         }
-        (!documents.is_empty()).then(|| Lesson {
-            embedder: meaning.embedder.clone(),
+        (!documents.is_empty()).then(|| EmbeddingBatch {
+            encoder: meaning.encoder.clone(),
             documents,
         })
     }
 
-    /// Takes what was computed; says how many skills it was still right for.
-    pub fn learn(&mut self, learned: &Learned) -> usize {
-        let Some(meaning) = &mut self.meaning else {
+    /// Inserts computed embeddings; returns how many skills were still unchanged.
+    pub fn insert_embeddings(&mut self, learned: &EmbeddedDocuments) -> usize {
+        let Some(meaning) = &mut self.embeddings else {
             return 0;
         };
         let learned = learned.0.iter();
         learned
-            .filter(|(document, vector)| meaning.learn(document, vector))
+            .filter(|(document, vector)| meaning.insert_if_current(document, vector))
             .count()
     }
 
-    /// Brings many skills up to date, all at once if that is less work.
-    pub fn update_all(
+    /// Updates many skills, or rebuilds the index if that is less work.
+    pub fn update_skills(
         &mut self,
         registry: &Registry,
         snapshot: &Snapshot,
         ids: &BTreeSet<SkillId>,
     ) -> Result<()> {
-        if self.moved.len() + ids.len() > CHANGES.max(self.len() / 4) {
-            return self.rebuild(registry, snapshot);
+        if self.segment_of.len() + ids.len() > REBUILD_CHANGES.max(self.len() / 4) {
+            return self.rebuild_index(registry, snapshot);
         }
         ids.iter()
-            .try_for_each(|id| self.update(registry, snapshot, id))
+            .try_for_each(|id| self.update_skill(registry, snapshot, id))
     }
 }
 
-/// Skills whose vectors are to be computed.
+/// Skills whose embeddings have to be computed.
 #[derive(Debug)]
-pub struct Lesson {
-    embedder: Arc<Embedder>,
-    documents: Vec<Document>,
+pub struct EmbeddingBatch {
+    encoder: Arc<SentenceEncoder>,
+    documents: Vec<SkillDocument>,
 }
 
-/// Vectors of skills.
+/// Skills with their computed embeddings.
 #[derive(Debug)]
-pub struct Learned(Vec<(Document, repertoire_embed::Vector)>);
+pub struct EmbeddedDocuments(Vec<(SkillDocument, repertoire_embed::Vector)>);
 
-impl Lesson {
-    /// Computes the vectors, which takes a while, and keeps them.
-    pub fn read(self) -> Result<Learned> {
-        let vectors = self.embedder.read(&self.documents)?;
-        Ok(Learned(self.documents.into_iter().zip(vectors).collect()))
+impl EmbeddingBatch {
+    /// Computes and stores the embeddings; this is slow.
+    pub fn read(self) -> Result<EmbeddedDocuments> {
+        let vectors = self.encoder.encode_documents(&self.documents)?;
+        Ok(EmbeddedDocuments(
+            self.documents.into_iter().zip(vectors).collect(),
+        ))
     }
 }
 
-fn failed(error: &tantivy::TantivyError) -> Error {
+fn index_error(error: &tantivy::TantivyError) -> Error {
     Error::Conflict(format!("the search index failed: {error}"))
 }

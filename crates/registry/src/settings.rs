@@ -1,57 +1,57 @@
-//! What a registry is opened with.
+//! Settings for opening a registry.
 
 use std::path::PathBuf;
 
 use repertoire_core::Skills;
 
-/// A folder or a pattern, and who asked for it.
+/// A folder or a pattern, and which configuration requested it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    /// The folder of a folder source; the base of a pattern.
+pub struct SourceLocation {
+    /// The folder of a folder source, or the base of a pattern.
     pub path: PathBuf,
     /// The pattern, relative to the base.
     pub pattern: Option<String>,
-    /// Who asked for it.
-    pub asked_by: AskedBy,
+    /// Which configuration requested it.
+    pub requested_by: RequestedBy,
 }
 
-/// Who asked for a place to be looked at.
+/// Which configuration requested a location.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AskedBy {
+pub enum RequestedBy {
     /// The user: a flag, the environment, the account's settings.
     User,
-    /// The workspace's settings; believed only as far as the workspace is trusted.
+    /// The workspace's settings, which apply only as far as the workspace is trusted.
     Workspace,
 }
 
-/// What a registry is opened with. The default is an empty registry that keeps nothing.
+/// Settings for opening a registry. The default is an empty registry without stores.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Settings {
-    /// The account's folder, with its store. None: no stores at all.
+pub struct RegistrySettings {
+    /// The account's folder, which holds its store. None: no stores are opened.
     pub account: Option<PathBuf>,
     /// The workspace, the folder that holds `.repertoire`.
     pub workspace: Option<PathBuf>,
-    /// Folders of skills, the first one winning.
-    pub folders: Vec<Place>,
+    /// Folders of skills; earlier ones take precedence.
+    pub folders: Vec<SourceLocation>,
     /// Patterns of loose markdown skills.
-    pub skills: Vec<Place>,
+    pub skills: Vec<SourceLocation>,
     /// Patterns of prompts.
-    pub prompts: Vec<Place>,
-    /// Skills the program itself brings.
+    pub prompts: Vec<SourceLocation>,
+    /// Skills embedded in the program.
     pub embedded: Skills,
-    /// What of the stores is in the catalogue.
-    pub stores: StoreUse,
+    /// Which contents of the stores are in the catalogue.
+    pub stores: StoreSelection,
     /// Where registered content is kept.
-    pub state: StateFrom,
-    /// Whether the skills of the product are kept in the account's store, and up to date.
-    pub system: bool,
-    /// Where indexes of folders, and files of other servers, are kept between runs.
+    pub state: StateBackend,
+    /// Whether the system skills are installed in the account's store and kept up to date.
+    pub system_skills: bool,
+    /// The folder that caches folder indexes and files of other servers between runs.
     pub cache: Option<PathBuf>,
 }
 
-/// What of the stores is in the catalogue.
+/// Which contents of the stores are in the catalogue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum StoreUse {
+pub enum StoreSelection {
     /// Packages, registered content, and skills of other servers.
     #[default]
     Everything,
@@ -61,24 +61,24 @@ pub enum StoreUse {
 
 /// Where registered content is kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum StateFrom {
+pub enum StateBackend {
     /// In the stores.
     #[default]
     Stores,
-    /// On a bus that this process is a worker of; it tells the registry what is there.
+    /// On a bus that this process is a worker of; the bus reports the values to the registry.
     Bus,
 }
 
-impl Settings {
-    /// A registry over these folders and nothing else.
-    pub fn of_folders(folders: impl IntoIterator<Item = PathBuf>) -> Self {
+impl RegistrySettings {
+    /// Creates settings for a registry over these folders and no other source.
+    pub fn from_folders(folders: impl IntoIterator<Item = PathBuf>) -> Self {
         Self {
             folders: folders
                 .into_iter()
-                .map(|path| Place {
+                .map(|path| SourceLocation {
                     path,
                     pattern: None,
-                    asked_by: AskedBy::User,
+                    requested_by: RequestedBy::User,
                 })
                 .collect(),
             ..Self::default()

@@ -1,10 +1,9 @@
-//! Which workspaces may override and run.
+//! Trust in workspaces: which ones may override other skills and run code.
 //!
-//! A workspace that came from elsewhere brings its own store and its own folders. Until the user
-//! trusts it, they can be listed and read and do nothing else. The approval is kept in the
-//! account's store and bound to the workspace's path, to the id of its store and to the identity
-//! of the store's file: a copy elsewhere, another store in its place or a file that was replaced
-//! (as a checkout does) is untrusted again.
+//! A workspace from another source has its own store and folders. Until the user trusts it, its
+//! skills can only be listed and read. The approval is kept in the account's store and is bound to
+//! the workspace's path, to the id of its store and to the identity of the store's file: a copy in
+//! another folder, a different store or a replaced file (as after a checkout) is untrusted again.
 
 use std::{
     path::{Path, PathBuf},
@@ -14,73 +13,85 @@ use std::{
 use crate::{
     error::{Error, Result},
     origin::Trusted,
-    store::{Store, Trust},
+    store::{Store, StoreTrust},
 };
 
-const KIND: &str = "workspace";
+const WORKSPACE_APPROVAL_KIND: &str = "workspace";
 
-/// The folder of a workspace that holds what is Repertoire's.
-pub const FOLDER: &str = ".repertoire";
-/// The name of a store's file.
-pub const STORE: &str = "agents.db";
+/// The folder in a workspace that holds Repertoire's files.
+pub const WORKSPACE_FOLDER: &str = ".repertoire";
+/// The file name of a store.
+pub const STORE_FILE_NAME: &str = "agents.db";
 
-/// The store's file of a workspace.
-pub fn workspace_store(workspace: &Path) -> PathBuf {
-    workspace.join(FOLDER).join(STORE)
+/// Returns the path of a workspace's store.
+pub fn workspace_store_path(workspace: &Path) -> PathBuf {
+    workspace.join(WORKSPACE_FOLDER).join(STORE_FILE_NAME)
 }
 
-/// Whether a workspace is trusted as it is now.
-pub fn is_trusted(account: &Store, workspace: &Path) -> Result<Trusted> {
-    Ok(match open_trusted(account, workspace)? {
+/// Returns whether a workspace is trusted in its current state.
+pub fn workspace_trust(account: &Store, workspace: &Path) -> Result<Trusted> {
+    Ok(match open_trusted_store(account, workspace)? {
         Some(_) => Trusted::Yes,
         None => Trusted::No,
     })
 }
 
-/// The store of a workspace, if it is trusted as it is now.
-pub(crate) fn open_trusted(account: &Store, workspace: &Path) -> Result<Option<Arc<Store>>> {
-    let file = workspace_store(workspace);
+/// Opens the store of a workspace if the workspace is trusted in its current state.
+pub(crate) fn open_trusted_store(account: &Store, workspace: &Path) -> Result<Option<Arc<Store>>> {
+    let file = workspace_store_path(workspace);
     if file.symlink_metadata().is_err() {
         return Ok(None);
     }
-    let Some(approval) = account.approval(KIND, &subject(workspace)?)? else {
+    let Some(approval) =
+        account.find_approval(WORKSPACE_APPROVAL_KIND, &approval_subject(workspace)?)?
+    else {
         return Ok(None);
     };
-    // Only the very file that was approved is opened as the user's own.
-    if !approval.binding.ends_with(&identity(&file)?) {
+    // Only the file that was approved is opened as the user's own.
+    if !approval.binding.ends_with(&file_identity(&file)?) {
         return Ok(None);
     }
-    let store = Store::open(&file, Trust::Own)?;
-    Ok((approval.binding == binding(&store)?).then_some(store))
+    let store = Store::open(&file, StoreTrust::Own)?;
+    Ok((approval.binding == approval_binding(&store)?).then_some(store))
 }
 
-/// Trusts a workspace as it is now, creating its store if it has none.
-pub fn trust(account: &Store, workspace: &Path) -> Result<()> {
-    let store = Store::open(&workspace_store(workspace), Trust::Own)?;
-    account.approve(KIND, &subject(workspace)?, &binding(&store)?)
+/// Trusts a workspace in its current state, creating its store if it has none.
+pub fn trust_workspace(account: &Store, workspace: &Path) -> Result<()> {
+    let store = Store::open(&workspace_store_path(workspace), StoreTrust::Own)?;
+    account.grant_approval(
+        WORKSPACE_APPROVAL_KIND,
+        &approval_subject(workspace)?,
+        &approval_binding(&store)?,
+    )
 }
 
-/// Takes the trust back.
-pub fn distrust(account: &Store, workspace: &Path) -> Result<bool> {
-    account.revoke(KIND, &subject(workspace)?)
+/// Revokes the trust; returns whether the workspace was trusted.
+pub fn distrust_workspace(account: &Store, workspace: &Path) -> Result<bool> {
+    account.revoke_approval(WORKSPACE_APPROVAL_KIND, &approval_subject(workspace)?)
 }
 
-fn subject(workspace: &Path) -> Result<String> {
+fn approval_subject(workspace: &Path) -> Result<String> {
     let real = workspace
         .canonicalize()
-        .map_err(|e| Error::io(workspace, e))?;
+        .map_err(|e| Error::from_io(workspace, e))?;
     Ok(real.to_string_lossy().into_owned())
 }
 
-/// What tells this store from any other, and its file from one put in its place.
-fn binding(store: &Store) -> Result<String> {
-    Ok(format!("{}{}", store.store_id()?, identity(store.path())?))
+/// Returns an identifier of this store and of its file; a replaced file gets another one.
+fn approval_binding(store: &Store) -> Result<String> {
+    Ok(format!(
+        "{}{}",
+        store.store_id()?,
+        file_identity(store.path())?
+    ))
 }
 
-/// The identity of a file: which one it is, and since when.
-fn identity(path: &Path) -> Result<String> {
-    let metadata = path.symlink_metadata().map_err(|e| Error::io(path, e))?;
-    // Not every file system knows when a file was born.
+/// Returns the identity of a file: its inode and creation time.
+fn file_identity(path: &Path) -> Result<String> {
+    let metadata = path
+        .symlink_metadata()
+        .map_err(|e| Error::from_io(path, e))?;
+    // Some file systems do not record creation times.
     let born = metadata
         .created()
         .ok()

@@ -1,8 +1,8 @@
-//! Live reload: changes on disk and in the stores reach the catalogue by themselves.
+//! Live reload: applies changes on disk and in the stores to the catalogue.
 //!
-//! A burst of changes is one atomic step: the watcher waits until the disk has been quiet for a
-//! moment, then reconciles the paths of the whole burst. Events that were lost lead to one full
-//! look. Where the system cannot watch (too many folders), the roots are looked at every second.
+//! A burst of changes is applied atomically: the watcher waits until the disk has been quiet for a
+//! moment, then reconciles all paths of the burst. Lost events cause one full rescan. Where the
+//! system cannot watch (too many folders), the roots are rescanned every second.
 
 use std::{
     collections::BTreeSet,
@@ -22,33 +22,33 @@ use crate::{
     registry::Registry,
 };
 
-/// How long the disk has to be quiet before a burst is over.
-const QUIET: Duration = Duration::from_millis(40);
-/// How long a burst may last at most.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// How often stores are asked what other processes wrote.
-const TICK: Duration = Duration::from_millis(250);
+/// How long the disk must be quiet before a burst ends.
+const QUIET_PERIOD: Duration = Duration::from_millis(40);
+/// The longest duration of a burst.
+const MAX_BURST: Duration = Duration::from_millis(500);
+/// How often the stores are polled for writes of other processes.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Watching goes on until this is dropped.
+/// A handle to the watcher; dropping it stops watching.
 #[derive(Debug)]
-pub struct Watch {
-    stop: Option<mpsc::Sender<Signal>>,
+pub struct WatchHandle {
+    stop: Option<mpsc::Sender<WatchSignal>>,
     thread: Option<JoinHandle<()>>,
-    /// Why the system's own notifications could not be used, if so.
+    /// Why the system's file notifications could not be used, if they could not.
     pub fallback: Option<String>,
 }
 
 #[derive(Debug)]
-enum Signal {
+enum WatchSignal {
     Changed(Vec<PathBuf>),
-    Missed,
+    EventsLost,
     Stop,
 }
 
-impl Drop for Watch {
+impl Drop for WatchHandle {
     fn drop(&mut self) {
         if let Some(stop) = self.stop.take() {
-            let _ = stop.send(Signal::Stop);
+            let _ = stop.send(WatchSignal::Stop);
         }
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -58,9 +58,9 @@ impl Drop for Watch {
 
 impl Registry {
     /// Keeps the catalogue up to date until the watch is dropped.
-    pub fn watch(self: &Arc<Self>) -> Result<Watch> {
+    pub fn start_watching(self: &Arc<Self>) -> Result<WatchHandle> {
         let (signals, inbox) = mpsc::channel();
-        let roots = self.roots();
+        let roots = self.watched_roots();
         let started = start_watcher(&roots, signals.clone());
         let (watcher, fallback) = match started {
             Ok(watcher) => (Some(watcher), None),
@@ -70,11 +70,11 @@ impl Registry {
         let again = signals.clone();
         let thread = std::thread::Builder::new()
             .name("repertoire-watch".to_owned())
-            .spawn(move || run(&registry, &inbox, &again, watcher))
-            .map_err(|e| Error::io("watch", e))?;
-        // Whatever changed between opening and watching is caught up with once.
-        let _ = signals.send(Signal::Missed);
-        Ok(Watch {
+            .spawn(move || run_watch_loop(&registry, &inbox, &again, watcher))
+            .map_err(|e| Error::from_io("watch", e))?;
+        // Catch up with changes between opening the registry and starting the watcher.
+        let _ = signals.send(WatchSignal::EventsLost);
+        Ok(WatchHandle {
             stop: Some(signals),
             thread: Some(thread),
             fallback,
@@ -84,19 +84,19 @@ impl Registry {
 
 fn start_watcher(
     roots: &[PathBuf],
-    signals: mpsc::Sender<Signal>,
+    signals: mpsc::Sender<WatchSignal>,
 ) -> notify::Result<notify::RecommendedWatcher> {
-    // A link is watched as a link: what it leads to is none of ours.
-    // Reading is nothing to be told of, least of all our own.
+    // Symbolic links are not followed, because their targets are outside the root. Read accesses
+    // are not reported, because the registry's own reads would trigger events.
     let config = notify::Config::default()
         .with_follow_symlinks(false)
         .with_event_kinds(notify::EventKindMask::CORE);
     let handler = move |event: notify::Result<notify::Event>| {
         let signal = match event {
             Ok(event) if matches!(event.kind, EventKind::Access(_)) => return,
-            Ok(event) if event.need_rescan() => Signal::Missed,
-            Ok(event) => Signal::Changed(event.paths),
-            Err(_) => Signal::Missed,
+            Ok(event) if event.need_rescan() => WatchSignal::EventsLost,
+            Ok(event) => WatchSignal::Changed(event.paths),
+            Err(_) => WatchSignal::EventsLost,
         };
         let _ = signals.send(signal);
     };
@@ -107,51 +107,51 @@ fn start_watcher(
     Ok(watcher)
 }
 
-fn run(
+fn run_watch_loop(
     registry: &Registry,
-    inbox: &Receiver<Signal>,
-    signals: &mpsc::Sender<Signal>,
+    inbox: &Receiver<WatchSignal>,
+    signals: &mpsc::Sender<WatchSignal>,
     mut watcher: Option<notify::RecommendedWatcher>,
 ) {
     let mut last_poll = Instant::now();
-    let mut places = identities(registry);
+    let mut places = root_identities(registry);
     loop {
-        match inbox.recv_timeout(TICK) {
-            Ok(Signal::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+        match inbox.recv_timeout(POLL_INTERVAL) {
+            Ok(WatchSignal::Stop) | Err(RecvTimeoutError::Disconnected) => return,
             Ok(first) => {
-                let Some((paths, missed)) = burst(inbox, first) else {
+                let Some((paths, missed)) = collect_burst(inbox, first) else {
                     return;
                 };
                 if missed {
-                    registry.rescan();
+                    registry.rescan_files();
                 } else {
-                    registry.reconcile(&paths);
+                    registry.reconcile_paths(&paths);
                 }
             }
             Err(RecvTimeoutError::Timeout) => {
                 if watcher.is_none() && last_poll.elapsed() >= Duration::from_secs(1) {
-                    registry.rescan();
+                    registry.rescan_files();
                     last_poll = Instant::now();
                 }
             }
         }
-        // A root that was deleted and made again is another folder, which nobody watches yet.
-        let now = identities(registry);
+        // A root that was deleted and recreated is a new folder that is not watched yet.
+        let now = root_identities(registry);
         if now != places {
             let there = now.iter().filter(|(_, identity)| identity.is_some());
             let roots: Vec<PathBuf> = there.map(|(root, _)| root.clone()).collect();
             watcher = start_watcher(&roots, signals.clone()).ok();
-            registry.rescan();
+            registry.rescan_files();
             places = now;
         }
-        if let Err(error) = registry.sync() {
-            tracing::warn!(%error, "a store could not be followed");
+        if let Err(error) = registry.sync_stores() {
+            tracing::warn!(%error, "a store could not be synchronised");
         }
     }
 }
 
-/// The roots, and which folder stands at each of them.
-fn identities(registry: &Registry) -> Vec<(PathBuf, Option<u64>)> {
+/// Returns the roots with the inode of the folder at each of them.
+fn root_identities(registry: &Registry) -> Vec<(PathBuf, Option<u64>)> {
     let identity = |root: &PathBuf| {
         let metadata = root.metadata().ok()?;
         #[cfg(unix)]
@@ -159,30 +159,33 @@ fn identities(registry: &Registry) -> Vec<(PathBuf, Option<u64>)> {
         #[cfg(not(unix))]
         return metadata.is_dir().then_some(0);
     };
-    let roots = registry.roots();
+    let roots = registry.watched_roots();
     roots
         .into_iter()
         .map(|root| (root.clone(), identity(&root)))
         .collect()
 }
 
-/// Collects a burst: all paths until the disk is quiet. `None` when asked to stop.
-fn burst(inbox: &Receiver<Signal>, first: Signal) -> Option<(Vec<PathBuf>, bool)> {
-    let deadline = Instant::now() + PATIENCE;
+/// Collects all paths of a burst until the disk is quiet. Returns `None` on a stop signal.
+fn collect_burst(
+    inbox: &Receiver<WatchSignal>,
+    first: WatchSignal,
+) -> Option<(Vec<PathBuf>, bool)> {
+    let deadline = Instant::now() + MAX_BURST;
     let mut paths = BTreeSet::new();
     let mut missed = false;
     let mut next = first;
     loop {
         match next {
-            Signal::Stop => return None,
-            Signal::Missed => missed = true,
-            Signal::Changed(changed) => paths.extend(changed),
+            WatchSignal::Stop => return None,
+            WatchSignal::EventsLost => missed = true,
+            WatchSignal::Changed(changed) => paths.extend(changed),
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Some((paths.into_iter().collect(), missed));
         }
-        match inbox.recv_timeout(QUIET.min(left)) {
+        match inbox.recv_timeout(QUIET_PERIOD.min(left)) {
             Ok(signal) => next = signal,
             Err(_) => return Some((paths.into_iter().collect(), missed)),
         }

@@ -1,4 +1,4 @@
-//! Processes that are killed, and processes that share a store.
+//! Killed processes, and several processes on one store.
 //!
 //! The test binary starts itself as the writing process: a worker acknowledges each write on
 //! stdout only after it returned, and the test kills it at a random moment.
@@ -15,28 +15,28 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::document;
+use common::document_text;
 use repertoire_core::RelPath;
-use repertoire_registry::{Registry, Scope, Settings, store::NewSkill};
+use repertoire_registry::{Registry, RegistrySettings, StoreScope, store::NewSkill};
 
 const WORKER: &str = "REPERTOIRE_TEST_WORKER";
 
-fn open(home: &Path) -> Arc<Registry> {
-    Registry::open(Settings {
+fn open_registry(home: &Path) -> Arc<Registry> {
+    Registry::open(RegistrySettings {
         account: Some(home.to_owned()),
-        ..Settings::default()
+        ..RegistrySettings::default()
     })
     .unwrap()
 }
 
-/// Not a test of its own: the process that is killed. Without its variable it does nothing.
+/// The process that is killed, started by the tests. Without its variable it does nothing.
 #[test]
 fn worker() {
     let Ok(plan) = std::env::var(WORKER) else {
         return;
     };
     let (home, round) = plan.split_once('|').unwrap();
-    let registry = open(Path::new(home));
+    let registry = open_registry(Path::new(home));
     let limit: usize =
         std::env::var("REPERTOIRE_TEST_WRITES").map_or(usize::MAX, |n| n.parse().unwrap());
     std::thread::scope(|scope| {
@@ -51,9 +51,12 @@ fn worker() {
                         acknowledge(&format!("r{thread} {text}"));
                     } else {
                         let name = format!("p{thread}");
-                        let files = [(RelPath::document(), document(&name, &text).into())].into();
+                        let files =
+                            [(RelPath::document(), document_text(&name, &text).into())].into();
                         let skill = NewSkill::from_files(name.parse().unwrap(), files).unwrap();
-                        registry.add(Scope::Account, vec![skill]).unwrap();
+                        registry
+                            .add_skills(StoreScope::Account, vec![skill])
+                            .unwrap();
                         acknowledge(&format!("{name} {text}"));
                     }
                 }
@@ -68,7 +71,7 @@ fn acknowledge(line: &str) {
     out.flush().unwrap();
 }
 
-fn start(home: &Path, round: &str, writes: Option<usize>) -> Child {
+fn start_worker(home: &Path, round: &str, writes: Option<usize>) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
         .args(["--exact", "worker", "--nocapture", "--test-threads=1"])
@@ -81,8 +84,8 @@ fn start(home: &Path, round: &str, writes: Option<usize>) -> Child {
     command.spawn().unwrap()
 }
 
-/// The last acknowledged text of each key, and how many acknowledgements there were.
-fn acknowledged(child: &mut Child, last: &mut BTreeMap<String, String>) -> usize {
+/// Returns the number of acknowledgements, and stores the last acknowledged text of each key.
+fn read_acknowledged(child: &mut Child, last: &mut BTreeMap<String, String>) -> usize {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut count = 0;
     for line in lines.map_while(Result::ok) {
@@ -97,8 +100,8 @@ fn acknowledged(child: &mut Child, last: &mut BTreeMap<String, String>) -> usize
     count
 }
 
-/// Rounds and counts within a text, to compare which of two writes is later.
-fn order(text: &str) -> (usize, usize) {
+/// Returns the round and count in a text, to compare which of two writes is later.
+fn write_order(text: &str) -> (usize, usize) {
     let (round, n) = text.split_once('-').unwrap();
     (round.parse().unwrap(), n.parse().unwrap())
 }
@@ -107,23 +110,23 @@ fn order(text: &str) -> (usize, usize) {
 fn t35_a_killed_process_loses_no_acknowledged_write() {
     const ROUNDS: usize = 200;
     let home = tempfile::tempdir().unwrap();
-    drop(open(home.path()));
+    drop(open_registry(home.path()));
     let mut last = BTreeMap::new();
     let mut writes = 0;
     for round in 0..ROUNDS {
-        let mut child = start(home.path(), &round.to_string(), None);
-        // Different moments every round, early ones (opening, recovery) included.
+        let mut child = start_worker(home.path(), &round.to_string(), None);
+        // Kill at a different moment each round, including during opening and recovery.
         let moment = Duration::from_millis((round as u64 * 7919) % 60);
         let started = Instant::now();
         while started.elapsed() < moment {
             std::thread::yield_now();
         }
         child.kill().unwrap();
-        writes += acknowledged(&mut child, &mut last);
+        writes += read_acknowledged(&mut child, &mut last);
         child.wait().unwrap();
-        let registry = open(home.path());
-        let store = registry.store(Scope::Account).unwrap();
-        store.check().unwrap();
+        let registry = open_registry(home.path());
+        let store = registry.store(StoreScope::Account).unwrap();
+        store.check_integrity().unwrap();
         for (key, text) in &last {
             let body = registry
                 .read(&format!("iii://{key}").parse().unwrap())
@@ -132,36 +135,40 @@ fn t35_a_killed_process_loses_no_acknowledged_write() {
             let body = String::from_utf8(body.to_vec()).unwrap();
             let stored = body.rsplit('\n').next().unwrap();
             assert!(
-                order(stored) >= order(text),
+                write_order(stored) >= write_order(text),
                 "round {round}: {key} has {stored}, not {text}"
             );
         }
     }
     println!("{writes} acknowledged writes in {ROUNDS} rounds");
-    assert!(writes > ROUNDS, "the workers hardly wrote: {writes}");
+    assert!(writes > ROUNDS, "the workers wrote too little: {writes}");
 }
 
 #[test]
 fn t35_two_processes_share_a_store_without_starving() {
     let home = tempfile::tempdir().unwrap();
-    drop(open(home.path()));
+    drop(open_registry(home.path()));
     let mut children = [
-        start(home.path(), "1", Some(100)),
-        start(home.path(), "2", Some(100)),
+        start_worker(home.path(), "1", Some(100)),
+        start_worker(home.path(), "2", Some(100)),
     ];
     for child in &mut children {
         let mut last = BTreeMap::new();
-        assert_eq!(acknowledged(child, &mut last), 400);
+        assert_eq!(read_acknowledged(child, &mut last), 400);
         assert!(child.wait().unwrap().success());
     }
-    let registry = open(home.path());
-    registry.store(Scope::Account).unwrap().check().unwrap();
+    let registry = open_registry(home.path());
+    registry
+        .store(StoreScope::Account)
+        .unwrap()
+        .check_integrity()
+        .unwrap();
     assert_eq!(registry.snapshot().len(), 8);
-    let store = registry.store(Scope::Account).unwrap();
+    let store = registry.store(StoreScope::Account).unwrap();
     for thread in 0..4 {
         let id = format!("p{thread}").parse().unwrap();
         let mut writers: Vec<char> = registry
-            .history(Scope::Account, &id)
+            .history(StoreScope::Account, &id)
             .unwrap()
             .iter()
             .map(|r| {
@@ -171,7 +178,7 @@ fn t35_two_processes_share_a_store_without_starving() {
             })
             .collect();
         assert!(writers.len() >= 50);
-        // Neither waited until the other was done: both come before the first of them ends.
+        // Both processes make progress: each one writes before the other has finished.
         writers.reverse();
         let last = |process| writers.iter().rposition(|w| *w == process).unwrap();
         let first = |process| writers.iter().position(|w| *w == process).unwrap();

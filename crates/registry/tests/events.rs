@@ -1,4 +1,4 @@
-//! The listing is always the fold of the events, whatever happens at once.
+//! The listing is always the fold of the events, also under concurrent changes.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -9,27 +9,28 @@ use std::{
     time::Duration,
 };
 
-use common::{document, skill};
+use common::{document_text, write_skill};
 use proptest::prelude::*;
 use repertoire_core::RelPath;
 use repertoire_registry::{
-    Event, History, Op, Registry, Scope, Settings, Snapshot, store::NewSkill,
+    CatalogueEvent, EventOp, HistoryPolicy, Registry, RegistrySettings, Snapshot, StoreScope,
+    store::NewSkill,
 };
 
-type Listing = BTreeSet<(String, String)>;
+type ListingKeys = BTreeSet<(String, String)>;
 
-fn fold(listing: &mut Listing, events: &[Event]) {
+fn fold_events(listing: &mut ListingKeys, events: &[CatalogueEvent]) {
     for event in events {
         let key = (event.origin.to_string(), event.id.clone());
         match event.op {
-            Op::Add => assert!(listing.insert(key), "added twice: {event:?}"),
-            Op::Update => assert!(listing.contains(&key), "updated, never added: {event:?}"),
-            Op::Remove => assert!(listing.remove(&key), "removed, never added: {event:?}"),
+            EventOp::Add => assert!(listing.insert(key), "added twice: {event:?}"),
+            EventOp::Update => assert!(listing.contains(&key), "updated, never added: {event:?}"),
+            EventOp::Remove => assert!(listing.remove(&key), "removed, never added: {event:?}"),
         }
     }
 }
 
-fn listing(snapshot: &Snapshot) -> Listing {
+fn snapshot_listing(snapshot: &Snapshot) -> ListingKeys {
     snapshot
         .all_skills()
         .map(|(entry, _)| (entry.origin.to_string(), entry.id.to_string()))
@@ -37,7 +38,7 @@ fn listing(snapshot: &Snapshot) -> Listing {
 }
 
 #[derive(Debug, Clone)]
-enum Step {
+enum TestStep {
     Register(u8),
     Unregister(u8),
     Add(u8),
@@ -46,42 +47,50 @@ enum Step {
     Delete(u8),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn any_step() -> impl Strategy<Value = TestStep> {
     (0u8..6, 0u8..5).prop_map(|(what, id)| match what {
-        0 => Step::Register(id),
-        1 => Step::Unregister(id),
-        2 => Step::Add(id),
-        3 => Step::Remove(id),
-        4 => Step::Write(id),
-        _ => Step::Delete(id),
+        0 => TestStep::Register(id),
+        1 => TestStep::Unregister(id),
+        2 => TestStep::Add(id),
+        3 => TestStep::Remove(id),
+        4 => TestStep::Write(id),
+        _ => TestStep::Delete(id),
     })
 }
 
-fn run(registry: &Registry, root: &std::path::Path, steps: &[Step], salt: usize) {
+fn run_steps(registry: &Registry, root: &std::path::Path, steps: &[TestStep], salt: usize) {
     for (n, step) in steps.iter().enumerate() {
         let name = |id: &u8| format!("s{id}");
         match step {
-            Step::Register(id) => registry
+            TestStep::Register(id) => registry
                 .register(&name(id).parse().unwrap(), &format!("# {n}\n"))
                 .unwrap(),
-            Step::Unregister(id) => drop(registry.unregister(&name(id).parse().unwrap()).unwrap()),
-            Step::Add(id) => {
-                let document = document(&name(id), &format!("{salt} {n}"));
+            TestStep::Unregister(id) => drop(
+                registry
+                    .unregister_skill(&name(id).parse().unwrap())
+                    .unwrap(),
+            ),
+            TestStep::Add(id) => {
+                let document = document_text(&name(id), &format!("{salt} {n}"));
                 let files = [(RelPath::document(), document.into())].into();
                 let skill = NewSkill::from_files(name(id).parse().unwrap(), files).unwrap();
-                registry.add(Scope::Account, vec![skill]).unwrap();
+                registry
+                    .add_skills(StoreScope::Account, vec![skill])
+                    .unwrap();
             }
-            Step::Remove(id) => {
+            TestStep::Remove(id) => {
                 let id = name(id).parse().unwrap();
-                registry.remove(Scope::Account, &id, History::Keep).unwrap();
+                registry
+                    .remove_skill(StoreScope::Account, &id, HistoryPolicy::Keep)
+                    .unwrap();
             }
-            Step::Write(id) => {
-                skill(root, &format!("{salt}/{}", name(id)), &format!("{n}"));
-                registry.reconcile(&[root.join(format!("{salt}/{}", name(id)))]);
+            TestStep::Write(id) => {
+                write_skill(root, &format!("{salt}/{}", name(id)), &format!("{n}"));
+                registry.reconcile_paths(&[root.join(format!("{salt}/{}", name(id)))]);
             }
-            Step::Delete(id) => {
+            TestStep::Delete(id) => {
                 let _ = std::fs::remove_dir_all(root.join(format!("{salt}/{}", name(id))));
-                registry.reconcile(&[root.join(format!("{salt}/{}", name(id)))]);
+                registry.reconcile_paths(&[root.join(format!("{salt}/{}", name(id)))]);
             }
         }
     }
@@ -92,20 +101,20 @@ proptest! {
 
     #[test]
     fn the_listing_is_the_fold_of_the_events(
-        plans in prop::collection::vec(prop::collection::vec(step(), 1..12), 3),
+        plans in prop::collection::vec(prop::collection::vec(any_step(), 1..12), 3),
     ) {
         let home = tempfile::tempdir().unwrap();
         let root = tempfile::tempdir().unwrap();
         let root = root.path().canonicalize().unwrap();
-        let registry = Registry::open(Settings {
+        let registry = Registry::open(RegistrySettings {
             account: Some(home.path().to_owned()),
-            ..Settings::of_folders([root.clone()])
+            ..RegistrySettings::from_folders([root.clone()])
         })
         .unwrap();
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let follower = scope.spawn(|| {
-                let mut folded = Listing::new();
+                let mut folded = ListingKeys::new();
                 let mut seen = 0;
                 loop {
                     let finished = done.load(Ordering::SeqCst);
@@ -113,8 +122,8 @@ proptest! {
                     let events = registry.wait_events(seen, Duration::from_millis(1)).unwrap();
                     let upto = events.iter().take_while(|e| e.seq <= snapshot.seq()).count();
                     if snapshot.seq() >= seen {
-                        fold(&mut folded, &events[..upto]);
-                        assert_eq!(folded, listing(&snapshot), "at {}", snapshot.seq());
+                        fold_events(&mut folded, &events[..upto]);
+                        assert_eq!(folded, snapshot_listing(&snapshot), "at {}", snapshot.seq());
                         seen = snapshot.seq();
                     }
                     if finished && seen == registry.snapshot().seq() {
@@ -127,7 +136,7 @@ proptest! {
                 .enumerate()
                 .map(|(salt, plan)| {
                     let (registry, root) = (&registry, &root);
-                    scope.spawn(move || run(registry, root, plan, salt))
+                    scope.spawn(move || run_steps(registry, root, plan, salt))
                 })
                 .collect();
             for writer in writers {
@@ -136,22 +145,22 @@ proptest! {
             done.store(true, Ordering::SeqCst);
             follower.join().unwrap();
         });
-        // A registry opened anew finds the same.
-        let again = Registry::open(Settings {
+        // A newly opened registry has the same listing.
+        let again = Registry::open(RegistrySettings {
             account: Some(home.path().to_owned()),
-            ..Settings::of_folders([root])
+            ..RegistrySettings::from_folders([root])
         })
         .unwrap();
-        prop_assert_eq!(listing(&again.snapshot()), listing(&registry.snapshot()));
+        prop_assert_eq!(snapshot_listing(&again.snapshot()), snapshot_listing(&registry.snapshot()));
     }
 }
 
 #[test]
-fn a_follower_that_fell_behind_is_told() {
+fn a_follower_that_fell_behind_gets_lagged() {
     let home = tempfile::tempdir().unwrap();
-    let settings = Settings {
+    let settings = RegistrySettings {
         account: Some(home.path().to_owned()),
-        ..Settings::default()
+        ..RegistrySettings::default()
     };
     let registry = Registry::open(settings).unwrap();
     registry.register(&"a".parse().unwrap(), "# A\n").unwrap();
@@ -162,7 +171,7 @@ fn a_follower_that_fell_behind_is_told() {
         .iter()
         .map(|e| e.op)
         .collect();
-    // The same body again is told again: clients rely on it.
-    assert_eq!(ops, [Op::Add, Op::Update]);
+    // Registering the same body again causes an event, because clients rely on it.
+    assert_eq!(ops, [EventOp::Add, EventOp::Update]);
     assert!(registry.wait_events(2, Duration::ZERO).unwrap().is_empty());
 }

@@ -1,4 +1,4 @@
-//! The repository of packages: every function, both scopes, and what ships.
+//! The package repository: every function, both scopes, and system skills.
 
 #![allow(
     missing_docs,
@@ -10,14 +10,14 @@
 
 use repertoire_core::{Artifact, ArtifactKind, Package};
 use repertoire_registry::{
-    Origin, Registry, Scope, Settings,
-    store::{SkillRepository, Store, Trust},
+    Origin, Registry, RegistrySettings, StoreScope,
+    store::{SkillRepository, Store, StoreTrust},
     trust,
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-fn package(name: &str, text: &str) -> Package {
+fn sample_package(name: &str, text: &str) -> Package {
     let json = json!({
         "name": name, "description": format!("About {name}."), "tags": ["a"],
         "artifacts": [
@@ -33,38 +33,40 @@ fn package(name: &str, text: &str) -> Package {
     Package::from_json(json.to_string().as_bytes()).unwrap()
 }
 
-fn artifact(json: Value) -> Artifact {
+fn parse_artifact(json: Value) -> Artifact {
     serde_json::from_value(json).unwrap()
 }
 
-fn store() -> (tempfile::TempDir, std::sync::Arc<Store>) {
+fn open_store() -> (tempfile::TempDir, std::sync::Arc<Store>) {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(&folder.path().join("agents.db"), Trust::Own).unwrap();
+    let store = Store::open(&folder.path().join("agents.db"), StoreTrust::Own).unwrap();
     (folder, store)
 }
 
 #[test]
-fn what_was_learned_is_kept_for_what_it_was_learned_for() {
-    let (_folder, store) = store();
+fn learned_state_is_stored_only_if_its_artifact_is_unchanged() {
+    let (_folder, store) = open_store();
     let repository: &dyn SkillRepository = &*store;
-    let id = repository.create_skill(&package("Tone", "x\n")).unwrap();
+    let id = repository
+        .create_skill(&sample_package("Tone", "x\n"))
+        .unwrap();
     let module = || {
         let modules = repository.get_artifacts(id, &[ArtifactKind::DspyModule]);
         modules.unwrap().remove(0)
     };
     let before = module();
     let learn = |state: &str| {
-        repository.learn_artifact(before.id.unwrap(), &before, state.as_bytes().to_vec())
+        repository.put_learned_state(before.id.unwrap(), &before, state.as_bytes().to_vec())
     };
     learn("{\"a\": 1}").unwrap();
     assert_eq!(module().state_blob.as_deref(), Some(&b"{\"a\": 1}"[..]));
     let path = &repository.list_skills().unwrap()[0].path;
     let newest = &store.history(path).unwrap()[0];
     assert_eq!((newest.revision, &*newest.op), (2, "optimize"));
-    // By now it is another one, which nothing was learned for.
+    // The state was replaced meanwhile, so a second result for the old state is refused.
     let refused = learn("{\"b\": 2}").unwrap_err();
     assert!(
-        refused.to_string().contains("changed meanwhile"),
+        refused.to_string().contains("changed during learning"),
         "{refused}"
     );
     assert_eq!(module().state_blob.as_deref(), Some(&b"{\"a\": 1}"[..]));
@@ -73,13 +75,13 @@ fn what_was_learned_is_kept_for_what_it_was_learned_for() {
 
 #[test]
 fn skills_and_artifacts_are_kept_changed_and_removed() {
-    let (_folder, store) = store();
+    let (_folder, store) = open_store();
     let repository: &dyn SkillRepository = &*store;
     let id = repository
-        .create_skill(&package("Tone Check", "Looks.\n"))
+        .create_skill(&sample_package("Tone Check", "Looks.\n"))
         .unwrap();
-    let again = repository.create_skill(&package("Tone Check", "Other.\n"));
-    assert!(again.unwrap_err().to_string().contains("there already"));
+    let again = repository.create_skill(&sample_package("Tone Check", "Other.\n"));
+    assert!(again.unwrap_err().to_string().contains("already exists"));
     let listed = repository.list_skills().unwrap();
     assert_eq!(
         (listed[0].id, &*listed[0].name, &*listed[0].source),
@@ -103,7 +105,7 @@ fn skills_and_artifacts_are_kept_changed_and_removed() {
         .get_artifacts(id, &[ArtifactKind::DspyModule])
         .unwrap()[0];
     assert_eq!(
-        (module.state_blob.as_deref(), module.fallback()),
+        (module.state_blob.as_deref(), module.fallback_name()),
         (Some(&b"{}"[..]), Some("Ask"))
     );
     let first = prompts[0].id.unwrap();
@@ -112,12 +114,12 @@ fn skills_and_artifacts_are_kept_changed_and_removed() {
         Some(&prompts[0])
     );
 
-    // Added, changed, removed: each a revision, and the files say the same.
-    let approach = artifact(json!({"kind": "approach", "name": "Manner", "ordinal": 9,
+    // Adding, changing and removing each record a revision and change the files.
+    let approach = parse_artifact(json!({"kind": "approach", "name": "Manner", "ordinal": 9,
                                    "content": "Kindly."}));
     let added = repository.add_artifact(id, &approach).unwrap();
     let twice = repository.add_artifact(id, &approach).unwrap_err();
-    assert!(twice.to_string().contains("there already"), "{twice}");
+    assert!(twice.to_string().contains("already exists"), "{twice}");
     let mut changed = prompts[0].clone();
     changed.content = "Again: {{ message }}".to_owned();
     repository.update_artifact(first, &changed).unwrap();
@@ -126,37 +128,37 @@ fn skills_and_artifacts_are_kept_changed_and_removed() {
     assert_eq!(
         made(first),
         prompts[0].created_at,
-        "a change makes nothing anew"
+        "an update keeps the creation time"
     );
-    let files = store.files(path).unwrap();
+    let files = store.read_files(path).unwrap();
     assert!(files.values().any(|bytes| bytes == "Again: {{ message }}"));
     assert!(files.values().any(|bytes| bytes == "Kindly."));
     assert!(repository.delete_artifact(added).unwrap());
     assert!(!repository.delete_artifact(added).unwrap());
     assert_eq!(store.history(path).unwrap().len(), 4);
 
-    // What would be no package is refused, and nothing changes.
+    // A change that would make the package invalid is refused and changes nothing.
     assert!(repository.delete_artifact(first).unwrap());
-    let before = store.files(path).unwrap();
+    let before = store.read_files(path).unwrap();
     let removed = repository.delete_artifact(prompts[1].id.unwrap());
-    assert!(removed.is_err(), "a module's fallback has to be there");
-    assert_eq!(store.files(path).unwrap(), before);
+    assert!(removed.is_err(), "a module's fallback must exist");
+    assert_eq!(store.read_files(path).unwrap(), before);
     let missing = repository
         .update_artifact(Uuid::nil(), &changed)
         .unwrap_err();
     assert_eq!(missing.code(), "not_found");
 
-    let mut told = repository.get_skill(id).unwrap().unwrap();
-    told.description = "Says it better.".to_owned();
-    told.artifacts.clear();
-    repository.update_skill(id, &told).unwrap();
+    let mut updated = repository.get_skill(id).unwrap().unwrap();
+    updated.description = "Says it better.".to_owned();
+    updated.artifacts.clear();
+    repository.update_skill(id, &updated).unwrap();
     let now = repository.get_skill(id).unwrap().unwrap();
     assert_eq!(now.description, "Says it better.");
-    assert!(!now.artifacts.is_empty(), "artifacts stay as they are");
-    told.name = "Another".to_owned();
+    assert!(!now.artifacts.is_empty(), "artifacts stay unchanged");
+    updated.name = "Another".to_owned();
     assert!(
-        repository.update_skill(id, &told).is_err(),
-        "a name is for life"
+        repository.update_skill(id, &updated).is_err(),
+        "a skill cannot be renamed"
     );
     assert!(repository.delete_skill(id).unwrap());
     assert_eq!(repository.get_artifacts(id, &[]).unwrap(), []);
@@ -164,62 +166,62 @@ fn skills_and_artifacts_are_kept_changed_and_removed() {
 }
 
 #[test]
-fn the_workspace_wins_and_a_fork_leaves_the_account_as_it_is() {
+fn a_workspace_fork_wins_and_leaves_the_account_unchanged() {
     let home = tempfile::tempdir().unwrap();
     let desk = tempfile::tempdir().unwrap();
-    let settings = Settings {
+    let settings = RegistrySettings {
         account: Some(home.path().into()),
         workspace: Some(desk.path().into()),
-        system: true,
-        ..Settings::default()
+        system_skills: true,
+        ..RegistrySettings::default()
     };
-    std::fs::create_dir_all(desk.path().join(trust::FOLDER)).unwrap();
-    let account = Store::open(&home.path().join(trust::STORE), Trust::Own).unwrap();
-    trust::trust(&account, desk.path()).unwrap();
+    std::fs::create_dir_all(desk.path().join(trust::WORKSPACE_FOLDER)).unwrap();
+    let account = Store::open(&home.path().join(trust::STORE_FILE_NAME), StoreTrust::Own).unwrap();
+    trust::trust_workspace(&account, desk.path()).unwrap();
     drop(account);
     let registry = Registry::open(settings.clone()).unwrap();
     let id = "consistency-checker".parse().unwrap();
     let entry = registry.snapshot().get(&id).unwrap().clone();
-    assert_eq!(entry.origin, Origin::of_scope(Scope::Account));
+    assert_eq!(entry.origin, Origin::from_scope(StoreScope::Account));
 
-    let revision = registry.fork(&entry).unwrap();
+    let revision = registry.fork_skill(&entry).unwrap();
     assert_eq!(revision, Some(1));
     let forked = registry.snapshot().get(&id).unwrap().clone();
-    assert_eq!(forked.origin, Origin::of_scope(Scope::Workspace));
-    let of = |scope: Scope| {
+    assert_eq!(forked.origin, Origin::from_scope(StoreScope::Workspace));
+    let of = |scope: StoreScope| {
         let store = registry.store(scope).unwrap();
         store
             .get_skill_by_name("Consistency Checker")
             .unwrap()
             .unwrap()
     };
-    let (mine, shipped) = (of(Scope::Workspace), of(Scope::Account));
+    let (mine, shipped) = (of(StoreScope::Workspace), of(StoreScope::Account));
     assert_eq!(
         (mine.source.as_str(), shipped.source.as_str()),
         ("user", "system")
     );
-    // Customised here, and only here.
+    // Customised only in the workspace.
     let overview = mine.artifacts[0].clone();
     let mut changed = overview.clone();
     changed.content = "Ours.\n".to_owned();
-    let store = registry.store(Scope::Workspace).unwrap();
+    let store = registry.store(StoreScope::Workspace).unwrap();
     store
         .update_artifact(overview.id.unwrap(), &changed)
         .unwrap();
-    registry.sync().unwrap();
+    registry.sync_stores().unwrap();
     let now = registry.snapshot().get(&id).unwrap().clone();
-    let parts = registry.parts(&now).unwrap();
+    let parts = registry.skill_artifacts(&now).unwrap();
     let first = registry
         .artifact_content(&now, &parts.artifacts[0].1)
         .unwrap();
     assert_eq!(first, "Ours.\n");
-    assert_eq!(of(Scope::Account), shipped);
-    // A second fork would lose that.
-    let again = registry.fork(&entry).unwrap_err();
+    assert_eq!(of(StoreScope::Account), shipped);
+    // A second fork would overwrite the customisation.
+    let again = registry.fork_skill(&entry).unwrap_err();
     assert!(again.to_string().contains("already"), "{again}");
-    // What ships is refreshed in the account alone.
+    // System skills are refreshed only in the account.
     drop(registry);
     let again = Registry::open(settings).unwrap();
     let entry = again.snapshot().get(&id).unwrap().clone();
-    assert_eq!(entry.origin, Origin::of_scope(Scope::Workspace));
+    assert_eq!(entry.origin, Origin::from_scope(StoreScope::Workspace));
 }

@@ -1,4 +1,4 @@
-//! Finding skills for messages.
+//! Search for skills that fit a message.
 
 #![allow(
     missing_docs,
@@ -13,22 +13,22 @@ use std::{path::Path, sync::Arc};
 
 use repertoire_core::{Package, SkillId};
 use repertoire_registry::{
-    History, Registry, Scope, Settings,
-    search::{Embedder, Finder, MEANING_THRESHOLD, THRESHOLD, Why},
+    HistoryPolicy, Registry, RegistrySettings, StoreScope,
+    search::{COSINE_THRESHOLD, LEXICAL_THRESHOLD, MatchReason, SentenceEncoder, SkillIndex},
     store::NewSkill,
 };
 use serde_json::json;
 
-fn id(text: &str) -> SkillId {
+fn skill_id(text: &str) -> SkillId {
     text.parse().unwrap()
 }
 
 #[test]
-fn a_message_that_names_a_skill_finds_it_first_always() {
+fn a_message_that_names_a_skill_finds_it_first() {
     let skills = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../corpus/activation/skills");
-    let registry = Registry::open(Settings::of_folders([skills])).unwrap();
+    let registry = Registry::open(RegistrySettings::from_folders([skills])).unwrap();
     let snapshot = registry.snapshot();
-    let finder = Finder::new(&registry, &snapshot).unwrap();
+    let finder = SkillIndex::new(&registry, &snapshot).unwrap();
     assert!(finder.len() >= 200, "{}", finder.len());
     for entry in snapshot.skills() {
         let name = entry.id.as_str();
@@ -37,64 +37,68 @@ fn a_message_that_names_a_skill_finds_it_first_always() {
             format!("/{name}"),
             format!("Can you {} for me, today?", name.replace('-', " ")),
         ] {
-            let found = finder.find(&message, 3).unwrap();
+            let found = finder.find_skills(&message, 3).unwrap();
             assert_eq!(
                 (&found[0].id, &found[0].why),
-                (&entry.id, &Why::Named),
+                (&entry.id, &MatchReason::Named),
                 "{message}"
             );
         }
     }
 }
 
-fn store() -> (tempfile::TempDir, Arc<Registry>) {
+fn open_registry() -> (tempfile::TempDir, Arc<Registry>) {
     let folder = tempfile::tempdir().unwrap();
-    let settings = Settings {
+    let settings = RegistrySettings {
         account: Some(folder.path().into()),
-        ..Settings::default()
+        ..RegistrySettings::default()
     };
     let registry = Registry::open(settings).unwrap();
     (folder, registry)
 }
 
-fn put(registry: &Registry, name: &str, about: &str, phrases: &[&str]) {
+fn put_skill(registry: &Registry, name: &str, about: &str, phrases: &[&str]) {
     let json = json!({
         "name": name, "description": about, "trigger_phrases": phrases,
         "artifacts": [{"kind": "description", "name": "Overview", "content": "Text.\n"}],
     });
     let package = Package::from_json(json.to_string().as_bytes()).unwrap();
     let new = NewSkill::from_package(&package).unwrap();
-    registry.add(Scope::Account, vec![new]).unwrap();
+    registry.add_skills(StoreScope::Account, vec![new]).unwrap();
 }
 
 #[test]
-fn phrases_are_heard_and_nothing_is_an_answer() {
-    let (_folder, registry) = store();
-    put(
+fn trigger_phrases_match_and_unrelated_messages_match_nothing() {
+    let (_folder, registry) = open_registry();
+    put_skill(
         &registry,
         "Consistency Checker",
         "Finds statements that contradict each other.",
         &["are there any contradictions", "check for inconsistencies"],
     );
-    put(
+    put_skill(
         &registry,
         "Tide Tables",
         "Reads the tides of a harbour from a table.",
         &[],
     );
-    let finder = Finder::new(&registry, &registry.snapshot()).unwrap();
-    let found = finder.find("Hm, are there any contradictions?", 5).unwrap();
-    assert_eq!(found[0].id, id("consistency-checker"));
+    let finder = SkillIndex::new(&registry, &registry.snapshot()).unwrap();
+    let found = finder
+        .find_skills("Hm, are there any contradictions?", 5)
+        .unwrap();
+    assert_eq!(found[0].id, skill_id("consistency-checker"));
     assert_eq!(
         found[0].why,
-        Why::Phrase("are there any contradictions".into())
+        MatchReason::Phrase("are there any contradictions".into())
     );
-    let found = finder.find("when is high tide in the harbour", 5).unwrap();
+    let found = finder
+        .find_skills("when is high tide in the harbour", 5)
+        .unwrap();
     assert_eq!(
         (&found[0].id, &found[0].why),
-        (&id("tide-tables"), &Why::Words)
+        (&skill_id("tide-tables"), &MatchReason::Words)
     );
-    assert!(found[0].score >= THRESHOLD, "{found:?}");
+    assert!(found[0].score >= LEXICAL_THRESHOLD, "{found:?}");
     for message in [
         "tell me a joke about penguins",
         "",
@@ -102,42 +106,43 @@ fn phrases_are_heard_and_nothing_is_an_answer() {
         "the and of",
         "é漢🦀",
     ] {
-        let found = finder.find(message, 5).unwrap();
+        let found = finder.find_skills(message, 5).unwrap();
         let best = found.first().map_or(0.0, |one| one.score);
-        assert!(best < THRESHOLD, "{message}: {found:?}");
+        assert!(best < LEXICAL_THRESHOLD, "{message}: {found:?}");
     }
-    assert!(finder.find("tide", 0).unwrap().is_empty());
-    assert!(finder.find(&"tide ".repeat(100_000), 5).unwrap()[0].score <= 1.0);
+    assert!(finder.find_skills("tide", 0).unwrap().is_empty());
+    assert!(finder.find_skills(&"tide ".repeat(100_000), 5).unwrap()[0].score <= 1.0);
 }
 
 #[test]
-fn a_change_is_seen_by_the_next_query_and_found_as_if_it_had_always_been() {
-    let (_folder, registry) = store();
+fn a_change_is_visible_to_the_next_query_with_the_same_score_as_a_rebuild() {
+    let (_folder, registry) = open_registry();
     for n in 0..50 {
-        put(
+        put_skill(
             &registry,
             &format!("Filler {n}"),
             &format!("Speaks of number {n} and nothing."),
             &[],
         );
     }
-    let mut finder = Finder::new(&registry, &registry.snapshot()).unwrap();
-    put(
+    let mut finder = SkillIndex::new(&registry, &registry.snapshot()).unwrap();
+    put_skill(
         &registry,
         "Kite Making",
         "Builds kites of paper and bamboo.",
         &["fly a kite"],
     );
     finder
-        .update(&registry, &registry.snapshot(), &id("kite-making"))
+        .update_skill(&registry, &registry.snapshot(), &skill_id("kite-making"))
         .unwrap();
-    let first =
-        |finder: &Finder, message: &str| finder.find(message, 3).unwrap().into_iter().next();
+    let first = |finder: &SkillIndex, message: &str| {
+        finder.find_skills(message, 3).unwrap().into_iter().next()
+    };
     assert_eq!(
         first(&finder, "bamboo and paper").unwrap().id,
-        id("kite-making")
+        skill_id("kite-making")
     );
-    let anew = Finder::new(&registry, &registry.snapshot()).unwrap();
+    let anew = SkillIndex::new(&registry, &registry.snapshot()).unwrap();
     for message in [
         "bamboo and paper",
         "number 7",
@@ -145,215 +150,240 @@ fn a_change_is_seen_by_the_next_query_and_found_as_if_it_had_always_been() {
         "fly a kite now",
     ] {
         assert_eq!(
-            finder.find(message, 5).unwrap(),
-            anew.find(message, 5).unwrap(),
+            finder.find_skills(message, 5).unwrap(),
+            anew.find_skills(message, 5).unwrap(),
             "{message}"
         );
     }
-    // Changed, it is no longer what it was; gone, it is nowhere.
-    put(&registry, "Kite Making", "Sews sails.", &[]);
+    // A changed skill no longer matches its old text; a removed one matches nothing.
+    put_skill(&registry, "Kite Making", "Sews sails.", &[]);
     finder
-        .update(&registry, &registry.snapshot(), &id("kite-making"))
+        .update_skill(&registry, &registry.snapshot(), &skill_id("kite-making"))
         .unwrap();
     assert_eq!(first(&finder, "bamboo and paper"), None);
-    assert_eq!(first(&finder, "sails").unwrap().id, id("kite-making"));
+    assert_eq!(first(&finder, "sails").unwrap().id, skill_id("kite-making"));
     registry
-        .remove(Scope::Account, &id("kite-making"), History::Keep)
+        .remove_skill(
+            StoreScope::Account,
+            &skill_id("kite-making"),
+            HistoryPolicy::Keep,
+        )
         .unwrap();
     finder
-        .update(&registry, &registry.snapshot(), &id("kite-making"))
+        .update_skill(&registry, &registry.snapshot(), &skill_id("kite-making"))
         .unwrap();
     assert_eq!(first(&finder, "sails"), None);
     assert_eq!(first(&finder, "use kite-making"), None);
     assert_eq!(finder.len(), 50);
 }
 
-/// The model, where the test command has installed it.
-fn embedder(registry: &Registry) -> Option<Arc<Embedder>> {
+/// Opens the sentence encoder, if the test environment provides a model.
+fn open_encoder(registry: &Registry) -> Option<Arc<SentenceEncoder>> {
     let Some(folder) = std::env::var_os("REPERTOIRE_TEST_MODEL") else {
         eprintln!("REPERTOIRE_TEST_MODEL does not name a folder with a model: skipped");
         return None;
     };
-    let store = registry.store(Scope::Account).unwrap().clone();
+    let store = registry.store(StoreScope::Account).unwrap().clone();
     Some(Arc::new(
-        Embedder::open(Path::new(&folder), Some(store)).unwrap(),
+        SentenceEncoder::open(Path::new(&folder), Some(store)).unwrap(),
     ))
 }
 
-fn read_all(finder: &mut Finder, registry: &Registry) -> usize {
+fn embed_all(finder: &mut SkillIndex, registry: &Registry) -> usize {
     let mut read = 0;
-    while let Some(lesson) = finder.lesson(registry, &registry.snapshot(), 8) {
-        read += finder.learn(&lesson.read().unwrap());
+    while let Some(lesson) = finder.next_batch(registry, &registry.snapshot(), 8) {
+        read += finder.insert_embeddings(&lesson.read().unwrap());
     }
     read
 }
 
 #[test]
-fn skills_are_found_by_what_a_message_means() {
-    let (_folder, registry) = store();
-    let Some(embedder) = embedder(&registry) else {
+fn skills_are_found_by_embedding_similarity() {
+    let (_folder, registry) = open_registry();
+    let Some(embedder) = open_encoder(&registry) else {
         return;
     };
-    put(
+    put_skill(
         &registry,
         "Tide Tables",
         "Tells when the sea is high in a harbour.",
         &[],
     );
-    put(
+    put_skill(
         &registry,
         "Invoice Chaser",
         "Reminds customers of unpaid bills.",
         &[],
     );
     let with = |registry: &Registry| {
-        Finder::with(registry, &registry.snapshot(), Some(embedder.clone())).unwrap()
+        SkillIndex::with_encoder(registry, &registry.snapshot(), Some(embedder.clone())).unwrap()
     };
     let mut finder = with(&registry);
-    assert_eq!((finder.wanting(), read_all(&mut finder, &registry)), (2, 2));
-    // Not one word in common.
-    let message = "somebody owes us money since March";
-    assert!(finder.find_by_words(message, 5).unwrap().is_empty());
-    let found = finder.find(message, 5).unwrap();
+    assert_eq!(
+        (finder.pending_count(), embed_all(&mut finder, &registry)),
+        (2, 2)
+    );
+    // The message and the description share no word.
+    let message = "someone owes us money since March";
+    assert!(finder.find_lexical(message, 5).unwrap().is_empty());
+    let found = finder.find_skills(message, 5).unwrap();
     assert_eq!(
         (found[0].id.as_str(), &found[0].why, found[0].fits),
-        ("invoice-chaser", &Why::Meaning, true)
+        ("invoice-chaser", &MatchReason::Meaning, true)
     );
     assert!(
-        found[0].cosine.unwrap() >= MEANING_THRESHOLD && !found[1].fits,
+        found[0].cosine.unwrap() >= COSINE_THRESHOLD && !found[1].fits,
         "{found:?}"
     );
-    assert!(!finder.find("a joke about penguins", 5).unwrap()[0].fits);
+    assert!(!finder.find_skills("a joke about penguins", 5).unwrap()[0].fits);
     let named = finder
-        .find("tide tables for unpaid bills and money", 5)
+        .find_skills("tide tables for unpaid bills and money", 5)
         .unwrap();
     assert_eq!(
         (named[0].id.as_str(), &named[0].why),
-        ("tide-tables", &Why::Named)
+        ("tide-tables", &MatchReason::Named)
     );
 
-    // What was read once is kept, for whoever comes next.
+    // Computed embeddings are stored and reused by the next index.
     let mut again = with(&registry);
-    assert_eq!(again.wanting(), 0);
-    assert_eq!(again.find(message, 5).unwrap(), found);
-    // What changes is read anew, and what goes is gone.
-    put(&registry, "Tide Tables", "Paints fences.", &[]);
+    assert_eq!(again.pending_count(), 0);
+    assert_eq!(again.find_skills(message, 5).unwrap(), found);
+    // A changed skill is embedded again, and a removed one is not found.
+    put_skill(&registry, "Tide Tables", "Paints fences.", &[]);
     again
-        .update(&registry, &registry.snapshot(), &id("tide-tables"))
+        .update_skill(&registry, &registry.snapshot(), &skill_id("tide-tables"))
         .unwrap();
-    assert_eq!(again.missing(9), [id("tide-tables")]);
-    assert_eq!(read_all(&mut again, &registry), 1);
-    let paint = again.find("which colour for the garden gate", 5).unwrap();
-    assert_eq!(paint[0].id, id("tide-tables"));
+    assert_eq!(again.pending_skills(9), [skill_id("tide-tables")]);
+    assert_eq!(embed_all(&mut again, &registry), 1);
+    let paint = again
+        .find_skills("which colour for the garden gate", 5)
+        .unwrap();
+    assert_eq!(paint[0].id, skill_id("tide-tables"));
     registry
-        .remove(Scope::Account, &id("tide-tables"), History::Keep)
+        .remove_skill(
+            StoreScope::Account,
+            &skill_id("tide-tables"),
+            HistoryPolicy::Keep,
+        )
         .unwrap();
     again
-        .update(&registry, &registry.snapshot(), &id("tide-tables"))
+        .update_skill(&registry, &registry.snapshot(), &skill_id("tide-tables"))
         .unwrap();
-    let left = again.find("which colour for the garden gate", 5).unwrap();
+    let left = again
+        .find_skills("which colour for the garden gate", 5)
+        .unwrap();
     assert_eq!(left.len(), 1, "{left:?}");
 }
 
 #[test]
-fn a_lesson_about_what_has_changed_meanwhile_is_not_learned() {
-    let (_folder, registry) = store();
-    let Some(embedder) = embedder(&registry) else {
+fn an_embedding_of_a_changed_skill_is_discarded() {
+    let (_folder, registry) = open_registry();
+    let Some(embedder) = open_encoder(&registry) else {
         return;
     };
-    put(&registry, "Tide Tables", "Tells when the sea is high.", &[]);
+    put_skill(&registry, "Tide Tables", "Tells when the sea is high.", &[]);
     let before = registry.snapshot();
-    let mut finder = Finder::with(&registry, &before, Some(embedder)).unwrap();
-    let lesson = finder.lesson(&registry, &before, 8).unwrap();
-    put(&registry, "Tide Tables", "Paints fences.", &[]);
+    let mut finder = SkillIndex::with_encoder(&registry, &before, Some(embedder)).unwrap();
+    let lesson = finder.next_batch(&registry, &before, 8).unwrap();
+    put_skill(&registry, "Tide Tables", "Paints fences.", &[]);
     finder
-        .update(&registry, &registry.snapshot(), &id("tide-tables"))
+        .update_skill(&registry, &registry.snapshot(), &skill_id("tide-tables"))
         .unwrap();
-    finder.learn(&lesson.read().unwrap());
-    assert_eq!(finder.wanting(), 1);
+    finder.insert_embeddings(&lesson.read().unwrap());
+    assert_eq!(finder.pending_count(), 1);
 }
 
 #[test]
-fn what_was_removed_stays_removed_and_hides_nobody() {
-    let (_folder, registry) = store();
+fn removed_skills_stay_removed_and_hide_no_other_skill() {
+    let (_folder, registry) = open_registry();
     let about = |n: usize| format!("Writes invoices of sort {n} for invoices and invoices.");
     for n in 0..12 {
-        put(&registry, &format!("Invoice {n}"), &about(n), &[]);
+        put_skill(&registry, &format!("Invoice {n}"), &about(n), &[]);
     }
     let rest = "Keeps books of everything a small company does in a year, and an invoice.";
-    put(&registry, "Bookkeeping", rest, &[]);
-    let mut finder = Finder::new(&registry, &registry.snapshot()).unwrap();
-    let update = |finder: &mut Finder, name: &str| {
+    put_skill(&registry, "Bookkeeping", rest, &[]);
+    let mut finder = SkillIndex::new(&registry, &registry.snapshot()).unwrap();
+    let update = |finder: &mut SkillIndex, name: &str| {
         finder
-            .update(&registry, &registry.snapshot(), &id(name))
+            .update_skill(&registry, &registry.snapshot(), &skill_id(name))
             .unwrap();
     };
     for n in 0..12 {
         let name = format!("invoice-{n}");
         registry
-            .remove(Scope::Account, &id(&name), History::Keep)
+            .remove_skill(StoreScope::Account, &skill_id(&name), HistoryPolicy::Keep)
             .unwrap();
         update(&mut finder, &name);
     }
-    let found = finder.find("which invoice", 3).unwrap();
+    let found = finder.find_skills("which invoice", 3).unwrap();
     assert_eq!(found.len(), 1, "{found:?}");
-    assert_eq!(found[0].id, id("bookkeeping"));
-    // One that came and went is not brought back by the next change.
+    assert_eq!(found[0].id, skill_id("bookkeeping"));
+    // A skill that was added and removed is not restored by the next change.
     for (name, about) in [("Kite Making", "Builds kites."), ("Tea", "Brews tea.")] {
-        put(&registry, name, about, &[]);
+        put_skill(&registry, name, about, &[]);
         update(&mut finder, &name.to_lowercase().replace(' ', "-"));
         if name == "Kite Making" {
             registry
-                .remove(Scope::Account, &id("kite-making"), History::Keep)
+                .remove_skill(
+                    StoreScope::Account,
+                    &skill_id("kite-making"),
+                    HistoryPolicy::Keep,
+                )
                 .unwrap();
             update(&mut finder, "kite-making");
         }
     }
-    assert!(finder.find("builds kites", 3).unwrap().is_empty());
-    assert_eq!(finder.find("brews tea", 3).unwrap()[0].id, id("tea"));
+    assert!(finder.find_skills("builds kites", 3).unwrap().is_empty());
+    assert_eq!(
+        finder.find_skills("brews tea", 3).unwrap()[0].id,
+        skill_id("tea")
+    );
 }
 
 #[test]
-fn many_changes_are_found_as_if_they_had_always_been() {
-    let (_folder, registry) = store();
-    let mut finder = Finder::new(&registry, &registry.snapshot()).unwrap();
+fn many_changes_score_the_same_as_a_rebuild() {
+    let (_folder, registry) = open_registry();
+    let mut finder = SkillIndex::new(&registry, &registry.snapshot()).unwrap();
     for n in 0..300 {
         let name = format!("Thing {n}");
-        put(
+        put_skill(
             &registry,
             &name,
             &format!("Speaks of topic{} and topic{}.", n % 7, n),
             &[],
         );
-        let changed = id(&format!("thing-{n}"));
+        let changed = skill_id(&format!("thing-{n}"));
         finder
-            .update(&registry, &registry.snapshot(), &changed)
+            .update_skill(&registry, &registry.snapshot(), &changed)
             .unwrap();
         if n % 5 == 0 {
             registry
-                .remove(Scope::Account, &changed, History::Keep)
+                .remove_skill(StoreScope::Account, &changed, HistoryPolicy::Keep)
                 .unwrap();
             finder
-                .update(&registry, &registry.snapshot(), &changed)
+                .update_skill(&registry, &registry.snapshot(), &changed)
                 .unwrap();
         }
     }
-    let anew = Finder::new(&registry, &registry.snapshot()).unwrap();
+    let anew = SkillIndex::new(&registry, &registry.snapshot()).unwrap();
     assert_eq!(finder.len(), anew.len());
     for n in [1, 44, 128, 254, 299] {
         let message = format!("topic{n}");
         let (got, want) = (
-            finder.find(&message, 1).unwrap(),
-            anew.find(&message, 1).unwrap(),
+            finder.find_skills(&message, 1).unwrap(),
+            anew.find_skills(&message, 1).unwrap(),
         );
         assert_eq!(got[0].id, want[0].id, "{message}");
     }
-    assert!(finder.find("topic250", 1).unwrap().is_empty(), "it is gone");
+    assert!(
+        finder.find_skills("topic250", 1).unwrap().is_empty(),
+        "it was removed"
+    );
 }
 
 #[test]
-fn nothing_of_an_artifact_is_read_to_find_a_skill() {
-    let (_folder, registry) = store();
+fn search_reads_no_artifact_content() {
+    let (_folder, registry) = open_registry();
     let json = json!({
         "name": "Fish Keeper", "description": "Keeps fish.",
         "artifacts": [
@@ -365,10 +395,10 @@ fn nothing_of_an_artifact_is_read_to_find_a_skill() {
     });
     let package = Package::from_json(json.to_string().as_bytes()).unwrap();
     let new = NewSkill::from_package(&package).unwrap();
-    registry.add(Scope::Account, vec![new]).unwrap();
-    let finder = Finder::new(&registry, &registry.snapshot()).unwrap();
-    assert_eq!(finder.find("aquariums", 3).unwrap().len(), 1);
+    registry.add_skills(StoreScope::Account, vec![new]).unwrap();
+    let finder = SkillIndex::new(&registry, &registry.snapshot()).unwrap();
+    assert_eq!(finder.find_skills("aquariums", 3).unwrap().len(), 1);
     for word in ["zebrafish", "axolotl", "pelican"] {
-        assert_eq!(finder.find(word, 3).unwrap(), [], "{word}");
+        assert_eq!(finder.find_skills(word, 3).unwrap(), [], "{word}");
     }
 }

@@ -1,4 +1,4 @@
-//! The store: what goes in comes out, history goes back, hostile files are refused.
+//! The store: content survives, history can be rolled back, hostile files are refused.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -6,42 +6,42 @@ mod common;
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use bytes::Bytes;
-use common::document;
+use common::document_text;
 use repertoire_core::{Package, Prompt, PromptBody, RelPath, SkillId};
 use repertoire_registry::{
-    Error, History, Origin, Reference, Registry, Scope, Settings,
-    store::{NewSkill, Store, Trust},
+    Error, HistoryPolicy, Origin, QualifiedSkillId, Registry, RegistrySettings, StoreScope,
+    store::{NewSkill, Store, StoreTrust},
 };
 use serde_json::json;
 
-fn id(text: &str) -> SkillId {
+fn skill_id(text: &str) -> SkillId {
     text.parse().unwrap()
 }
 
-fn new(name: &str, body: &str) -> NewSkill {
+fn new_skill(name: &str, body: &str) -> NewSkill {
     let files: BTreeMap<RelPath, Bytes> = [(
         RelPath::document(),
-        document(name.rsplit('/').next().unwrap(), body).into(),
+        document_text(name.rsplit('/').next().unwrap(), body).into(),
     )]
     .into();
-    NewSkill::from_files(id(name), files).unwrap()
+    NewSkill::from_files(skill_id(name), files).unwrap()
 }
 
-fn open(folder: &Path) -> Arc<Registry> {
-    Registry::open(Settings {
+fn open_registry(folder: &Path) -> Arc<Registry> {
+    Registry::open(RegistrySettings {
         account: Some(folder.to_owned()),
-        ..Settings::default()
+        ..RegistrySettings::default()
     })
     .unwrap()
 }
 
 #[test]
-fn skills_survive_and_history_goes_back() {
+fn skills_survive_reopening_and_can_be_rolled_back() {
     let home = tempfile::tempdir().unwrap();
-    let registry = open(home.path());
+    let registry = open_registry(home.path());
     let add = |body: &str| {
         registry
-            .add(Scope::Account, vec![new("acme/refunds", body)])
+            .add_skills(StoreScope::Account, vec![new_skill("acme/refunds", body)])
             .unwrap()
     };
     assert_eq!(add("one"), [Some(1)]);
@@ -49,25 +49,29 @@ fn skills_survive_and_history_goes_back() {
     assert_eq!(add("two"), [Some(2)]);
     assert!(
         registry
-            .remove(Scope::Account, &id("acme/refunds"), History::Keep)
+            .remove_skill(
+                StoreScope::Account,
+                &skill_id("acme/refunds"),
+                HistoryPolicy::Keep
+            )
             .unwrap()
     );
     assert!(registry.snapshot().is_empty());
     assert_eq!(
         registry
-            .rollback(Scope::Account, &id("acme/refunds"), 1)
+            .rollback_skill(StoreScope::Account, &skill_id("acme/refunds"), 1)
             .unwrap(),
         4
     );
     drop(registry);
 
-    let registry = open(home.path());
+    let registry = open_registry(home.path());
     let content = registry
         .read(&"skill://acme/refunds/SKILL.md".parse().unwrap())
         .unwrap();
-    assert_eq!(content.bytes, document("refunds", "one"));
+    assert_eq!(content.bytes, document_text("refunds", "one"));
     let ops: Vec<_> = registry
-        .history(Scope::Account, &id("acme/refunds"))
+        .history(StoreScope::Account, &skill_id("acme/refunds"))
         .unwrap()
         .into_iter()
         .map(|r| (r.revision, r.op))
@@ -75,18 +79,22 @@ fn skills_survive_and_history_goes_back() {
     let want = [(4, "rollback"), (3, "remove"), (2, "put"), (1, "put")];
     assert_eq!(ops, want.map(|(n, op)| (n, op.to_owned())));
     let error = registry
-        .rollback(Scope::Account, &id("acme/refunds"), 3)
+        .rollback_skill(StoreScope::Account, &skill_id("acme/refunds"), 3)
         .unwrap_err();
     assert_eq!(error.code(), "not_found");
 
     assert!(
         registry
-            .remove(Scope::Account, &id("acme/refunds"), History::Purge)
+            .remove_skill(
+                StoreScope::Account,
+                &skill_id("acme/refunds"),
+                HistoryPolicy::Purge
+            )
             .unwrap()
     );
     assert!(
         registry
-            .history(Scope::Account, &id("acme/refunds"))
+            .history(StoreScope::Account, &skill_id("acme/refunds"))
             .unwrap()
             .is_empty()
     );
@@ -100,7 +108,7 @@ fn skills_survive_and_history_goes_back() {
 #[test]
 fn t37_packages_are_written_whole_or_not_at_all() {
     let home = tempfile::tempdir().unwrap();
-    let registry = open(home.path());
+    let registry = open_registry(home.path());
     let package = |name: &str, uuid: &str, artifact: &str| {
         let json = json!({
             "id": uuid, "name": name, "description": "d",
@@ -114,18 +122,28 @@ fn t37_packages_are_written_whole_or_not_at_all() {
         "33333333-3333-4333-8333-333333333333",
     );
     registry
-        .add(Scope::Account, vec![package("One", a, b)])
+        .add_skills(StoreScope::Account, vec![package("One", a, b)])
         .unwrap();
-    // The second of each batch breaks a rule; the first must not stay behind.
+    // The second skill of each batch is invalid; the first must not be stored.
     for (code, batch) in [
-        ("conflict", vec![new("fine", ""), package("Other", a, c)]),
-        ("conflict", vec![new("fine", ""), package("Other", c, b)]),
         (
             "conflict",
-            vec![new("fine", ""), package("Two", b, c), package("two", c, a)],
+            vec![new_skill("fine", ""), package("Other", a, c)],
+        ),
+        (
+            "conflict",
+            vec![new_skill("fine", ""), package("Other", c, b)],
+        ),
+        (
+            "conflict",
+            vec![
+                new_skill("fine", ""),
+                package("Two", b, c),
+                package("two", c, a),
+            ],
         ),
     ] {
-        let error = registry.add(Scope::Account, batch).unwrap_err();
+        let error = registry.add_skills(StoreScope::Account, batch).unwrap_err();
         assert_eq!(error.code(), code, "{error}");
         let ids: Vec<_> = registry
             .snapshot()
@@ -136,7 +154,7 @@ fn t37_packages_are_written_whole_or_not_at_all() {
     }
     assert!(
         registry
-            .history(Scope::Account, &id("fine"))
+            .history(StoreScope::Account, &skill_id("fine"))
             .unwrap()
             .is_empty()
     );
@@ -145,7 +163,7 @@ fn t37_packages_are_written_whole_or_not_at_all() {
 #[test]
 fn variants_without_a_model_are_unique() {
     let home = tempfile::tempdir().unwrap();
-    drop(open(home.path()));
+    drop(open_registry(home.path()));
     let file = rusqlite::Connection::open(home.path().join("agents.db")).unwrap();
     file.execute_batch(
         "INSERT INTO skills (id, name, description, path, head) VALUES ('s', 'n', 'd', 'p', '{}');
@@ -162,16 +180,21 @@ fn variants_without_a_model_are_unique() {
 fn t16_the_same_id_from_two_origins_is_shown_and_both_are_readable() {
     let home = tempfile::tempdir().unwrap();
     let folder = tempfile::tempdir().unwrap();
-    common::skill(folder.path(), "pdf", "from a file");
-    let registry = Registry::open(Settings {
+    common::write_skill(folder.path(), "pdf", "from a file");
+    let registry = Registry::open(RegistrySettings {
         account: Some(home.path().to_owned()),
-        ..Settings::of_folders([folder.path().to_owned()])
+        ..RegistrySettings::from_folders([folder.path().to_owned()])
     })
     .unwrap();
     registry
-        .add(Scope::Account, vec![new("pdf", "from the account")])
+        .add_skills(
+            StoreScope::Account,
+            vec![new_skill("pdf", "from the account")],
+        )
         .unwrap();
-    registry.register(&id("pdf"), "# registered\n").unwrap();
+    registry
+        .register(&skill_id("pdf"), "# registered\n")
+        .unwrap();
     let snapshot = registry.snapshot();
     let all: Vec<_> = snapshot
         .all_skills()
@@ -187,36 +210,41 @@ fn t16_the_same_id_from_two_origins_is_shown_and_both_are_readable() {
     );
     for (reference, text) in [
         ("pdf", "# registered\n".to_owned()),
-        ("files:pdf", document("pdf", "from a file")),
-        ("account:pdf", document("pdf", "from the account")),
+        ("files:pdf", document_text("pdf", "from a file")),
+        ("account:pdf", document_text("pdf", "from the account")),
     ] {
         let entry = snapshot
-            .skill(&reference.parse::<Reference>().unwrap())
+            .find_skill(&reference.parse::<QualifiedSkillId>().unwrap())
             .unwrap();
-        assert_eq!(registry.body(entry).unwrap(), text, "{reference}");
+        assert_eq!(registry.read_body(entry).unwrap(), text, "{reference}");
     }
-    // The loser comes back when the winner goes.
-    assert!(registry.unregister(&id("pdf")).unwrap());
-    assert!(!registry.unregister(&id("pdf")).unwrap());
+    // The hidden entry becomes visible when the winner is removed.
+    assert!(registry.unregister_skill(&skill_id("pdf")).unwrap());
+    assert!(!registry.unregister_skill(&skill_id("pdf")).unwrap());
     assert_eq!(
-        registry.snapshot().get(&id("pdf")).unwrap().origin,
+        registry.snapshot().get(&skill_id("pdf")).unwrap().origin,
         Origin::Files(1)
     );
 }
 
 #[test]
-fn registered_bodies_follow_their_rules() {
+fn registered_bodies_are_validated_and_served() {
     let home = tempfile::tempdir().unwrap();
-    let registry = open(home.path());
-    let refuse = |body: &str| registry.register(&id("a"), body).unwrap_err().to_string();
+    let registry = open_registry(home.path());
+    let refuse = |body: &str| {
+        registry
+            .register(&skill_id("a"), body)
+            .unwrap_err()
+            .to_string()
+    };
     assert!(refuse(" \n").contains("must be non-empty"));
     assert!(refuse(&"x".repeat(256 * 1024 + 1)).contains("too large"));
     registry
-        .register(&id("a"), &"x".repeat(256 * 1024))
+        .register(&skill_id("a"), &"x".repeat(256 * 1024))
         .unwrap();
-    registry.register(&id("my_worker"), "# W\n").unwrap();
+    registry.register(&skill_id("my_worker"), "# W\n").unwrap();
     registry
-        .register(&id("worker/guide"), "# Guide\n\nHow it goes.\n")
+        .register(&skill_id("worker/guide"), "# Guide\n\nHow it goes.\n")
         .unwrap();
     let guide = registry
         .read(&"skill://worker/guide/SKILL.md".parse().unwrap())
@@ -239,7 +267,7 @@ fn registered_bodies_follow_their_rules() {
 #[test]
 fn prompts_and_state_are_durable() {
     let home = tempfile::tempdir().unwrap();
-    let registry = open(home.path());
+    let registry = open_registry(home.path());
     let prompt = Prompt {
         name: "greet".parse().unwrap(),
         description: "Greets.".into(),
@@ -251,7 +279,7 @@ fn prompts_and_state_are_durable() {
     assert_eq!(set(r#"{"a":1}"#), None);
     assert_eq!(set("2").as_deref(), Some(r#"{"a":1}"#));
     drop(registry);
-    let registry = open(home.path());
+    let registry = open_registry(home.path());
     assert_eq!(
         *registry.snapshot().prompts().next().unwrap().prompt,
         prompt
@@ -266,13 +294,14 @@ fn prompts_and_state_are_durable() {
 }
 
 #[test]
-fn two_registries_on_one_file_see_each_other() {
+fn two_registries_on_one_file_see_each_others_changes() {
     let home = tempfile::tempdir().unwrap();
-    let (one, two) = (open(home.path()), open(home.path()));
-    one.add(Scope::Account, vec![new("a", "1")]).unwrap();
-    two.register(&id("b"), "# B\n").unwrap();
-    one.sync().unwrap();
-    two.sync().unwrap();
+    let (one, two) = (open_registry(home.path()), open_registry(home.path()));
+    one.add_skills(StoreScope::Account, vec![new_skill("a", "1")])
+        .unwrap();
+    two.register(&skill_id("b"), "# B\n").unwrap();
+    one.sync_stores().unwrap();
+    two.sync_stores().unwrap();
     for registry in [&one, &two] {
         let ids: Vec<_> = registry
             .snapshot()
@@ -281,13 +310,14 @@ fn two_registries_on_one_file_see_each_other() {
             .collect();
         assert_eq!(ids, ["a", "b"]);
     }
-    one.remove(Scope::Account, &id("a"), History::Keep).unwrap();
-    two.sync().unwrap();
-    assert!(two.snapshot().get(&id("a")).is_none());
+    one.remove_skill(StoreScope::Account, &skill_id("a"), HistoryPolicy::Keep)
+        .unwrap();
+    two.sync_stores().unwrap();
+    assert!(two.snapshot().get(&skill_id("a")).is_none());
 }
 
-/// Opens a file that was tampered with; it must be refused and left as it is.
-fn refused(path: &Path, trust: Trust) -> Error {
+/// Opens a file that was tampered with; it must be refused and left unchanged.
+fn open_refused(path: &Path, trust: StoreTrust) -> Error {
     let before = fs::read(path).unwrap();
     let error = Store::open(path, trust).unwrap_err();
     assert_eq!(fs::read(path).unwrap(), before, "the file was changed");
@@ -296,16 +326,19 @@ fn refused(path: &Path, trust: Trust) -> Error {
 
 #[test]
 fn t18_hostile_files_are_refused() {
-    for trust in [Trust::Own, Trust::Foreign] {
+    for trust in [StoreTrust::Own, StoreTrust::Untrusted] {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("agents.db");
         let fresh = || {
             for end in ["", "-wal", "-shm"] {
                 let _ = fs::remove_file(home.path().join(format!("agents.db{end}")));
             }
-            let registry = open(home.path());
+            let registry = open_registry(home.path());
             registry
-                .add(Scope::Account, vec![new("a", &"x".repeat(40_000))])
+                .add_skills(
+                    StoreScope::Account,
+                    vec![new_skill("a", &"x".repeat(40_000))],
+                )
                 .unwrap();
             drop(registry);
             let file = rusqlite::Connection::open(&path).unwrap();
@@ -320,14 +353,14 @@ fn t18_hostile_files_are_refused() {
             "ALTER TABLE skills ADD COLUMN more TEXT",
         ] {
             fresh().execute_batch(sql).unwrap();
-            let error = refused(&path, trust);
+            let error = open_refused(&path, trust);
             assert_eq!(error.code(), "store_corrupt", "{sql}");
             assert!(error.to_string().contains("schema"), "{error}");
         }
         fresh().pragma_update(None, "user_version", 99).unwrap();
-        assert_eq!(refused(&path, trust).code(), "store_newer");
+        assert_eq!(open_refused(&path, trust).code(), "store_newer");
         fresh().pragma_update(None, "application_id", 7).unwrap();
-        assert_eq!(refused(&path, trust).code(), "store_corrupt");
+        assert_eq!(open_refused(&path, trust).code(), "store_corrupt");
 
         drop(fresh());
         let mut bytes = fs::read(&path).unwrap();
@@ -335,30 +368,32 @@ fn t18_hostile_files_are_refused() {
             page[..64].fill(0xff);
         }
         fs::write(&path, &bytes).unwrap();
-        assert_eq!(refused(&path, trust).code(), "store_corrupt");
+        assert_eq!(open_refused(&path, trust).code(), "store_corrupt");
         bytes.truncate(5000);
         fs::write(&path, &bytes).unwrap();
-        assert_eq!(refused(&path, trust).code(), "store_corrupt");
+        assert_eq!(open_refused(&path, trust).code(), "store_corrupt");
         fs::write(
             &path,
             b"not a database at all, but long enough to look like one".repeat(100),
         )
         .unwrap();
-        assert_eq!(refused(&path, trust).code(), "store_corrupt");
+        assert_eq!(open_refused(&path, trust).code(), "store_corrupt");
     }
 }
 
 #[test]
 fn t18_a_stored_file_that_differs_from_its_digest_is_not_served() {
     let home = tempfile::tempdir().unwrap();
-    let registry = open(home.path());
-    registry.add(Scope::Account, vec![new("a", "1")]).unwrap();
+    let registry = open_registry(home.path());
+    registry
+        .add_skills(StoreScope::Account, vec![new_skill("a", "1")])
+        .unwrap();
     drop(registry);
     let file = rusqlite::Connection::open(home.path().join("agents.db")).unwrap();
     file.execute("UPDATE blobs SET content = 'forged'", [])
         .unwrap();
     drop(file);
-    let error = open(home.path())
+    let error = open_registry(home.path())
         .read(&"iii://a".parse().unwrap())
         .unwrap_err();
     assert_eq!(error.code(), "store_corrupt");
@@ -367,28 +402,28 @@ fn t18_a_stored_file_that_differs_from_its_digest_is_not_served() {
 #[test]
 fn t35_a_full_disk_loses_nothing_that_was_acknowledged() {
     let home = tempfile::tempdir().unwrap();
-    let registry = open(home.path());
+    let registry = open_registry(home.path());
     registry
-        .add(Scope::Account, vec![new("kept", "1")])
+        .add_skills(StoreScope::Account, vec![new_skill("kept", "1")])
         .unwrap();
     let pages: i64 = {
         let file = rusqlite::Connection::open(home.path().join("agents.db")).unwrap();
         file.pragma_query_value(None, "page_count", |r| r.get(0))
             .unwrap()
     };
-    let store = registry.store(Scope::Account).unwrap();
+    let store = registry.store(StoreScope::Account).unwrap();
     store.limit_pages_for_test(pages + 4).unwrap();
-    let big = new("big", &"x".repeat(1 << 20));
+    let big = new_skill("big", &"x".repeat(1 << 20));
     let error = registry
-        .add(Scope::Account, vec![new("small", "1"), big])
+        .add_skills(StoreScope::Account, vec![new_skill("small", "1"), big])
         .unwrap_err();
     assert_eq!(error.code(), "io_error", "{error}");
     store.limit_pages_for_test(1 << 20).unwrap();
     registry
-        .add(Scope::Account, vec![new("later", "1")])
+        .add_skills(StoreScope::Account, vec![new_skill("later", "1")])
         .unwrap();
     drop(registry);
-    let ids: Vec<_> = open(home.path())
+    let ids: Vec<_> = open_registry(home.path())
         .snapshot()
         .skills()
         .map(|e| e.id.to_string())
@@ -397,20 +432,23 @@ fn t35_a_full_disk_loses_nothing_that_was_acknowledged() {
 }
 
 #[test]
-fn a_follower_that_lost_events_forgets_what_is_gone() {
+fn a_follower_that_lost_events_removes_deleted_skills() {
     let home = tempfile::tempdir().unwrap();
-    let registry = open(home.path());
+    let registry = open_registry(home.path());
     registry
-        .add(Scope::Account, vec![new("gone", "1"), new("kept", "1")])
+        .add_skills(
+            StoreScope::Account,
+            vec![new_skill("gone", "1"), new_skill("kept", "1")],
+        )
         .unwrap();
     let file = rusqlite::Connection::open(home.path().join("agents.db")).unwrap();
-    // As if so much had happened since that the log no longer reaches back.
+    // Simulates a log that no longer reaches back to the last seen event.
     file.execute_batch(
         "DELETE FROM skills WHERE path = 'gone'; DELETE FROM events;
          INSERT INTO events (seq, op, kind, id, at) VALUES (500000, 'put', 'other', 'x', '')",
     )
     .unwrap();
-    registry.sync().unwrap();
+    registry.sync_stores().unwrap();
     let ids: Vec<_> = registry
         .snapshot()
         .skills()

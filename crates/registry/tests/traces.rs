@@ -1,4 +1,4 @@
-//! Traces in the store, and the parts of a skill.
+//! Traces in the store, and the artifacts of a skill.
 
 #![allow(
     missing_docs,
@@ -12,21 +12,21 @@ use std::sync::Arc;
 
 use repertoire_core::Package;
 use repertoire_registry::{
-    Registry, Scope, Settings,
-    store::{Trace, TraceFilter},
+    Registry, RegistrySettings, StoreScope,
+    store::{TraceFilter, TraceRecord},
 };
 use serde_json::json;
 
-fn open(folder: &std::path::Path) -> Arc<Registry> {
-    let settings = Settings {
+fn open_registry(folder: &std::path::Path) -> Arc<Registry> {
+    let settings = RegistrySettings {
         account: Some(folder.into()),
-        ..Settings::default()
+        ..RegistrySettings::default()
     };
     Registry::open(settings).unwrap()
 }
 
-fn trace(id: &str, session: &str, at: &str) -> Trace {
-    Trace {
+fn trace_record(id: &str, session: &str, at: &str) -> TraceRecord {
+    TraceRecord {
         id: id.into(),
         session_id: session.into(),
         skill_id: "uuid-of-skill".into(),
@@ -49,19 +49,19 @@ fn trace(id: &str, session: &str, at: &str) -> Trace {
 }
 
 #[test]
-fn traces_come_back_as_they_were_kept() {
+fn stored_traces_read_back_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let all = [
-        trace("aaaa-1", "s1", "2026-01-01T00:00:00.000Z"),
-        trace("aaaa-2", "s1", "2026-01-02T00:00:00.000Z"),
-        trace("bbbb-3", "s2", "2026-01-03T00:00:00.000Z"),
+        trace_record("aaaa-1", "s1", "2026-01-01T00:00:00.000Z"),
+        trace_record("aaaa-2", "s1", "2026-01-02T00:00:00.000Z"),
+        trace_record("bbbb-3", "s2", "2026-01-03T00:00:00.000Z"),
     ];
-    let registry = open(folder.path());
+    let registry = open_registry(folder.path());
     for trace in &all {
         registry.put_trace(trace.clone()).unwrap();
     }
     drop(registry);
-    let registry = open(folder.path());
+    let registry = open_registry(folder.path());
     let list = |filter: TraceFilter| -> Vec<String> {
         registry
             .traces(&filter)
@@ -108,29 +108,32 @@ fn traces_come_back_as_they_were_kept() {
         ..TraceFilter::default()
     };
     assert_eq!(list(since).len(), 2);
-    assert_eq!(registry.trace("bbbb").unwrap().as_ref(), Some(&all[2]));
-    assert_eq!(registry.trace("aaaa-1").unwrap().as_ref(), Some(&all[0]));
+    assert_eq!(registry.find_trace("bbbb").unwrap().as_ref(), Some(&all[2]));
+    assert_eq!(
+        registry.find_trace("aaaa-1").unwrap().as_ref(),
+        Some(&all[0])
+    );
     assert!(
         registry
-            .trace("aaaa")
+            .find_trace("aaaa")
             .unwrap_err()
             .to_string()
             .contains("more than one")
     );
-    assert_eq!(registry.trace("zz").unwrap(), None);
-    // Beginnings are texts, not patterns.
-    assert_eq!(registry.trace("%").unwrap(), None);
+    assert_eq!(registry.find_trace("zz").unwrap(), None);
+    // Id prefixes are compared literally, not as patterns.
+    assert_eq!(registry.find_trace("%").unwrap(), None);
     assert_eq!(
-        registry.forget_traces("2026-01-03T00:00:00.000Z").unwrap(),
+        registry.delete_traces("2026-01-03T00:00:00.000Z").unwrap(),
         2
     );
     assert_eq!(list(TraceFilter::default()), ["bbbb-3"]);
 }
 
 #[test]
-fn parts_are_known_without_their_contents() {
+fn artifacts_are_listed_without_their_contents() {
     let folder = tempfile::tempdir().unwrap();
-    let registry = open(folder.path());
+    let registry = open_registry(folder.path());
     let json = json!({
         "name": "Parts", "description": "d", "artifacts": [
             {"kind": "prompt_template", "name": "Ask", "ordinal": 2, "content": "{{ x }}"},
@@ -141,10 +144,10 @@ fn parts_are_known_without_their_contents() {
     });
     let package = Package::from_json(json.to_string().as_bytes()).unwrap();
     let new = repertoire_registry::store::NewSkill::from_package(&package).unwrap();
-    registry.add(Scope::Account, vec![new]).unwrap();
+    registry.add_skills(StoreScope::Account, vec![new]).unwrap();
     let snapshot = registry.snapshot();
     let entry = snapshot.get(&"parts".parse().unwrap()).unwrap();
-    let parts = registry.parts(entry).unwrap();
+    let parts = registry.skill_artifacts(entry).unwrap();
     assert_eq!(parts.skill_id, package.uuid().to_string());
     let names: Vec<&str> = parts
         .artifacts

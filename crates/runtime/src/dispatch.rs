@@ -1,8 +1,8 @@
-//! Dispatch: an artifact's kind says who runs it.
+//! Dispatch: selects the handler of an artifact by its kind.
 //!
-//! One execution leaves one record, whatever becomes of it. An artifact is loaded when it is its
-//! turn and not before; a DSPy module whose sidecar is not there is stood in for by the prompt
-//! template it names.
+//! One execution leaves one record, however it ends. The content of an artifact is loaded only when
+//! it is executed. A DSPy module whose sidecar is not available is replaced by the prompt template
+//! that it names as its fallback.
 
 mod context;
 mod handlers;
@@ -14,29 +14,31 @@ use repertoire_core::{Artifact, ArtifactKind};
 use serde_json::Value;
 use uuid::Uuid;
 
-pub use context::{Checkpoints, ExecutionContext, Forgetful, Notes, Others};
-pub use handlers::examples_of;
+pub use context::{
+    Checkpoints, ExecutionContext, ExecutionNotes, InMemoryCheckpoints, NestedSkills,
+};
+pub use handlers::parse_examples;
 
-use self::handlers::{Injected, Prompted};
+use self::handlers::{ContextHandler, PromptHandler};
 use crate::{
-    assertion::{self, Severity},
+    assertion::{self, AssertionSeverity},
     error::{Error, Result},
-    record::{Details, ExecutionRecord, now},
-    variant::choose,
+    record::{ExecutionRecord, RecordDetails, now},
+    variant::choose_variant,
 };
 
-/// What is known of a skill before any artifact of it is loaded.
+/// The metadata of a skill, known before any artifact content is loaded.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outline {
+pub struct SkillOutline {
     /// The UUID of the skill.
     pub skill_id: String,
     /// Its id in the catalogue.
     pub skill: String,
-    /// Its artifacts without their contents, by ordinal.
+    /// Its artifacts without their content, by ordinal.
     pub artifacts: Vec<ArtifactInfo>,
 }
 
-/// What is known of an artifact without its content.
+/// An artifact without its content.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ArtifactInfo {
     /// Its UUID.
@@ -45,40 +47,40 @@ pub struct ArtifactInfo {
     pub artifact: Artifact,
 }
 
-/// A skill whose artifacts are loaded one at a time.
+/// A skill whose artifact contents are loaded one at a time.
 pub trait SkillSource: Send + Sync {
-    /// What is known before anything is loaded.
-    fn outline(&self) -> &Outline;
+    /// The metadata of the skill and its artifacts.
+    fn outline(&self) -> &SkillOutline;
 
-    /// The content of one artifact.
-    fn content(&self, info: &ArtifactInfo) -> Result<String>;
+    /// Loads the content of one artifact.
+    fn load_content(&self, info: &ArtifactInfo) -> Result<String>;
 }
 
-/// The skills a running skill can run.
-pub trait Skills: Send + Sync {
-    /// A skill by its id, or by its UUID.
-    fn open(&self, name: &str) -> Result<Arc<dyn SkillSource>>;
+/// Finds the skills that a running skill can run.
+pub trait SkillLookup: Send + Sync {
+    /// Opens a skill by its id or UUID.
+    fn open_skill(&self, name: &str) -> Result<Arc<dyn SkillSource>>;
 }
 
-/// What an execution gives.
+/// The output of an execution.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ArtifactOutput {
-    /// As text.
+    /// The output as text.
     pub text: String,
-    /// As JSON, where it is some.
+    /// The output as JSON, if it is JSON.
     pub value: Option<Value>,
-    /// The model that was asked.
+    /// The model that was called.
     pub model_id: Option<String>,
-    /// Whether it ends because it had to.
+    /// Whether the output was cut at the token limit.
     pub cut: bool,
 }
 
 impl ArtifactOutput {
-    /// An output that is a text.
-    pub fn text(text: impl Into<String>) -> Self {
+    /// An output from a text, which may be JSON.
+    pub fn from_text(text: impl Into<String>) -> Self {
         let text = text.into();
         Self {
-            value: assertion::json_of(&text),
+            value: assertion::parse_json_output(&text),
             text,
             model_id: None,
             cut: false,
@@ -89,34 +91,34 @@ impl ArtifactOutput {
 /// Runs artifacts of one kind.
 #[async_trait]
 pub trait ArtifactHandler: Send + Sync + std::fmt::Debug {
-    /// The kind.
+    /// The kind of artifacts it runs.
     fn kind(&self) -> ArtifactKind;
 
-    /// What it lacks to run anything now.
-    fn lacks(&self) -> Option<Error> {
+    /// Why it cannot run anything now, if it cannot.
+    fn unavailable_reason(&self) -> Option<Error> {
         None
     }
 
     /// Runs an artifact.
-    async fn execute(
+    async fn execute_artifact(
         &self,
         artifact: &Artifact,
         context: &ExecutionContext,
     ) -> Result<ArtifactOutput>;
 }
 
-/// One execution.
+/// The result of one execution.
 #[derive(Debug)]
-pub struct Executed {
-    /// What is kept of it.
+pub struct ExecutionResult {
+    /// The record of the execution.
     pub record: ExecutionRecord,
-    /// What came of it.
+    /// The output or the error.
     pub outcome: Result<ArtifactOutput>,
-    /// What is kept of the execution this one stood in for, if that had begun.
-    pub failed: Option<Box<ExecutionRecord>>,
+    /// The record of the failed execution that this one replaced, if it had started.
+    pub failed_attempt: Option<Box<ExecutionRecord>>,
 }
 
-/// Knows who runs which kind.
+/// The handlers by artifact kind.
 #[derive(Debug, Clone)]
 pub struct ArtifactDispatcher {
     handlers: HashMap<ArtifactKind, Arc<dyn ArtifactHandler>>,
@@ -132,157 +134,164 @@ impl Default for ArtifactDispatcher {
             ArtifactKind::Approach,
             ArtifactKind::Example,
         ] {
-            dispatcher.add(Arc::new(Injected(kind)));
+            dispatcher.add_handler(Arc::new(ContextHandler(kind)));
         }
-        dispatcher.add(Arc::new(Prompted));
+        dispatcher.add_handler(Arc::new(PromptHandler));
         dispatcher
     }
 }
 
 impl ArtifactDispatcher {
-    /// Adds a handler in place of any of its kind.
-    pub fn add(&mut self, handler: Arc<dyn ArtifactHandler>) {
+    /// Adds a handler; replaces the one of the same kind.
+    pub fn add_handler(&mut self, handler: Arc<dyn ArtifactHandler>) {
         self.handlers.insert(handler.kind(), handler);
     }
 
     /// Whether artifacts of a kind can be run now.
-    pub fn runs(&self, kind: ArtifactKind) -> bool {
+    pub fn can_run(&self, kind: ArtifactKind) -> bool {
         self.handlers
             .get(&kind)
-            .is_some_and(|handler| handler.lacks().is_none())
+            .is_some_and(|handler| handler.unavailable_reason().is_none())
     }
 
-    /// Why artifacts of a kind cannot be run now.
-    pub fn lacks(&self, kind: ArtifactKind) -> Option<Error> {
+    /// Why artifacts of a kind cannot be run now, if they cannot.
+    pub fn unavailable_reason(&self, kind: ArtifactKind) -> Option<Error> {
         match self.handlers.get(&kind) {
             None => Some(Error::NoHandler(kind)),
-            Some(handler) => handler.lacks(),
+            Some(handler) => handler.unavailable_reason(),
         }
     }
 
-    /// What is executed for an artifact: itself, or what stands in for it; nothing, if nothing can.
-    pub fn executed<'a>(
+    /// Returns the artifact that is executed: itself or its fallback; `None` if neither can run.
+    pub fn executable_artifact<'a>(
         &self,
         skill: &'a dyn SkillSource,
         info: &'a ArtifactInfo,
         family: &str,
     ) -> Option<&'a ArtifactInfo> {
-        match self.stand_in(skill, info, family) {
-            StandIn::NotNeeded => Some(info),
-            StandIn::By(other) => Some(other),
-            StandIn::Unnamed | StandIn::Missing(_) => None,
+        match self.choose_fallback(skill, info, family) {
+            FallbackChoice::NotNeeded => Some(info),
+            FallbackChoice::Fallback(other) => Some(other),
+            FallbackChoice::Unnamed | FallbackChoice::Missing(_) => None,
         }
     }
 
-    /// A module whose sidecar is not there is stood in for by the prompt template it names.
-    fn stand_in<'a>(
+    /// Selects the prompt template that replaces a module whose sidecar is not available.
+    fn choose_fallback<'a>(
         &self,
         skill: &'a dyn SkillSource,
         info: &'a ArtifactInfo,
         family: &str,
-    ) -> StandIn<'a> {
-        if info.artifact.kind != ArtifactKind::DspyModule || self.runs(info.artifact.kind) {
-            return StandIn::NotNeeded;
+    ) -> FallbackChoice<'a> {
+        if info.artifact.kind != ArtifactKind::DspyModule || self.can_run(info.artifact.kind) {
+            return FallbackChoice::NotNeeded;
         }
-        let Some(name) = info.artifact.fallback() else {
-            return StandIn::Unnamed;
+        let Some(name) = info.artifact.fallback_name() else {
+            return FallbackChoice::Unnamed;
         };
-        fallback(skill, info, family).map_or(StandIn::Missing(name), StandIn::By)
+        fallback_variant(skill, info, family)
+            .map_or(FallbackChoice::Missing(name), FallbackChoice::Fallback)
     }
 
-    /// Loads an artifact and runs it; a DSPy module without its sidecar is stood in for.
-    pub async fn dispatch(
+    /// Loads and runs an artifact; a DSPy module without its sidecar is replaced by its fallback.
+    pub async fn dispatch_artifact(
         &self,
         skill: &dyn SkillSource,
         info: &ArtifactInfo,
         context: &mut ExecutionContext,
-    ) -> Executed {
-        let name = match self.stand_in(skill, info, &context.family()) {
-            StandIn::NotNeeded => {
-                let executed = self.execute(skill, info, None, context).await;
-                return self.retried(skill, info, executed, context).await;
+    ) -> ExecutionResult {
+        let name = match self.choose_fallback(skill, info, &context.model_family()) {
+            FallbackChoice::NotNeeded => {
+                let executed = self.execute_and_record(skill, info, None, context).await;
+                return self
+                    .retry_with_fallback(skill, info, executed, context)
+                    .await;
             }
-            StandIn::By(other) => {
+            FallbackChoice::Fallback(other) => {
                 let stood_in = Some(info.artifact.name.as_str());
-                return self.execute(skill, other, stood_in, context).await;
+                return self
+                    .execute_and_record(skill, other, stood_in, context)
+                    .await;
             }
-            StandIn::Unnamed => {
+            FallbackChoice::Unnamed => {
                 let error = Error::NeedsSidecar(info.artifact.name.clone());
-                return refuse(skill, info, context, error);
+                return refused_execution(skill, info, context, error);
             }
-            StandIn::Missing(name) => name,
+            FallbackChoice::Missing(name) => name,
         };
         let error = Error::Artifact {
             artifact: info.artifact.name.clone(),
-            reason: format!("its fallback {name:?} is not there"),
+            reason: format!("its fallback {name:?} does not exist"),
         };
-        refuse(skill, info, context, error)
+        refused_execution(skill, info, context, error)
     }
 }
 
 impl ArtifactDispatcher {
-    /// A module whose sidecar failed on the way is stood in for, too; both leave their record.
-    async fn retried(
+    /// Runs the fallback of a module whose sidecar failed; both executions leave a record.
+    async fn retry_with_fallback(
         &self,
         skill: &dyn SkillSource,
         info: &ArtifactInfo,
-        executed: Executed,
+        executed: ExecutionResult,
         context: &mut ExecutionContext,
-    ) -> Executed {
-        let family = context.family();
+    ) -> ExecutionResult {
+        let family = context.model_family();
         let by = match &executed.outcome {
-            Err(Error::Sidecar(_)) => fallback(skill, info, &family),
+            Err(Error::Sidecar(_)) => fallback_variant(skill, info, &family),
             _ => None,
         };
         let Some(other) = by else { return executed };
         let stood_in = Some(info.artifact.name.as_str());
-        let mut second = self.execute(skill, other, stood_in, context).await;
-        second.failed = Some(Box::new(executed.record));
+        let mut second = self
+            .execute_and_record(skill, other, stood_in, context)
+            .await;
+        second.failed_attempt = Some(Box::new(executed.record));
         second
     }
 }
 
-/// The prompt template a module names, for a family of models.
-fn fallback<'a>(
+/// The fallback prompt template of a module, for a model family.
+fn fallback_variant<'a>(
     skill: &'a dyn SkillSource,
     info: &ArtifactInfo,
     family: &str,
 ) -> Option<&'a ArtifactInfo> {
-    let name = info.artifact.fallback()?;
+    let name = info.artifact.fallback_name()?;
     let variants = skill.outline().artifacts.iter().filter(|other| {
         other.artifact.kind == ArtifactKind::PromptTemplate && other.artifact.name == name
     });
     let variants: Vec<&ArtifactInfo> = variants.collect();
-    choose(&variants, family)
+    choose_variant(&variants, family)
 }
 
-/// Who is executed in place of an artifact.
-enum StandIn<'a> {
+/// The artifact that is executed in place of another.
+enum FallbackChoice<'a> {
     NotNeeded,
-    By(&'a ArtifactInfo),
-    /// It names nobody.
+    Fallback(&'a ArtifactInfo),
+    /// It names no fallback.
     Unnamed,
-    /// It names somebody who is not there.
+    /// The fallback it names does not exist.
     Missing(&'a str),
 }
 
-/// An execution that ends before it has begun.
-fn refuse(
+/// Records an execution that fails before it starts.
+fn refused_execution(
     skill: &dyn SkillSource,
     info: &ArtifactInfo,
     context: &ExecutionContext,
     error: Error,
-) -> Executed {
-    let mut record = begin(skill, info, context);
-    finish(&mut record, Err(error.clone()), Instant::now(), context);
-    Executed {
+) -> ExecutionResult {
+    let mut record = begin_record(skill, info, context);
+    finish_record(&mut record, Err(error.clone()), Instant::now(), context);
+    ExecutionResult {
         record,
         outcome: Err(error),
-        failed: None,
+        failed_attempt: None,
     }
 }
 
-fn begin(
+fn begin_record(
     skill: &dyn SkillSource,
     info: &ArtifactInfo,
     context: &ExecutionContext,
@@ -290,7 +299,7 @@ fn begin(
     let outline = skill.outline();
     context
         .notes
-        .begin(format!("{}/{}", outline.skill_id, info.id));
+        .begin_execution(format!("{}/{}", outline.skill_id, info.id));
     ExecutionRecord {
         id: Uuid::new_v4(),
         session_id: context.session_id.clone(),
@@ -309,34 +318,34 @@ fn begin(
         estimated_cost: None,
         assertions_run: 0,
         assertions_passed: 0,
-        details: Details {
+        details: RecordDetails {
             skill: outline.skill.clone(),
             artifact: info.artifact.name.clone(),
-            // What a script asks others for is the script's doing.
+            // Nested runs are never resumed on their own, so their values are not compared.
             values: match context.depth {
                 0 => context.fingerprint(),
                 _ => String::new(),
             },
             variant: info.artifact.model_variant.clone(),
-            ..Details::default()
+            ..RecordDetails::default()
         },
     }
 }
 
 impl ArtifactDispatcher {
-    async fn execute(
+    async fn execute_and_record(
         &self,
         skill: &dyn SkillSource,
         info: &ArtifactInfo,
         fallback_for: Option<&str>,
         context: &mut ExecutionContext,
-    ) -> Executed {
-        let mut record = begin(skill, info, context);
+    ) -> ExecutionResult {
+        let mut record = begin_record(skill, info, context);
         record.details.fallback_for = fallback_for.map(str::to_owned);
         let start = Instant::now();
         let stop = context.stop.clone();
         let outcome = tokio::select! {
-            outcome = self.attempt(skill, info, context, &mut record) => outcome,
+            outcome = self.load_and_execute(skill, info, context, &mut record) => outcome,
             () = stop.cancelled() => Err(Error::Interrupted),
         };
         if let Ok((output, artifact)) = &outcome {
@@ -347,26 +356,26 @@ impl ArtifactDispatcher {
                 ArtifactKind::Example => {
                     context
                         .examples
-                        .extend(examples_of(artifact).unwrap_or_default());
+                        .extend(parse_examples(artifact).unwrap_or_default());
                 }
                 _ => {}
             }
         }
         let outcome = outcome.map(|(output, _)| output);
-        finish(
+        finish_record(
             &mut record,
             outcome.as_ref().map_err(Clone::clone),
             start,
             context,
         );
-        Executed {
+        ExecutionResult {
             record,
             outcome,
-            failed: None,
+            failed_attempt: None,
         }
     }
 
-    async fn attempt(
+    async fn load_and_execute(
         &self,
         skill: &dyn SkillSource,
         info: &ArtifactInfo,
@@ -375,16 +384,16 @@ impl ArtifactDispatcher {
     ) -> Result<(ArtifactOutput, Artifact)> {
         let kind = info.artifact.kind;
         let handler = self.handlers.get(&kind).ok_or(Error::NoHandler(kind))?;
-        if let Some(error) = handler.lacks() {
+        if let Some(error) = handler.unavailable_reason() {
             return Err(error);
         }
         let artifact = Artifact {
-            content: skill.content(info)?,
+            content: skill.load_content(info)?,
             ..info.artifact.clone()
         };
-        // One that cannot be checked is not run.
-        let assertions = assertion::of(&artifact)?;
-        let output = handler.execute(&artifact, context).await?;
+        // Artifacts with invalid assertions are not run.
+        let assertions = assertion::read_assertions(&artifact)?;
+        let output = handler.execute_artifact(&artifact, context).await?;
         record.model_id.clone_from(&output.model_id);
         record.raw_output = Some(output.text.clone());
         let mut broken = None;
@@ -392,10 +401,10 @@ impl ArtifactDispatcher {
             let (verdict, usage) = assertion
                 .evaluate(&output.text, context.model.as_ref())
                 .await;
-            context.notes.usage(usage);
+            context.notes.add_usage(usage);
             record.assertions_run += 1;
             record.assertions_passed += u64::from(verdict.passed);
-            if !verdict.passed && verdict.severity == Severity::Hard && broken.is_none() {
+            if !verdict.passed && verdict.severity == AssertionSeverity::Hard && broken.is_none() {
                 broken = Some(Error::Assertion {
                     artifact: artifact.name.clone(),
                     description: verdict.description.clone(),
@@ -411,17 +420,17 @@ impl ArtifactDispatcher {
     }
 }
 
-fn finish(
+fn finish_record(
     record: &mut ExecutionRecord,
     outcome: Result<&ArtifactOutput>,
     start: Instant,
     context: &ExecutionContext,
 ) {
-    let noted = context.notes.take();
+    let noted = context.notes.take_notes();
     record.rendered_input = noted.input;
-    record.charge(noted.usage);
+    record.add_usage(noted.usage);
     record.details.used = noted.used;
-    record.details.others = noted.others;
+    record.details.others = noted.nested_usage;
     record.details.printed = noted.printed;
     if record.model_id.is_none() {
         record.model_id = noted.model_id;
@@ -438,5 +447,5 @@ fn finish(
     {
         record.model_id = Some(model.id().to_owned());
     }
-    record.tidy(&context.redactor);
+    record.redact_and_truncate(&context.redactor);
 }

@@ -1,4 +1,4 @@
-//! Why a run could not go on.
+//! The errors of this crate.
 
 use std::time::Duration;
 
@@ -7,29 +7,29 @@ use repertoire_core::ArtifactKind;
 /// A result of the runtime.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, with a stable [`code`](Error::code).
+/// An error of the runtime, with a stable [`code`](Error::code).
 ///
-/// No message holds a key: whatever comes from a provider is redacted where it enters.
+/// No message holds a key: provider text is redacted where it enters.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A template that cannot be read or rendered.
-    #[error("template{}: {reason}", at(*line))]
+    /// A template that cannot be parsed or rendered.
+    #[error("template{}: {reason}", line_suffix(*line))]
     Template {
-        /// The line, where it is known.
+        /// The line, if known.
         line: Option<usize>,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// A template that names something nobody gave.
-    #[error("template{}: `{name}` is not defined: give it with {}", at(*line), way(name))]
-    Undefined {
-        /// The line, where it is known.
+    /// A template that uses a variable without a value.
+    #[error("template{}: `{name}` is not defined: give it with {}", line_suffix(*line), parameter_hint(name))]
+    UndefinedVariable {
+        /// The line, if known.
         line: Option<usize>,
-        /// What is missing.
+        /// The missing variable.
         name: String,
     },
-    /// A template that wants more than it may have.
+    /// A template that exceeds a limit.
     #[error("template: {0}")]
     TemplateLimit(String),
     /// An artifact whose content or settings cannot be used.
@@ -37,115 +37,115 @@ pub enum Error {
     Artifact {
         /// Its name.
         artifact: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// Nobody runs artifacts of that kind here.
-    #[error("nothing here runs a {}", .0.as_str())]
+    /// No handler is registered for this artifact kind.
+    #[error("no handler is available for a {}", .0.as_str())]
     NoHandler(ArtifactKind),
-    /// An artifact that needs the sidecar, which is not there, and names no fallback.
+    /// An artifact that needs the sidecar, which is not available, and names no fallback.
     #[error(
         "artifact {0:?} requires the Python sidecar, which is not available, and names no \
          fallback_artifact"
     )]
     NeedsSidecar(String),
-    /// An artifact that needs the sandbox, which is not there.
+    /// An artifact that needs the sandbox, which is not available.
     #[error("the Python sandbox is {0}")]
     NeedsSandbox(String),
-    /// A script that failed by itself.
-    #[error("script{}: {kind}{}", at(*line), told(message))]
+    /// A script that raised an exception.
+    #[error("script{}: {kind}{}", line_suffix(*line), message_suffix(message))]
     Script {
-        /// The line, where it is known.
+        /// The line, if known.
         line: Option<usize>,
-        /// What Python calls it.
+        /// The name of the Python exception.
         kind: String,
-        /// What was said about it.
+        /// The message of the exception.
         message: String,
     },
-    /// A script that wanted more than it may have.
+    /// A script that exceeded a limit.
     #[error("the script was stopped: {0}")]
     ScriptLimit(String),
-    /// A call of a script or a sidecar that makes no sense.
+    /// An invalid call made by a script or the sidecar.
     #[error("{call}: {reason}")]
-    Call {
-        /// What was called.
+    InvalidCall {
+        /// The name of the call.
         call: String,
-        /// What is wrong about it.
+        /// The reason.
         reason: String,
     },
-    /// The sandbox itself did not work.
+    /// A failure of the sandbox itself.
     #[error("sandbox: {0}")]
     Sandbox(String),
-    /// The sidecar did not do what it should.
+    /// A failure of the sidecar process or its protocol.
     #[error("sidecar: {0}")]
     Sidecar(String),
-    /// A program of the sidecar that could not go on.
+    /// A sidecar program that failed.
     #[error("program: {message}")]
     Program {
-        /// What the sidecar calls it.
+        /// The error code sent by the sidecar.
         code: String,
-        /// What it says.
+        /// The message sent by the sidecar.
         message: String,
     },
-    /// An assertion that has to hold and does not.
+    /// A hard assertion that failed.
     #[error("artifact {artifact:?}: {explanation} (assertion: {description})")]
     Assertion {
         /// The artifact.
         artifact: String,
-        /// What was checked.
+        /// The description of the check.
         description: String,
-        /// What was found.
+        /// Why it failed.
         explanation: String,
     },
-    /// No model was named, or none of that name is known.
+    /// No model was configured, or its name is unknown.
     #[error("{0}")]
     Model(String),
-    /// A provider whose key is not there.
+    /// A provider without a usable key.
     #[error("{0}")]
     Key(String),
-    /// A cost limit for a model whose price nobody knows.
-    #[error("no price is known for {0}, so that no cost limit can be kept")]
+    /// A cost limit for a model without a known price.
+    #[error("no price is known for {0}, so the cost limit cannot be enforced")]
     NoPrice(String),
-    /// A provider that did not answer as it should.
+    /// A provider that returned an error or an invalid response.
     #[error("{provider}: {reason}")]
     Provider {
         /// The provider.
         provider: String,
-        /// The status of its answer, where there was one.
+        /// The HTTP status, if there was a response.
         status: Option<u16>,
-        /// Whether it may have answered all the same, and charge for it.
+        /// Whether the provider may have processed the request and may charge for it.
         charged: bool,
-        /// What it said, shortened and redacted.
+        /// The provider's error message, shortened and redacted.
         reason: String,
     },
-    /// A provider that did not answer in time.
+    /// A provider that did not respond in time.
     #[error("{provider}: no answer within {} s", after.as_secs_f64())]
     Timeout {
         /// The provider.
         provider: String,
-        /// How long it was waited for.
+        /// The deadline that passed.
         after: Duration,
     },
-    /// A run that would cost more than it may.
+    /// A run that would exceed its budget.
     #[error("the budget of this run does not allow more: {0}")]
     Budget(String),
-    /// A model that could not decide what to do.
+    /// A model that returned no valid decision.
     #[error("the model made no decision that can be carried out: {0}")]
     Decision(String),
-    /// The workspace could not be asked.
+    /// The workspace could not be read.
     #[error("workspace: {0}")]
     Workspace(String),
-    /// Whoever asked has stopped waiting.
+    /// The caller cancelled the run.
     #[error("interrupted")]
     Interrupted,
 }
 
-fn at(line: Option<usize>) -> String {
+fn line_suffix(line: Option<usize>) -> String {
     line.map(|line| format!(", line {line}"))
         .unwrap_or_default()
 }
 
-fn told(message: &str) -> String {
+fn message_suffix(message: &str) -> String {
     if message.is_empty() {
         String::new()
     } else {
@@ -153,8 +153,8 @@ fn told(message: &str) -> String {
     }
 }
 
-/// How a value is given.
-pub(crate) fn way(name: &str) -> String {
+/// Returns the command-line option that sets a value.
+pub(crate) fn parameter_hint(name: &str) -> String {
     match name {
         "message" | "query" => "--message".to_owned(),
         _ => format!("--param {name}=…"),
@@ -166,7 +166,7 @@ impl Error {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Template { .. } => "template_error",
-            Self::Undefined { .. } => "undefined_variable",
+            Self::UndefinedVariable { .. } => "undefined_variable",
             Self::TemplateLimit(_) => "template_limit",
             Self::Artifact { .. } => "invalid_artifact",
             Self::NoHandler(_) => "no_handler",
@@ -174,7 +174,7 @@ impl Error {
             Self::NeedsSandbox(_) => "needs_sandbox",
             Self::Script { .. } => "script_error",
             Self::ScriptLimit(_) => "script_limit",
-            Self::Call { .. } => "invalid_call",
+            Self::InvalidCall { .. } => "invalid_call",
             Self::Sandbox(_) => "sandbox_error",
             Self::Sidecar(_) => "sidecar_error",
             Self::Program { .. } => "program_error",
@@ -195,17 +195,17 @@ impl Error {
         }
     }
 
-    /// The same, of one of several prompts.
+    /// Adds the number of the failed prompt to an error from a batch.
     #[cfg(feature = "sandbox")]
-    pub(crate) fn of_prompt(mut self, number: usize, many: usize) -> Self {
+    pub(crate) fn with_prompt_number(mut self, number: usize, many: usize) -> Self {
         if let Self::Provider { provider, .. } | Self::Timeout { provider, .. } = &mut self {
             *provider = format!("{provider}, prompt {number} of {many}");
         }
         self
     }
 
-    /// Whether a model that failed with this has charged for nothing: one that was given up may
-    /// have answered all the same.
+    /// Whether a model call that failed with this error is certainly free. A timed-out or cancelled
+    /// call may still have been answered and charged.
     pub(crate) fn is_free(&self) -> bool {
         !matches!(
             self,
@@ -213,7 +213,7 @@ impl Error {
         )
     }
 
-    /// A way out, where there is one.
+    /// A suggestion for how to fix the error, if there is one.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::NoHandler(ArtifactKind::CodeTemplate) => {
@@ -239,7 +239,7 @@ impl Error {
             Self::Provider { status: None, .. } => {
                 Some("is its server running, and is base_url in config.toml right?")
             }
-            Self::Sandbox(_) => Some("`repertoire setup sandbox --again` builds it anew"),
+            Self::Sandbox(_) => Some("`repertoire setup sandbox --again` builds it again"),
             Self::Decision(_) => Some(
                 "a larger model decides better; `repertoire search` and `repertoire run SKILL` \
                  need no decision",

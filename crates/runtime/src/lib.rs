@@ -1,8 +1,8 @@
-//! Running skills: from an artifact and a context to a record.
+//! Runs skills: executes an artifact in a context and records the result.
 //!
-//! A [`SkillSource`] gives artifacts, an [`ArtifactDispatcher`] runs each by its kind, a [`Model`]
-//! answers, assertions check what comes out, and every execution leaves one [`ExecutionRecord`].
-//! Nothing here knows where skills or records are kept.
+//! A [`SkillSource`] loads artifacts, an [`ArtifactDispatcher`] runs each by its kind, a [`Model`]
+//! answers requests, assertions check outputs, and every execution leaves one [`ExecutionRecord`].
+//! Where skills and records are stored is decided by the caller.
 
 pub mod assertion;
 pub mod dispatch;
@@ -29,14 +29,16 @@ pub mod workspace;
 
 pub use dispatch::{
     ArtifactDispatcher, ArtifactHandler, ArtifactInfo, ArtifactOutput, Checkpoints,
-    ExecutionContext, Forgetful, Others, Outline, SkillSource, Skills,
+    ExecutionContext, InMemoryCheckpoints, NestedSkills, SkillLookup, SkillOutline, SkillSource,
 };
 pub use error::{Error, Result};
 pub use limits::Limits;
-pub use model::{Ask, Budget, Metered, Model, Price, Reply, Role, Turn, Usage};
+pub use model::{
+    Budget, ChatRole, ChatTurn, MeteredModel, Model, ModelReply, ModelRequest, ModelUsage, Price,
+};
 #[cfg(feature = "providers")]
 pub use provider::{ProviderConfig, Providers};
-pub use record::{Details, ExecutionRecord, MAX_KEPT, Used};
+pub use record::{ExecutionRecord, MAX_RECORD_CHARS, RecordDetails, ResourceUse};
 pub use redact::Redactor;
 pub use template::PromptEngine;
 pub use workspace::{Vault, Workspace};

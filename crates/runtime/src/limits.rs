@@ -1,4 +1,4 @@
-//! What a script may use, and what it has used.
+//! The resource limits of a script, and its resource use.
 
 use std::{
     collections::BTreeMap,
@@ -15,24 +15,24 @@ use serde::Deserialize;
 use crate::{
     error::{Error, Result},
     model::Budget,
-    record::Used,
+    record::ResourceUse,
 };
 
-/// What one run of a script may use.
+/// The resource limits of one script run.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Steps, about one for an instruction of the machine Python runs on.
+    /// Fuel: about one unit per WebAssembly instruction.
     pub fuel: u64,
-    /// Seconds, with all waiting.
+    /// Seconds, including waiting.
     pub seconds: u64,
     /// Bytes of memory.
     pub memory: u64,
-    /// Bytes it prints, and bytes it submits.
+    /// Bytes of printed and submitted output.
     pub output: u64,
-    /// Calls to the host; each prompt of a batch is one.
+    /// Host calls; each prompt of a batch counts as one.
     pub host_calls: u64,
-    /// Tokens of models, read and written.
+    /// Model tokens, input and output.
     pub tokens: u64,
     /// US dollars.
     pub cost: Option<f64>,
@@ -52,10 +52,10 @@ impl Default for Limits {
     }
 }
 
-/// Limits an artifact sets itself.
+/// Limits in the metadata of an artifact.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Own {
+struct ArtifactLimits {
     fuel: Option<u64>,
     seconds: Option<u64>,
     memory: Option<u64>,
@@ -66,11 +66,11 @@ struct Own {
 }
 
 impl Limits {
-    /// The limits of an artifact: what its metadata says under `limits`, and never more than these.
-    pub fn of(&self, artifact: &Artifact) -> Result<Self> {
+    /// The limits of an artifact: those under `limits` in its metadata, capped by these.
+    pub fn for_artifact(&self, artifact: &Artifact) -> Result<Self> {
         let own = artifact.metadata.as_ref().and_then(|all| all.get("limits"));
         let Some(own) = own else { return Ok(*self) };
-        let own = Own::deserialize(own).map_err(|error| Error::Artifact {
+        let own = ArtifactLimits::deserialize(own).map_err(|error| Error::Artifact {
             artifact: artifact.name.clone(),
             reason: format!("metadata.limits: {error}"),
         })?;
@@ -82,12 +82,12 @@ impl Limits {
             output: lower(self.output, own.output),
             host_calls: lower(self.host_calls, own.host_calls),
             tokens: lower(self.tokens, own.tokens),
-            cost: self::lower(self.cost, own.cost),
+            cost: self::lower_cost(self.cost, own.cost),
         })
     }
 
-    /// These, and no more than others.
-    pub(crate) fn within(self, others: Option<Self>) -> Self {
+    /// These limits, capped by others.
+    pub(crate) fn capped_by(self, others: Option<Self>) -> Self {
         let Some(others) = others else { return self };
         Self {
             fuel: self.fuel.min(others.fuel),
@@ -96,39 +96,39 @@ impl Limits {
             output: self.output.min(others.output),
             host_calls: self.host_calls.min(others.host_calls),
             tokens: self.tokens.min(others.tokens),
-            cost: lower(self.cost, others.cost),
+            cost: lower_cost(self.cost, others.cost),
         }
     }
 
     pub(crate) fn time(&self) -> Duration {
-        // Whoever says more means for ever, and a clock has an end.
-        Duration::from_secs(self.seconds.min(LONGEST))
+        // Cap it, because adding a huge duration to a clock overflows.
+        Duration::from_secs(self.seconds.min(MAX_SECONDS))
     }
 }
 
-/// The most seconds: a year.
-const LONGEST: u64 = 365 * 24 * 60 * 60;
+/// The maximum number of seconds: a year.
+const MAX_SECONDS: u64 = 365 * 24 * 60 * 60;
 
-fn lower(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+fn lower_cost(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),
     }
 }
 
-/// What a run has used.
+/// The resource use of a run.
 #[derive(Debug, Default)]
-pub(crate) struct Meter {
+pub(crate) struct UsageMeter {
     pub(crate) fuel: AtomicU64,
     pub(crate) memory: AtomicU64,
     pub(crate) output: AtomicU64,
     pub(crate) host_calls: AtomicU64,
-    /// How long it took, once it is over.
+    /// The elapsed time, set when the run ends.
     pub(crate) time: OnceLock<Duration>,
 }
 
-impl Meter {
-    /// Counts calls to the host; says whether there were too many.
+impl UsageMeter {
+    /// Counts host calls; fails if there are too many.
     pub(crate) fn count_calls(&self, calls: u64, limits: &Limits) -> Result<()> {
         let before = self.host_calls.fetch_add(calls, Ordering::Relaxed);
         if before.saturating_add(calls) > limits.host_calls {
@@ -140,53 +140,63 @@ impl Meter {
         Ok(())
     }
 
-    /// Tells what was used so far.
-    pub(crate) fn tell(
+    /// Reports the resource use so far.
+    pub(crate) fn report_usage(
         &self,
-        used: &mut BTreeMap<String, Used>,
+        used: &mut BTreeMap<String, ResourceUse>,
         limits: &Limits,
         begun: Instant,
         budget: &Budget,
     ) {
         let mut put = |what: &str, counter: &AtomicU64, limit: u64| {
-            tell(used, what, counter.load(Ordering::Relaxed), Some(limit));
+            record_use(used, what, counter.load(Ordering::Relaxed), Some(limit));
         };
         put("fuel", &self.fuel, limits.fuel);
         put("memory_bytes", &self.memory, limits.memory);
         put("output_bytes", &self.output, limits.output);
         put("host_calls", &self.host_calls, limits.host_calls);
         let time = self.time.get().copied().unwrap_or_else(|| begun.elapsed());
-        tell_common(used, limits, time, budget);
+        record_common_use(used, limits, time, budget);
     }
 }
 
-/// Tells how much of something was used.
-pub(crate) fn tell(used: &mut BTreeMap<String, Used>, what: &str, many: u64, limit: Option<u64>) {
-    used.insert(what.to_owned(), Used { used: many, limit });
+/// Records the use of one resource.
+pub(crate) fn record_use(
+    used: &mut BTreeMap<String, ResourceUse>,
+    what: &str,
+    many: u64,
+    limit: Option<u64>,
+) {
+    used.insert(what.to_owned(), ResourceUse { used: many, limit });
 }
 
-/// Tells what scripts and programs use alike.
-pub(crate) fn tell_common(
-    used: &mut BTreeMap<String, Used>,
+/// Records the resources that scripts and programs share.
+pub(crate) fn record_common_use(
+    used: &mut BTreeMap<String, ResourceUse>,
     limits: &Limits,
     time: Duration,
     budget: &Budget,
 ) {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    tell(used, "time_ms", millis(time), Some(millis(limits.time())));
-    let spent = budget.used();
-    tell(used, "model_tokens", spent.tokens(), Some(limits.tokens));
+    record_use(used, "time_ms", millis(time), Some(millis(limits.time())));
+    let spent = budget.total_usage();
+    record_use(
+        used,
+        "model_tokens",
+        spent.total_tokens(),
+        Some(limits.tokens),
+    );
     if limits.cost.is_some() || spent.cost.is_some() {
-        let cost = spent.cost.map_or(0, micros);
-        tell(used, "cost_micro_usd", cost, limits.cost.map(micros));
+        let cost = spent.cost.map_or(0, to_micro_usd);
+        record_use(used, "cost_micro_usd", cost, limits.cost.map(to_micro_usd));
     }
 }
 
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "what is out of range is shown as the nearest that is not"
+    reason = "the cast saturates for values out of range"
 )]
-fn micros(dollars: f64) -> u64 {
+fn to_micro_usd(dollars: f64) -> u64 {
     (dollars * 1e6).round() as u64
 }

@@ -1,4 +1,4 @@
-//! Models: what is asked, what comes back, and what it may cost.
+//! Models: requests, replies, prices and budgets.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,11 +9,11 @@ use tokio::sync::Notify;
 
 use crate::error::{Error, Result};
 
-/// Who says something in a conversation.
+/// The author of a message in a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Role {
-    /// The one who asks.
+pub enum ChatRole {
+    /// The user.
     User,
     /// The model.
     Assistant,
@@ -21,18 +21,18 @@ pub enum Role {
 
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Turn {
-    /// Who says it.
-    pub role: Role,
-    /// What is said.
+pub struct ChatTurn {
+    /// The author.
+    pub role: ChatRole,
+    /// The message text.
     pub text: String,
 }
 
-impl Turn {
-    /// A message to the model.
+impl ChatTurn {
+    /// A message of the user.
     pub fn user(text: impl Into<String>) -> Self {
         Self {
-            role: Role::User,
+            role: ChatRole::User,
             text: text.into(),
         }
     }
@@ -40,41 +40,41 @@ impl Turn {
     /// A message of the model.
     pub fn assistant(text: impl Into<String>) -> Self {
         Self {
-            role: Role::Assistant,
+            role: ChatRole::Assistant,
             text: text.into(),
         }
     }
 }
 
-/// What a model is asked.
+/// A request to a model.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ask {
-    /// What it is told before the conversation.
+pub struct ModelRequest {
+    /// The system prompt.
     pub system: Option<String>,
-    /// The conversation; the last message is to the model.
-    pub turns: Vec<Turn>,
-    /// The most tokens of the answer.
+    /// The conversation; the last message is from the user.
+    pub turns: Vec<ChatTurn>,
+    /// The maximum number of tokens in the reply.
     pub max_tokens: u64,
-    /// How freely it answers.
+    /// The sampling temperature.
     pub temperature: Option<f64>,
-    /// The JSON schema the answer has to fit, for models that can be held to one.
+    /// The JSON schema the reply must match, for models that support structured output.
     pub schema: Option<Value>,
 }
 
-impl Ask {
-    /// A question and nothing else.
+impl ModelRequest {
+    /// A request with one user message and default settings.
     pub fn new(text: impl Into<String>) -> Self {
         Self {
             system: None,
-            turns: vec![Turn::user(text)],
+            turns: vec![ChatTurn::user(text)],
             max_tokens: 1024,
             temperature: None,
             schema: None,
         }
     }
 
-    /// About how many tokens it has: a model that counts says it better, afterwards.
-    pub fn estimate(&self) -> u64 {
+    /// Estimates the number of input tokens; the reply has the provider's exact count.
+    pub fn estimate_tokens(&self) -> u64 {
         let system = self.system.as_deref().map_or(0, str::len);
         let turns: usize = self.turns.iter().map(|turn| turn.text.len()).sum();
         let schema = self
@@ -85,140 +85,141 @@ impl Ask {
     }
 }
 
-/// What calls of models cost.
+/// Tokens and cost of model calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Usage {
-    /// Tokens that were read.
+pub struct ModelUsage {
+    /// Input tokens.
     pub input_tokens: Option<u64>,
-    /// Tokens that were written.
+    /// Output tokens.
     pub output_tokens: Option<u64>,
-    /// US dollars, where the price is known.
+    /// US dollars, if the price is known.
     pub cost: Option<f64>,
 }
 
-impl Usage {
-    /// Adds what another call cost.
-    pub fn add(&mut self, other: Self) {
-        fn sum<T: std::ops::Add<Output = T>>(a: Option<T>, b: Option<T>) -> Option<T> {
+impl ModelUsage {
+    /// Adds the usage of another call.
+    pub fn add_usage(&mut self, other: Self) {
+        fn sum_options<T: std::ops::Add<Output = T>>(a: Option<T>, b: Option<T>) -> Option<T> {
             match (a, b) {
                 (Some(a), Some(b)) => Some(a + b),
                 (a, b) => a.or(b),
             }
         }
-        self.input_tokens = sum(self.input_tokens, other.input_tokens);
-        self.output_tokens = sum(self.output_tokens, other.output_tokens);
-        self.cost = sum(self.cost, other.cost);
+        self.input_tokens = sum_options(self.input_tokens, other.input_tokens);
+        self.output_tokens = sum_options(self.output_tokens, other.output_tokens);
+        self.cost = sum_options(self.cost, other.cost);
     }
 
-    /// All tokens.
-    pub fn tokens(&self) -> u64 {
+    /// The sum of input and output tokens.
+    pub fn total_tokens(&self) -> u64 {
         self.input_tokens.unwrap_or(0) + self.output_tokens.unwrap_or(0)
     }
 }
 
-/// What a model costs, in US dollars for a million tokens.
+/// The price of a model, in US dollars per million tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
-    /// To read.
+    /// The price of input tokens.
     pub input: f64,
-    /// To write.
+    /// The price of output tokens.
     pub output: f64,
 }
 
 impl Price {
-    /// What so many tokens cost.
+    /// Returns the cost of a number of input and output tokens.
     #[allow(clippy::cast_precision_loss, reason = "numbers of tokens are small")]
-    pub fn of(self, read: u64, written: u64) -> f64 {
+    pub fn cost_for(self, read: u64, written: u64) -> f64 {
         (read as f64 * self.input + written as f64 * self.output) / 1e6
     }
 }
 
-/// What a model answers.
+/// A reply of a model.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Reply {
+pub struct ModelReply {
     /// The answer.
     pub text: String,
-    /// What it cost.
-    pub usage: Usage,
-    /// Whether the answer ends because it had to.
+    /// The usage.
+    pub usage: ModelUsage,
+    /// Whether the reply was cut at the token limit.
     pub cut: bool,
 }
 
-/// Hears an answer while it is being written.
-pub type Listener = Arc<dyn Fn(&str) + Send + Sync>;
+/// Receives the pieces of a reply while it is streamed.
+pub type ReplyListener = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// A model that can be asked.
+/// A language model.
 #[async_trait]
 pub trait Model: Send + Sync + std::fmt::Debug {
     /// Its id: the provider, a slash, the model.
     fn id(&self) -> &str;
 
-    /// What it costs, where that is known.
+    /// Its price, if known.
     fn price(&self) -> Option<Price> {
         None
     }
 
-    /// Asks it. A listener hears the answer as it comes.
-    async fn ask(&self, ask: &Ask, listener: Option<&Listener>) -> Result<Reply>;
+    /// Sends a request and returns the reply. A listener receives the reply as it is streamed.
+    async fn ask(&self, ask: &ModelRequest, listener: Option<&ReplyListener>)
+    -> Result<ModelReply>;
 }
 
-/// What one run may cost.
+/// The token and cost limits of one run, with the usage so far.
 #[derive(Debug, Default)]
 pub struct Budget {
-    /// The most tokens, read and written.
+    /// The maximum number of input and output tokens.
     pub max_tokens: Option<u64>,
-    /// The most US dollars.
+    /// The maximum cost in US dollars.
     pub max_cost: Option<f64>,
-    account: Mutex<Account>,
+    ledger: Mutex<CostLedger>,
     settled: Notify,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-struct Account {
-    used: Usage,
-    /// What calls that are under way may still use.
-    held: Held,
+struct CostLedger {
+    used: ModelUsage,
+    /// The amount reserved for calls in progress.
+    held: Reservation,
 }
 
-/// What is set aside for a call.
+/// The amount reserved for a call.
 #[derive(Debug, Default, Clone, Copy)]
-struct Held {
+struct Reservation {
     calls: usize,
     tokens: u64,
     cost: f64,
 }
 
-/// A call that was let through, with the tokens it may answer.
+/// A call that was admitted, with the maximum number of output tokens.
 ///
-/// What was set aside for it is given back when it ends. One that is given up on the way may have
-/// been answered and charged for all the same, so that it costs what was set aside.
-struct Admitted<'a> {
+/// Its reservation is released when it ends. An abandoned call may still have been answered and
+/// charged, so it is charged the whole reservation.
+struct AdmittedRequest<'a> {
     budget: &'a Budget,
-    held: Held,
+    held: Reservation,
     most: u64,
-    spent: Option<Usage>,
+    spent: Option<ModelUsage>,
 }
 
-impl Admitted<'_> {
-    /// The call ended, and cost this.
-    fn settle(mut self, usage: Usage) {
+impl AdmittedRequest<'_> {
+    /// Records the actual usage of a finished call.
+    fn settle_usage(mut self, usage: ModelUsage) {
         self.spent = Some(usage);
     }
 }
 
-impl Drop for Admitted<'_> {
+impl Drop for AdmittedRequest<'_> {
     fn drop(&mut self) {
-        let mut account = self.budget.account();
+        let mut account = self.budget.lock_ledger();
         account.held.calls -= self.held.calls;
         account.held.tokens -= self.held.tokens;
         account.held.cost -= self.held.cost;
-        let spent = self.spent.unwrap_or(Usage {
+        let spent = self.spent.unwrap_or(ModelUsage {
             input_tokens: Some(self.held.tokens.saturating_sub(self.most)),
             output_tokens: Some(self.most),
             cost: (self.held.cost > 0.0).then_some(self.held.cost),
         });
-        account.used.add(spent);
+        account.used.add_usage(spent);
         drop(account);
         self.budget.settled.notify_waiters();
     }
@@ -234,37 +235,42 @@ impl Budget {
         }
     }
 
-    /// What was used.
-    pub fn used(&self) -> Usage {
-        self.account().used
+    /// The usage so far.
+    pub fn total_usage(&self) -> ModelUsage {
+        self.lock_ledger().used
     }
 
-    fn account(&self) -> MutexGuard<'_, Account> {
-        self.account.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_ledger(&self) -> MutexGuard<'_, CostLedger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses a call there is nothing left for, and cuts what it may answer to what is left. While
-    /// other calls are under way that may leave something, it waits for them.
-    async fn admit(&self, ask: &Ask, price: Option<Price>) -> Result<Admitted<'_>> {
+    /// Refuses a call that exceeds the budget and limits its output to the remaining budget. While
+    /// calls in progress may still release budget, it waits for them.
+    async fn admit_request(
+        &self,
+        ask: &ModelRequest,
+        price: Option<Price>,
+    ) -> Result<AdmittedRequest<'_>> {
         loop {
-            // Before the look at the account, so that nothing is missed.
+            // Register before reading the ledger, so that no notification is missed.
             let settled = self.settled.notified();
             {
-                let mut account = self.account();
-                let room = self.room(&account, ask, price);
+                let mut account = self.lock_ledger();
+                let room = self.available_tokens(&account, ask, price);
                 let tight = !matches!(room, Ok(most) if most == ask.max_tokens);
                 if account.held.calls == 0 || !tight {
                     let most = room?;
-                    let cost = price.map_or(0.0, |price| price.of(ask.estimate(), most));
-                    let held = Held {
+                    let cost =
+                        price.map_or(0.0, |price| price.cost_for(ask.estimate_tokens(), most));
+                    let held = Reservation {
                         calls: 1,
-                        tokens: ask.estimate().saturating_add(most),
+                        tokens: ask.estimate_tokens().saturating_add(most),
                         cost,
                     };
                     account.held.calls += 1;
                     account.held.tokens += held.tokens;
                     account.held.cost += held.cost;
-                    return Ok(Admitted {
+                    return Ok(AdmittedRequest {
                         budget: self,
                         held,
                         most,
@@ -276,23 +282,28 @@ impl Budget {
         }
     }
 
-    /// How many tokens a call may answer.
-    fn room(&self, account: &Account, ask: &Ask, price: Option<Price>) -> Result<u64> {
-        let Account { used, held } = account;
+    /// Returns the maximum number of output tokens of a call.
+    fn available_tokens(
+        &self,
+        account: &CostLedger,
+        ask: &ModelRequest,
+        price: Option<Price>,
+    ) -> Result<u64> {
+        let CostLedger { used, held } = account;
         let mut most = ask.max_tokens;
         if let Some(limit) = self.max_tokens {
-            let left = limit.saturating_sub(used.tokens() + held.tokens);
-            let input = ask.estimate();
+            let left = limit.saturating_sub(used.total_tokens() + held.tokens);
+            let input = ask.estimate_tokens();
             if left <= input {
                 return Err(Error::Budget(format!(
                     "{} of {limit} tokens were used, and the next call needs more than {input}",
-                    used.tokens()
+                    used.total_tokens()
                 )));
             }
             most = most.min(left - input);
         }
         if let (Some(limit), Some(price)) = (self.max_cost, price) {
-            let input = price.of(ask.estimate(), 0);
+            let input = price.cost_for(ask.estimate_tokens(), 0);
             let spent = used.cost.unwrap_or(0.0);
             let left = limit - spent - held.cost - input;
             if left <= 0.0 {
@@ -315,22 +326,22 @@ impl Budget {
     }
 }
 
-/// A model within a budget.
+/// A model whose calls are limited by a budget.
 #[derive(Debug, Clone)]
-pub struct Metered {
+pub struct MeteredModel {
     model: Arc<dyn Model>,
     budget: Arc<Budget>,
 }
 
-impl Metered {
-    /// A model that stops answering when the budget is used up.
+impl MeteredModel {
+    /// Wraps a model so that calls are refused once the budget is used up.
     pub fn new(model: Arc<dyn Model>, budget: Arc<Budget>) -> Self {
         Self { model, budget }
     }
 }
 
 #[async_trait]
-impl Model for Metered {
+impl Model for MeteredModel {
     fn id(&self) -> &str {
         self.model.id()
     }
@@ -339,36 +350,42 @@ impl Model for Metered {
         self.model.price()
     }
 
-    async fn ask(&self, ask: &Ask, listener: Option<&Listener>) -> Result<Reply> {
+    async fn ask(
+        &self,
+        ask: &ModelRequest,
+        listener: Option<&ReplyListener>,
+    ) -> Result<ModelReply> {
         let price = self.model.price();
         if self.budget.max_cost.is_some() && price.is_none() {
-            // A limit nobody can keep is none.
+            // Without a price the cost limit cannot be enforced.
             let id = self.model.id();
             return Err(Error::NoPrice(id.to_owned()));
         }
-        let admitted = self.budget.admit(ask, price).await?;
+        let admitted = self.budget.admit_request(ask, price).await?;
         let mut ask = ask.clone();
         ask.max_tokens = admitted.most;
-        let estimate = ask.estimate();
+        let estimate = ask.estimate_tokens();
         let mut reply = match self.model.ask(&ask, listener).await {
             Ok(reply) => reply,
             Err(error) => {
-                // What was refused as it came was not answered; anything else may have been.
+                // A refused request is free; any other failure may have been charged.
                 if error.is_free() {
-                    admitted.settle(Usage::default());
+                    admitted.settle_usage(ModelUsage::default());
                 }
                 return Err(error);
             }
         };
-        // A model that does not count is counted for.
+        // Estimate the tokens if the model does not report them.
         let usage = &mut reply.usage;
         let written = u64::try_from(reply.text.len().div_ceil(4)).unwrap_or(u64::MAX);
         let (read, written) = (
             *usage.input_tokens.get_or_insert(estimate),
             *usage.output_tokens.get_or_insert(written),
         );
-        usage.cost = usage.cost.or(price.map(|price| price.of(read, written)));
-        admitted.settle(reply.usage);
+        usage.cost = usage
+            .cost
+            .or(price.map(|price| price.cost_for(read, written)));
+        admitted.settle_usage(reply.usage);
         Ok(reply)
     }
 }
@@ -378,9 +395,9 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// Never answers, fails, or answers without counting.
+    /// A model that never answers, fails, or reports no token counts.
     #[derive(Debug)]
-    enum Odd {
+    enum FaultyModel {
         Silent,
         Refuses,
         BreaksOff,
@@ -388,7 +405,7 @@ mod tests {
     }
 
     #[async_trait]
-    impl Model for Odd {
+    impl Model for FaultyModel {
         fn id(&self) -> &'static str {
             "test/odd"
         }
@@ -400,7 +417,7 @@ mod tests {
             })
         }
 
-        async fn ask(&self, _: &Ask, _: Option<&Listener>) -> Result<Reply> {
+        async fn ask(&self, _: &ModelRequest, _: Option<&ReplyListener>) -> Result<ModelReply> {
             match self {
                 Self::Silent => std::future::pending().await,
                 Self::Refuses => Err(Error::Provider {
@@ -415,44 +432,61 @@ mod tests {
                     charged: true,
                     reason: "the answer broke off".to_owned(),
                 }),
-                Self::Uncounted => Ok(Reply {
+                Self::Uncounted => Ok(ModelReply {
                     text: "x".repeat(400),
-                    usage: Usage::default(),
+                    usage: ModelUsage::default(),
                     cut: false,
                 }),
             }
         }
     }
 
-    async fn used(model: Odd) -> Usage {
+    async fn usage_after_call(model: FaultyModel) -> ModelUsage {
         let budget = Arc::new(Budget::new(Some(10_000), Some(1.0)));
-        let metered = Metered::new(Arc::new(model), budget.clone());
-        let ask = Ask::new("word ".repeat(80));
+        let metered = MeteredModel::new(Arc::new(model), budget.clone());
+        let ask = ModelRequest::new("word ".repeat(80));
         let asked = metered.ask(&ask, None);
         let _ = tokio::time::timeout(Duration::from_millis(20), asked).await;
-        budget.used()
+        budget.total_usage()
     }
 
     #[tokio::test]
-    async fn calls_that_are_given_up_are_paid_for() {
-        assert_eq!(used(Odd::Silent).await.tokens(), 100 + 1024);
-        assert!(used(Odd::Silent).await.cost.unwrap_or(0.0) > 0.0);
-        assert_eq!(used(Odd::BreaksOff).await.tokens(), 100 + 1024);
-        assert_eq!(used(Odd::Refuses).await.tokens(), 0);
-        let uncounted = used(Odd::Uncounted).await;
-        assert_eq!(uncounted.tokens(), 200);
+    async fn abandoned_calls_are_charged() {
+        assert_eq!(
+            usage_after_call(FaultyModel::Silent).await.total_tokens(),
+            100 + 1024
+        );
+        assert!(
+            usage_after_call(FaultyModel::Silent)
+                .await
+                .cost
+                .unwrap_or(0.0)
+                > 0.0
+        );
+        assert_eq!(
+            usage_after_call(FaultyModel::BreaksOff)
+                .await
+                .total_tokens(),
+            100 + 1024
+        );
+        assert_eq!(
+            usage_after_call(FaultyModel::Refuses).await.total_tokens(),
+            0
+        );
+        let uncounted = usage_after_call(FaultyModel::Uncounted).await;
+        assert_eq!(uncounted.total_tokens(), 200);
         assert_eq!(uncounted.cost, Some(300.0 / 1e6));
     }
 
     #[tokio::test]
-    async fn calls_at_once_share_what_is_left() {
+    async fn concurrent_calls_share_the_remaining_budget() {
         let budget = Arc::new(Budget::new(Some(700), None));
-        let metered = Metered::new(Arc::new(Odd::Uncounted), budget.clone());
-        let ask = Ask::new("word ".repeat(80));
+        let metered = MeteredModel::new(Arc::new(FaultyModel::Uncounted), budget.clone());
+        let ask = ModelRequest::new("word ".repeat(80));
         let asked = (0..10).map(|_| metered.ask(&ask, None));
         let answers = futures::future::join_all(asked).await;
         let done = answers.iter().filter(|answer| answer.is_ok()).count();
         assert_eq!(done, 3, "{answers:?}");
-        assert!(budget.used().tokens() <= 700);
+        assert!(budget.total_usage().total_tokens() <= 700);
     }
 }

@@ -1,7 +1,7 @@
-//! Making a program better from examples: learned on some, measured on the others.
+//! Optimises a program with examples: trained on some, evaluated on the others.
 //!
-//! What is learned is a state, and it counts only if it does at least as well on examples it never
-//! saw. How good an answer is says the artifact: its assertions, and what the example expects.
+//! The result is a state; it is accepted only if it scores at least as well on examples held back
+//! from training. Answers are scored by the artifact's assertions and the expected outputs.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -18,49 +18,52 @@ use crate::{
     assertion::{self, Assertion},
     dispatch::ExecutionContext,
     error::{Error, Result},
-    model::Usage,
+    model::ModelUsage,
     record::now,
-    sidecar::{Answers, DEADLINE as ONE, Desk, Module, Question, Sidecar, State},
+    sidecar::{
+        DspyModule, HostRequest, HostRequestHandler, HostServices, PROGRAM_DEADLINE as ONE,
+        ProgramState, Sidecar,
+    },
 };
 
-/// How long learning may take.
-const DEADLINE: Duration = Duration::from_hours(4);
-/// How often learning may ask; the budget of the run counts besides.
-const MAX_QUESTIONS: u64 = 100_000;
-/// The fewest examples it makes sense with, and the most.
+/// The deadline of training.
+const TRAINING_DEADLINE: Duration = Duration::from_hours(4);
+/// The maximum number of host requests in training; the budget of the run applies too.
+const MAX_TRAINING_REQUESTS: u64 = 100_000;
+/// The minimum number of examples, and the maximum.
 pub const FEWEST: usize = 4;
-const MOST: usize = 2000;
-/// How many examples are measured at a time.
-const AT_ONCE: usize = 4;
+const MAX_EXAMPLES: usize = 2000;
+/// How many examples are evaluated concurrently.
+const MAX_CONCURRENT: usize = 4;
 
-/// How a program is made better.
+/// The optimisation method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Optimizer {
-    /// Good answers to some questions become examples for the others.
+    /// Good answers become few-shot examples.
     Bootstrap,
-    /// The same, several times, and the best is kept.
+    /// The same several times; the best candidate is kept.
     RandomSearch,
-    /// Instructions and examples, searched together.
+    /// Searches instructions and examples together.
     Mipro,
-    /// Instructions, rewritten by reflecting on what went wrong.
+    /// Rewrites instructions by reflecting on failures.
     Gepa,
 }
 
-/// One example: what goes in, and what is expected to come out, where that is known.
+/// One example: inputs, and the expected outputs where they are known.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Example {
-    /// What goes in.
+pub struct TrainingExample {
+    /// The inputs.
     pub inputs: Map<String, Value>,
-    /// What is expected.
+    /// The expected outputs.
     pub outputs: Map<String, Value>,
 }
 
-impl Example {
-    /// Takes an example apart by a program's signature: a value for each input, and for outputs
-    /// where it has some; either side by side, or under `inputs` and `outputs`.
-    pub fn read(row: &Value, module: &Module) -> Result<Self> {
-        let refuse = |reason: String| Error::Call {
+impl TrainingExample {
+    /// Reads an example by a program's signature: a value for each input, and for given outputs;
+    /// either at the top level, or under `inputs` and `outputs`.
+    pub fn from_row(row: &Value, module: &DspyModule) -> Result<Self> {
+        let refuse = |reason: String| Error::InvalidCall {
             call: "example".to_owned(),
             reason,
         };
@@ -91,44 +94,47 @@ impl Example {
         Ok(example)
     }
 
-    fn row(&self) -> Value {
+    fn to_row(&self) -> Value {
         let mut row = self.inputs.clone();
         row.extend(self.outputs.clone());
         Value::Object(row)
     }
 }
 
-/// What is learned on, and what is measured on.
+/// The examples for training and for evaluation.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Split {
-    /// What is learned on.
-    pub training: Vec<Example>,
-    /// What is held back.
-    pub held_back: Vec<Example>,
+pub struct ExampleSplit {
+    /// The training examples.
+    pub training: Vec<TrainingExample>,
+    /// The evaluation examples.
+    pub held_back: Vec<TrainingExample>,
 }
 
-impl Split {
-    /// Holds about a quarter back, each by what it is and not by what others there are, so that one
-    /// that was learned on is not measured on another time. Copies count once.
-    pub fn of(examples: Vec<Example>) -> Result<Self> {
-        let mut known: Vec<(Digest, Example)> = Vec::new();
-        for example in examples.into_iter().take(MOST) {
-            let digest = Digest::of(json!(example.inputs).to_string().as_bytes());
+impl ExampleSplit {
+    /// Holds back about a quarter, chosen by the digest of each example alone, so that a training
+    /// example is never used for evaluation in a later run. Duplicates count once.
+    pub fn from_examples(examples: Vec<TrainingExample>) -> Result<Self> {
+        let mut known: Vec<(Digest, TrainingExample)> = Vec::new();
+        for example in examples.into_iter().take(MAX_EXAMPLES) {
+            let digest = Digest::hash_bytes(json!(example.inputs).to_string().as_bytes());
             if known.iter().all(|(other, _)| *other != digest) {
                 known.push((digest, example));
             }
         }
         if known.len() < FEWEST {
-            return Err(Error::Call {
+            return Err(Error::InvalidCall {
                 call: "optimize".to_owned(),
                 reason: format!("it takes {FEWEST} different examples, not {}", known.len()),
             });
         }
-        known.sort_by_key(|(digest, _)| digest.hex());
-        let many = known.iter().filter(|(digest, _)| is_low(digest)).count();
-        // Of few, chance may leave none on one side.
+        known.sort_by_key(|(digest, _)| digest.hex_digits());
+        let many = known
+            .iter()
+            .filter(|(digest, _)| is_in_lowest_quarter(digest))
+            .count();
+        // With few examples, one side could be empty by chance.
         let many = many.clamp(1, known.len() / 2);
-        let mut all: Vec<Example> = known.into_iter().map(|(_, example)| example).collect();
+        let mut all: Vec<TrainingExample> = known.into_iter().map(|(_, example)| example).collect();
         let training = all.split_off(many);
         Ok(Self {
             training,
@@ -137,15 +143,15 @@ impl Split {
     }
 }
 
-/// Whether a digest is among the lowest quarter.
-fn is_low(digest: &Digest) -> bool {
+/// Whether a digest is in the lowest quarter of all digests, which is held back.
+fn is_in_lowest_quarter(digest: &Digest) -> bool {
     digest.as_bytes().first().is_some_and(|first| *first < 64)
 }
 
-/// How hard it is tried.
+/// Limits for the optimiser.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Effort {
-    /// The most examples in a prompt.
+    /// The maximum number of examples in a prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub demos: Option<u32>,
     /// How many candidates are made.
@@ -159,58 +165,58 @@ pub struct Effort {
     pub metric_calls: Option<u32>,
 }
 
-/// What came of it.
+/// The result of an optimisation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Improvement {
-    /// How good it was on what was held back, from 0 to 1.
+    /// The score before, from 0 to 1, on the examples held back.
     pub before: f64,
-    /// How good it is now.
+    /// The score after.
     pub after: f64,
-    /// How many examples were learned on.
+    /// The number of training examples.
     pub training: usize,
-    /// How many were held back.
+    /// The number of examples held back.
     pub held_back: usize,
-    /// What learning cost.
-    pub learning: Usage,
-    /// What measuring cost.
-    pub measuring: Measuring,
-    /// How often a model or a page was asked for.
+    /// The usage of training.
+    pub learning: ModelUsage,
+    /// The usage of evaluation.
+    pub measuring: EvaluationUsage,
+    /// The number of model and workspace requests.
     pub questions: u64,
     /// The version of DSPy.
     pub dspy: String,
-    /// The new state, as an artifact keeps it.
+    /// The new state, in the form an artifact stores.
     #[serde(skip)]
     pub state: Vec<u8>,
 }
 
-/// What measuring cost, on the same examples.
+/// The usage of evaluation, on the same examples.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Measuring {
-    /// With what there was.
-    pub before: Usage,
-    /// With what was learned.
-    pub after: Usage,
+pub struct EvaluationUsage {
+    /// With the old state.
+    pub before: ModelUsage,
+    /// With the new state.
+    pub after: ModelUsage,
 }
 
 impl Improvement {
-    /// Whether it is worth keeping.
+    /// Whether the new state scores at least as well.
     pub fn is_not_worse(&self) -> bool {
         self.after >= self.before
     }
 }
 
-/// Judges answers by an artifact's assertions, and by what is expected.
-struct Judge {
-    desk: Desk,
+/// Scores answers by an artifact's assertions and by the expected outputs.
+struct AnswerJudge {
+    services: HostServices,
     assertions: Vec<Assertion>,
     outputs: Vec<String>,
-    /// Whether what an example expects counts.
+    /// Whether the expected outputs of an example count.
     by_example: bool,
 }
 
-impl Judge {
-    /// How good an answer is, from 0 to 1, and what is wrong with it.
-    async fn score(
+impl AnswerJudge {
+    /// Returns the score of an answer, from 0 to 1, and a list of its faults.
+    async fn score_answer(
         &self,
         expected: &Map<String, Value>,
         given: &Map<String, Value>,
@@ -218,9 +224,11 @@ impl Judge {
         let (mut scores, mut wrong) = (Vec::new(), Vec::new());
         let text = Value::Object(given.clone()).to_string();
         for assertion in &self.assertions {
-            // A judge who cannot be asked says nothing about the answer.
-            let (verdict, usage) = assertion.check(&text, self.desk.model.as_ref()).await?;
-            self.desk.notes.usage(usage);
+            // A judge that fails is an error, not a verdict on the answer.
+            let (verdict, usage) = assertion
+                .try_evaluate(&text, self.services.model.as_ref())
+                .await?;
+            self.services.notes.add_usage(usage);
             scores.push(if verdict.passed { 1.0 } else { 0.0 });
             wrong.extend(verdict.explanation);
         }
@@ -230,16 +238,16 @@ impl Judge {
                     continue;
                 };
                 let have = given.get(name).unwrap_or(&Value::Null);
-                let score = likeness(want, have);
+                let score = value_similarity(want, have);
                 scores.push(score);
                 if score < 1.0 {
-                    let want = repertoire_core::markdown::cut(&want.to_string(), 500);
+                    let want = repertoire_core::markdown::truncate_text(&want.to_string(), 500);
                     wrong.push(format!("`{name}` should be {want}"));
                 }
             }
         }
         if scores.is_empty() {
-            return Ok((0.0, "nothing says what a good answer is".to_owned()));
+            return Ok((0.0, "there is no criterion for a good answer".to_owned()));
         }
         #[allow(clippy::cast_precision_loss, reason = "there are few")]
         let mean = scores.iter().sum::<f64>() / scores.len() as f64;
@@ -247,8 +255,8 @@ impl Judge {
     }
 }
 
-/// How alike two values are: 1 for the same, and for texts the share of words they have in common.
-fn likeness(want: &Value, have: &Value) -> f64 {
+/// The similarity of two values: 1 if equal; for texts, the share of common words.
+fn value_similarity(want: &Value, have: &Value) -> f64 {
     if want == have {
         return 1.0;
     }
@@ -280,15 +288,15 @@ fn likeness(want: &Value, have: &Value) -> f64 {
 }
 
 #[async_trait]
-impl Answers for Judge {
-    async fn answer(&self, mut question: Question) -> Result<Value> {
+impl HostRequestHandler for AnswerJudge {
+    async fn handle_request(&self, mut question: HostRequest) -> Result<Value> {
         if question.kind != "score" {
-            return self.desk.answer(question).await;
+            return self.services.handle_request(question).await;
         }
-        self.desk.count()?;
+        self.services.count()?;
         let mut take = |key: &str| match question.body.remove(key) {
             Some(Value::Object(fields)) => Ok(fields),
-            _ => Err(Error::Call {
+            _ => Err(Error::InvalidCall {
                 call: "score".to_owned(),
                 reason: format!("`{key}` is no object"),
             }),
@@ -298,30 +306,30 @@ impl Answers for Judge {
             .into_iter()
             .filter(|(name, _)| self.outputs.contains(name))
             .collect();
-        let (score, feedback) = self.score(&expected, &given).await?;
+        let (score, feedback) = self.score_answer(&expected, &given).await?;
         Ok(json!({"score": score, "feedback": feedback}))
     }
 }
 
-/// Tells how far it is.
-pub type Progress<'a> = &'a (dyn Fn(&str) + Sync);
+/// Called with a progress message.
+pub type ProgressCallback<'a> = &'a (dyn Fn(&str) + Sync);
 
-/// Makes an artifact's program better; nothing is stored.
-pub async fn optimise(
+/// Optimises the program of an artifact; stores nothing.
+pub async fn optimise_module(
     sidecar: &Sidecar,
     artifact: &Artifact,
-    split: &Split,
+    split: &ExampleSplit,
     how: (Optimizer, Effort),
     by_example: bool,
     context: &ExecutionContext,
-    progress: Progress<'_>,
+    progress: ProgressCallback<'_>,
 ) -> Result<Improvement> {
-    let module = Module::read(artifact)?;
+    let module = DspyModule::from_artifact(artifact)?;
     let held_back: Vec<_> = split.held_back.iter().map(|held| &held.inputs).collect();
-    let old = module.state(artifact)?;
-    let old = old.map(|state| state.without(&held_back));
-    let assertions = assertion::of(artifact)?;
-    context.needs_model()?;
+    let old = module.read_state(artifact)?;
+    let old = old.map(|state| state.without_examples(&held_back));
+    let assertions = assertion::read_assertions(artifact)?;
+    context.require_model()?;
     let by_example = by_example || assertions.is_empty();
     if by_example
         && split
@@ -329,51 +337,58 @@ pub async fn optimise(
             .iter()
             .all(|example| example.outputs.is_empty())
     {
-        return Err(Error::Call {
+        return Err(Error::InvalidCall {
             call: "optimize".to_owned(),
-            reason: "nothing says what a good answer is: the artifact has no assertions, and the \
-                     examples no outputs"
+            reason: "there is no criterion for a good answer: the artifact has no assertions, and \
+                     the examples have no outputs"
                 .to_owned(),
         });
     }
-    let mut desk = Desk::of(context);
-    desk.most = Some(MAX_QUESTIONS);
+    let mut services = HostServices::from_context(context);
+    services.max_requests = Some(MAX_TRAINING_REQUESTS);
     let outputs = module.signature.outputs.iter();
-    let judge = Judge {
-        desk,
+    let judge = AnswerJudge {
+        services,
         assertions,
         outputs: outputs.map(|field| field.name.clone()).collect(),
         by_example,
     };
-    let spent = || context.notes.spent();
+    let spent = || context.notes.usage_so_far();
     let held = split.held_back.len();
     progress(&format!(
-        "measuring what there is, on {held} examples held back"
+        "evaluating the current state on {held} examples held back"
     ));
     let start = spent();
-    let before = measure(sidecar, &module, old.as_ref(), &split.held_back, &judge).await?;
+    let before = measure_examples(sidecar, &module, old.as_ref(), &split.held_back, &judge).await?;
     let measured = spent();
     let many = split.training.len();
-    progress(&format!("learning from {many} examples"));
+    progress(&format!("training on {many} examples"));
     let (optimizer, effort) = how;
-    let rows = |examples: &[Example]| examples.iter().map(Example::row).collect::<Vec<_>>();
-    // Nothing of what is held back is seen; what is chosen by, is taken from what is learned on.
+    let rows = |examples: &[TrainingExample]| {
+        examples
+            .iter()
+            .map(TrainingExample::to_row)
+            .collect::<Vec<_>>()
+    };
+    // Training never sees the examples held back; the validation examples are training examples.
     let choosing = match optimizer {
         Optimizer::Bootstrap => 0,
         Optimizer::RandomSearch | Optimizer::Mipro | Optimizer::Gepa => (many / 4).max(1),
     };
     let (learn, choose) = split.training.split_at(many - choosing);
-    let mut request = module.request("optimize", old.as_ref());
+    let mut request = module.build_request("optimize", old.as_ref());
     request["optimizer"] = json!(optimizer);
     request["settings"] = json!(effort);
     request["training_data"] = json!(rows(learn));
     request["validation_data"] = json!(rows(choose));
-    let body = sidecar.request(request, &judge, DEADLINE).await;
-    let mut body = body.map_err(|error| judge.desk.reason(error))?;
+    let body = sidecar
+        .send_request(request, &judge, TRAINING_DEADLINE)
+        .await;
+    let mut body = body.map_err(|error| judge.services.restore_refusal(error))?;
     let learned = spent();
-    let dspy = sidecar.dspy().await?;
+    let dspy = sidecar.dspy_version().await?;
     let Some(Value::Object(mut state)) = body.remove("state") else {
-        return Err(Error::Sidecar("it learned nothing".to_owned()));
+        return Err(Error::Sidecar("it returned no state".to_owned()));
     };
     state.insert(
         "metadata".to_owned(),
@@ -383,36 +398,36 @@ pub async fn optimise(
         }),
     );
     let blob = Value::Object(state).to_string().into_bytes();
-    // What the sidecar gives is checked like what anybody gives.
-    let new = State::read(&blob, &module.template, &module.signature)?;
-    progress("measuring what was learned");
-    let after = measure(sidecar, &module, Some(&new), &split.held_back, &judge).await?;
-    let measuring = Measuring {
-        before: less(measured, start),
-        after: less(spent(), learned),
+    // The state from the sidecar is validated like any untrusted state.
+    let new = ProgramState::from_blob(&blob, &module.template, &module.signature)?;
+    progress("evaluating the new state");
+    let after = measure_examples(sidecar, &module, Some(&new), &split.held_back, &judge).await?;
+    let measuring = EvaluationUsage {
+        before: usage_difference(measured, start),
+        after: usage_difference(spent(), learned),
     };
     Ok(Improvement {
         before,
         after,
         training: many,
         held_back: held,
-        learning: less(learned, measured),
+        learning: usage_difference(learned, measured),
         measuring,
-        questions: judge.desk.questions.load(Ordering::Relaxed),
+        questions: judge.services.request_count.load(Ordering::Relaxed),
         dspy,
         state: blob,
     })
 }
 
 /// The mean score over examples.
-async fn measure(
+async fn measure_examples(
     sidecar: &Sidecar,
-    module: &Module,
-    state: Option<&State>,
-    examples: &[Example],
-    judge: &Judge,
+    module: &DspyModule,
+    state: Option<&ProgramState>,
+    examples: &[TrainingExample],
+    judge: &AnswerJudge,
 ) -> Result<f64> {
-    // Once one could not be measured, no more are begun; those under way are paid for, and counted.
+    // After a failure start no more; those in progress are paid for, so wait for them.
     let over = AtomicBool::new(false);
     let mut work = Vec::new();
     for example in examples {
@@ -426,7 +441,7 @@ async fn measure(
             score
         });
     }
-    let scores = futures::stream::iter(work).buffer_unordered(AT_ONCE);
+    let scores = futures::stream::iter(work).buffer_unordered(MAX_CONCURRENT);
     let scores: Vec<Result<f64>> = scores.collect().await;
     let mut total = 0.0;
     for score in scores {
@@ -439,23 +454,23 @@ async fn measure(
 
 async fn measure_one(
     sidecar: &Sidecar,
-    module: &Module,
-    state: Option<&State>,
-    example: &Example,
-    judge: &Judge,
+    module: &DspyModule,
+    state: Option<&ProgramState>,
+    example: &TrainingExample,
+    judge: &AnswerJudge,
 ) -> Result<f64> {
-    let given = sidecar.execute(module, state, &example.inputs, &judge.desk, ONE);
+    let given = sidecar.execute_program(module, state, &example.inputs, &judge.services, ONE);
     match given.await {
-        Ok(given) => Ok(judge.score(&example.outputs, &given).await?.0),
-        // An answer that cannot be read is a bad answer.
+        Ok(given) => Ok(judge.score_answer(&example.outputs, &given).await?.0),
+        // An answer that cannot be parsed scores 0.
         Err(Error::Program { code, .. }) if code == "program_error" => Ok(0.0),
         Err(error) => Err(error),
     }
 }
 
-fn less(a: Usage, b: Usage) -> Usage {
+fn usage_difference(a: ModelUsage, b: ModelUsage) -> ModelUsage {
     let left = |a: Option<u64>, b: Option<u64>| a.map(|a| a - b.unwrap_or(0));
-    Usage {
+    ModelUsage {
         input_tokens: left(a.input_tokens, b.input_tokens),
         output_tokens: left(a.output_tokens, b.output_tokens),
         cost: a.cost.map(|a| a - b.cost.unwrap_or(0.0)),
@@ -467,26 +482,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn likeness_is_by_words() {
-        assert!((likeness(&json!("Blue!"), &json!("blue")) - 1.0).abs() < 1e-9);
-        assert!((likeness(&json!("the blue sky"), &json!("a blue sky")) - 2.0 / 3.0).abs() < 1e-9);
-        assert!(likeness(&json!(["a"]), &json!(["b"])) < 1e-9);
-        assert!(likeness(&json!(""), &json!("")) > 0.9);
+    fn similarity_is_the_share_of_common_words() {
+        assert!((value_similarity(&json!("Blue!"), &json!("blue")) - 1.0).abs() < 1e-9);
+        assert!(
+            (value_similarity(&json!("the blue sky"), &json!("a blue sky")) - 2.0 / 3.0).abs()
+                < 1e-9
+        );
+        assert!(value_similarity(&json!(["a"]), &json!(["b"])) < 1e-9);
+        assert!(value_similarity(&json!(""), &json!("")) > 0.9);
     }
 
     #[test]
-    fn splits_are_the_same_again_and_copies_count_once() {
-        let example = |n: usize| Example {
+    fn splits_are_deterministic_and_ignore_duplicates() {
+        let example = |n: usize| TrainingExample {
             inputs: [("q".to_owned(), json!(n))].into_iter().collect(),
             outputs: Map::new(),
         };
-        let split = Split::of((0..40).chain(0..40).map(example).collect()).unwrap();
+        let split =
+            ExampleSplit::from_examples((0..40).chain(0..40).map(example).collect()).unwrap();
         assert_eq!(split.training.len() + split.held_back.len(), 40);
         assert!((4..=16).contains(&split.held_back.len()));
-        let again = Split::of((0..40).rev().map(example).collect()).unwrap();
+        let again = ExampleSplit::from_examples((0..40).rev().map(example).collect()).unwrap();
         assert_eq!(split, again);
-        // What was learned on before is not measured on when there are more.
-        let more = Split::of((0..200).map(example).collect()).unwrap();
+        // With more examples, training examples still stay out of the evaluation.
+        let more = ExampleSplit::from_examples((0..200).map(example).collect()).unwrap();
         assert!(split.training.iter().all(|one| more.training.contains(one)));
         assert!(
             split
@@ -495,10 +514,10 @@ mod tests {
                 .all(|one| more.held_back.contains(one))
         );
         for few in 4..10 {
-            let split = Split::of((0..few).map(example).collect()).unwrap();
+            let split = ExampleSplit::from_examples((0..few).map(example).collect()).unwrap();
             assert!(!split.held_back.is_empty() && split.training.len() >= 2);
         }
-        let few = Split::of((0..3).map(example).collect()).unwrap_err();
+        let few = ExampleSplit::from_examples((0..3).map(example).collect()).unwrap_err();
         assert!(
             few.to_string().contains("different examples, not 3"),
             "{few}"

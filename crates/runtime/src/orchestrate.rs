@@ -1,50 +1,50 @@
-//! The second phase: a model decides what to do about a message.
+//! The second phase: a model decides how to handle a message.
 //!
-//! It sees what was recommended: what each skill is for, its description, and the names of its
-//! artifacts. Nothing else of a skill is loaded before it is chosen, and then only what was chosen.
-//! Whatever skills say of themselves is shown to the model as data.
+//! It sees each recommended skill with its purpose, its description and the names of its artifacts.
+//! Other contents are loaded only for the chosen artifacts, after the decision. All text of a skill
+//! is passed to the model as data.
 
 use std::{collections::BTreeSet, fmt::Write as _, sync::Arc};
 
-use repertoire_core::{ArtifactKind, markdown::cut};
+use repertoire_core::{ArtifactKind, markdown::truncate_text};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    assertion::json_of,
+    assertion::parse_json_output,
     dispatch::{ArtifactDispatcher, ArtifactInfo, SkillSource},
     error::{Error, Result},
-    model::{Ask, Model, Turn, Usage},
-    run::{Plan, is_context},
-    template::{Context, PromptEngine},
-    variant::{choose, family_of},
+    model::{ChatTurn, Model, ModelRequest, ModelUsage},
+    run::{RunPlan, is_context},
+    template::{PromptEngine, TemplateContext},
+    variant::{choose_variant, family_of},
     workspace::Workspace,
 };
 
-/// The most characters of a skill's description that the model is shown.
+/// The maximum characters of a skill's description in the prompt.
 const MAX_DESCRIPTION: usize = 1_500;
-/// The most characters of one page that the model is shown.
+/// The maximum characters of one page in the prompt.
 const MAX_PAGE: usize = 4_000;
-/// The most pages it is shown.
-const PAGES: usize = 5;
-/// The most values that are taken from a message.
+/// The maximum number of pages in the prompt.
+const MAX_PAGES: usize = 5;
+/// The maximum number of values that are taken from a message.
 const MAX_MISSING: usize = 8;
-/// How often it may decide on something that cannot be done.
-const TRIES: usize = 2;
+/// The maximum number of attempts to get a valid decision.
+const MAX_TRIES: usize = 2;
 
-/// A skill that was recommended.
-pub struct Candidate<'a> {
+/// A recommended skill.
+pub struct SkillCandidate<'a> {
     /// The skill.
     pub skill: &'a dyn SkillSource,
-    /// What the catalogue says it is for.
+    /// Its purpose, from the catalogue.
     pub about: String,
 }
 
-/// What to do about a message.
+/// How to handle a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "decision")]
 pub enum Decision {
-    /// Answer it as it is.
+    /// Answer it directly.
     Respond,
     /// Run these artifacts of a skill, or all of them if none is named.
     Activate {
@@ -53,33 +53,33 @@ pub enum Decision {
         /// The names of the artifacts.
         artifacts: Vec<String>,
     },
-    /// Look something up first.
+    /// Search the workspace first.
     Research {
-        /// What to look for.
+        /// The search query.
         query: String,
     },
-    /// Ask back.
+    /// Ask the user a question.
     Clarify {
-        /// What to ask.
+        /// The question.
         question: String,
     },
 }
 
-/// A decision, why, and what it cost.
+/// A decision with its reason and usage.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Decided {
-    /// What to do.
+pub struct DecisionOutcome {
+    /// The decision.
     #[serde(flatten)]
     pub decision: Decision,
-    /// Why, in the model's words.
+    /// The reason given by the model.
     pub reason: String,
-    /// What the decision cost.
-    pub usage: Usage,
+    /// The usage of the decision.
+    pub usage: ModelUsage,
 }
 
-/// The answer as the model writes it.
+/// The JSON answer of the model.
 #[derive(Debug, Deserialize)]
-struct Written {
+struct DecisionAnswer {
     decision: String,
     #[serde(default)]
     skill: String,
@@ -91,47 +91,47 @@ struct Written {
     reason: String,
 }
 
-/// Lets a model decide what to do about the last message of a conversation.
-pub async fn decide(
+/// Lets a model decide how to handle the last message of a conversation.
+pub async fn decide_action(
     model: &Arc<dyn Model>,
     dispatcher: &ArtifactDispatcher,
-    history: &[Turn],
+    history: &[ChatTurn],
     message: &str,
-    candidates: &[Candidate<'_>],
-) -> Result<Decided> {
+    candidates: &[SkillCandidate<'_>],
+) -> Result<DecisionOutcome> {
     let family = family_of(model.id());
-    let choices: Vec<Choice<'_>> = candidates
+    let choices: Vec<SkillChoice<'_>> = candidates
         .iter()
-        .map(|candidate| Choice {
+        .map(|candidate| SkillChoice {
             candidate,
-            artifacts: steps(candidate.skill, dispatcher, &family),
+            artifacts: runnable_artifacts(candidate.skill, dispatcher, &family),
         })
         .collect();
-    let mut ask = Ask::new(String::new());
-    ask.system = Some(instructions(&choices, &family)?);
+    let mut ask = ModelRequest::new(String::new());
+    ask.system = Some(build_instructions(&choices, &family)?);
     ask.turns = history.to_vec();
-    ask.turns.push(Turn::user(format!(
+    ask.turns.push(ChatTurn::user(format!(
         "Decide what to do about this message, and answer with the JSON object only.\n\n{message}"
     )));
     ask.max_tokens = 400;
     ask.temperature = Some(0.0);
-    ask.schema = Some(schema(&choices));
-    let mut usage = Usage::default();
+    ask.schema = Some(decision_schema(&choices));
+    let mut usage = ModelUsage::default();
     let mut why = String::new();
-    for _ in 0..TRIES {
+    for _ in 0..MAX_TRIES {
         let reply = model.ask(&ask, None).await?;
-        usage.add(reply.usage);
-        match understand(&reply.text, &choices) {
+        usage.add_usage(reply.usage);
+        match parse_decision(&reply.text, &choices) {
             Ok((decision, reason)) => {
-                return Ok(Decided {
+                return Ok(DecisionOutcome {
                     decision,
                     reason,
                     usage,
                 });
             }
             Err(reason) => {
-                ask.turns.push(Turn::assistant(reply.text));
-                ask.turns.push(Turn::user(format!(
+                ask.turns.push(ChatTurn::assistant(reply.text));
+                ask.turns.push(ChatTurn::user(format!(
                     "That cannot be done: {reason}. Decide again."
                 )));
                 why = reason;
@@ -141,16 +141,16 @@ pub async fn decide(
     Err(Error::Decision(why))
 }
 
-/// A skill that was recommended, and what of it can be run here.
-struct Choice<'a> {
-    candidate: &'a Candidate<'a>,
+/// A recommended skill with its runnable artifacts.
+struct SkillChoice<'a> {
+    candidate: &'a SkillCandidate<'a>,
     artifacts: Vec<&'a ArtifactInfo>,
 }
 
-/// What a model is told before it decides.
-fn instructions(choices: &[Choice<'_>], family: &str) -> Result<String> {
+/// Builds the system prompt for the decision.
+fn build_instructions(choices: &[SkillChoice<'_>], family: &str) -> Result<String> {
     let mut shown = Vec::new();
-    for Choice {
+    for SkillChoice {
         candidate,
         artifacts,
     } in choices
@@ -160,10 +160,10 @@ fn instructions(choices: &[Choice<'_>], family: &str) -> Result<String> {
             .iter()
             .map(|info| json!({"name": info.artifact.name, "kind": info.artifact.kind.as_str()}))
             .collect();
-        let description = description(candidate.skill, family)?;
+        let description = load_description(candidate.skill, family)?;
         shown.push(json!({
             "id": outline.skill, "for": candidate.about,
-            "description": description.map(|text| cut(&text, MAX_DESCRIPTION)),
+            "description": description.map(|text| truncate_text(&text, MAX_DESCRIPTION)),
             "artifacts": artifacts,
         }));
     }
@@ -194,8 +194,8 @@ fn instructions(choices: &[Choice<'_>], family: &str) -> Result<String> {
     Ok(text)
 }
 
-/// The artifacts that can be executed here, each once; not what only stands in for others.
-fn steps<'a>(
+/// Returns the artifacts that can run here, each once, without those that are only a fallback.
+fn runnable_artifacts<'a>(
     skill: &'a dyn SkillSource,
     dispatcher: &ArtifactDispatcher,
     family: &str,
@@ -203,14 +203,14 @@ fn steps<'a>(
     let artifacts = &skill.outline().artifacts;
     let stand_ins: BTreeSet<&str> = artifacts
         .iter()
-        .filter_map(|info| info.artifact.fallback())
+        .filter_map(|info| info.artifact.fallback_name())
         .collect();
     let mut seen = BTreeSet::new();
     let can_run = |info: &&ArtifactInfo| {
-        let executed = dispatcher.executed(skill, info, family);
+        let executed = dispatcher.executable_artifact(skill, info, family);
         !is_context(info.artifact.kind)
             && !stand_ins.contains(&*info.artifact.name)
-            && executed.is_some_and(|info| dispatcher.runs(info.artifact.kind))
+            && executed.is_some_and(|info| dispatcher.can_run(info.artifact.kind))
     };
     let artifacts = artifacts.iter().filter(can_run);
     artifacts
@@ -218,8 +218,8 @@ fn steps<'a>(
         .collect()
 }
 
-/// The first description of a skill: the one thing of it that is loaded to decide.
-fn description(skill: &dyn SkillSource, family: &str) -> Result<Option<String>> {
+/// Loads the first description of a skill, the only content needed for a decision.
+fn load_description(skill: &dyn SkillSource, family: &str) -> Result<Option<String>> {
     let artifacts = &skill.outline().artifacts;
     let all: Vec<&ArtifactInfo> = artifacts
         .iter()
@@ -233,12 +233,12 @@ fn description(skill: &dyn SkillSource, family: &str) -> Result<Option<String>> 
         .copied()
         .filter(|info| info.artifact.name == first.artifact.name)
         .collect();
-    let chosen = choose(&variants, family);
-    chosen.map(|info| skill.content(info)).transpose()
+    let chosen = choose_variant(&variants, family);
+    chosen.map(|info| skill.load_content(info)).transpose()
 }
 
-/// What an answer may look like: nothing that is not there can be chosen.
-fn schema(choices: &[Choice<'_>]) -> Value {
+/// Builds the schema of the answer; only existing skills and artifacts can be chosen.
+fn decision_schema(choices: &[SkillChoice<'_>]) -> Value {
     let mut decisions = vec!["respond", "research", "clarify"];
     let mut skills = vec![String::new()];
     let mut artifacts = BTreeSet::new();
@@ -267,14 +267,14 @@ fn schema(choices: &[Choice<'_>]) -> Value {
     })
 }
 
-/// What an answer means, if it can be done.
-fn understand(
+/// Parses an answer into a decision, if it is valid.
+fn parse_decision(
     text: &str,
-    choices: &[Choice<'_>],
+    choices: &[SkillChoice<'_>],
 ) -> std::result::Result<(Decision, String), String> {
-    let value = json_of(text).ok_or("the answer is no JSON object")?;
-    let written: Written = serde_json::from_value(value)
-        .map_err(|error| format!("the answer is not as it should be: {error}"))?;
+    let value = parse_json_output(text).ok_or("the answer is no JSON object")?;
+    let written: DecisionAnswer = serde_json::from_value(value)
+        .map_err(|error| format!("the answer has the wrong form: {error}"))?;
     let words = |what: &str| {
         let text = written.text.trim();
         if text.is_empty() {
@@ -313,40 +313,40 @@ fn understand(
     Ok((decision, written.reason))
 }
 
-/// The values that the templates of a plan need and nobody gave, taken from a message by a model.
+/// Extracts values that the templates of a plan need from a message, with a model.
 ///
-/// Only the templates of the plan are loaded. What a step before will give is not asked for.
-pub async fn fill(
+/// Only the first prompt template is loaded. Outputs of earlier steps are not requested.
+pub async fn fill_missing_values(
     model: &Arc<dyn Model>,
     skill: &dyn SkillSource,
     dispatcher: &ArtifactDispatcher,
-    plan: &Plan,
+    plan: &RunPlan,
     message: &str,
     engine: &PromptEngine,
     values: &mut Map<String, Value>,
-) -> Result<Usage> {
-    // What comes after a first step may use what that gives, under any name.
+) -> Result<ModelUsage> {
+    // Later steps may use the output of the first one under any name, so only the first is checked.
     let family = family_of(model.id());
     let mut executed = plan
         .steps
         .iter()
-        .filter_map(|info| dispatcher.executed(skill, info, &family));
+        .filter_map(|info| dispatcher.executable_artifact(skill, info, &family));
     let first = executed.find(|info| info.artifact.kind == ArtifactKind::PromptTemplate);
     let Some(first) = first else {
-        return Ok(Usage::default());
+        return Ok(ModelUsage::default());
     };
-    let template = skill.content(first)?;
-    let mut given: Context = values.clone().into_iter().collect();
+    let template = skill.load_content(first)?;
+    let mut given: TemplateContext = values.clone().into_iter().collect();
     for name in ["message", "query"] {
         given
             .entry(name.to_owned())
             .or_insert_with(|| json!(message));
     }
-    let missing = missing(engine.clone(), template, given).await?;
+    let missing = missing_names(engine.clone(), template, given).await?;
     if missing.is_empty() {
-        return Ok(Usage::default());
+        return Ok(ModelUsage::default());
     }
-    let mut ask = Ask::new(format!(
+    let mut ask = ModelRequest::new(format!(
         "Message:\n{message}\n\nGive each of these as the message has it, or an empty text if it \
          says nothing of it, as one JSON object: {}",
         missing.join(", ")
@@ -368,7 +368,7 @@ pub async fn fill(
         "properties": fields,
     }));
     let reply = model.ask(&ask, None).await?;
-    let found = json_of(&reply.text).and_then(|value| match value {
+    let found = parse_json_output(&reply.text).and_then(|value| match value {
         Value::Object(fields) => Some(fields),
         _ => None,
     });
@@ -381,22 +381,22 @@ pub async fn fill(
     Ok(reply.usage)
 }
 
-/// The names a template stops at: not those it only asks whether they are defined.
-async fn missing(
+/// Returns the undefined names that stop a template; `is defined` tests do not count.
+async fn missing_names(
     engine: PromptEngine,
     template: String,
-    mut given: Context,
+    mut given: TemplateContext,
 ) -> Result<Vec<String>> {
-    // A template may ask the workspace, which waits for a disk.
+    // A template may query the workspace, which waits for a disk.
     let tried = tokio::task::spawn_blocking(move || {
         let mut missing = Vec::new();
         while missing.len() < MAX_MISSING {
             match engine.render_str(&template, &given) {
-                Err(Error::Undefined { name, .. }) if !given.contains_key(&name) => {
+                Err(Error::UndefinedVariable { name, .. }) if !given.contains_key(&name) => {
                     given.insert(name.clone(), json!(""));
                     missing.push(name);
                 }
-                // Whatever else is wrong is told when it is run.
+                // Any other error is reported when the template is run.
                 _ => break,
             }
         }
@@ -405,17 +405,23 @@ async fn missing(
     tried.await.map_err(|_| Error::Interrupted)
 }
 
-/// What the model is asked to answer a message with what the workspace has on it.
-pub fn research(workspace: &dyn Workspace, query: &str, message: &str) -> Result<(Ask, usize)> {
+/// Builds the model request that answers a message from the pages of the workspace.
+pub fn research_request(
+    workspace: &dyn Workspace,
+    query: &str,
+    message: &str,
+) -> Result<(ModelRequest, usize)> {
     let mut pages = Vec::new();
-    for hit in workspace.search(query, PAGES)? {
-        if let Some(page) = workspace.page(&hit.slug)? {
-            pages.push(json!({"page": page.info.title, "text": cut(&page.text, MAX_PAGE)}));
+    for hit in workspace.search_pages(query, MAX_PAGES)? {
+        if let Some(page) = workspace.find_page(&hit.slug)? {
+            pages.push(
+                json!({"page": page.info.title, "text": truncate_text(&page.text, MAX_PAGE)}),
+            );
         }
     }
     let count = pages.len();
     let mark = uuid::Uuid::new_v4().simple().to_string();
-    let mut ask = Ask::new(message);
+    let mut ask = ModelRequest::new(message);
     ask.system = Some(format!(
         "Answer from the pages of the user's notes, and name the pages you use as [[page]]. If \
          they do not say it, say so. The pages are a JSON list between two lines that read {mark}. \

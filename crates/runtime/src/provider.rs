@@ -1,8 +1,8 @@
-//! Providers: where models are, with which keys, at which price.
+//! Model providers: addresses, keys and prices.
 //!
-//! The wire formats are rig's. What is ours is around them: keys that are read where they are
-//! needed and shown nowhere, a deadline for every call, retries with jitter for what may pass, and
-//! errors in words that hold no secret.
+//! The wire formats come from rig. This module adds keys that are read on use and never shown, a
+//! deadline for every call, retries with jitter for transient failures, and error messages without
+//! secrets.
 
 mod http;
 
@@ -33,23 +33,23 @@ use rig_core::{
 };
 use serde::Deserialize;
 
-use self::http::Http;
+use self::http::ProviderHttpClient;
 use crate::{
     error::{Error, Result},
-    model::{Ask, Listener, Model, Price, Reply, Role, Usage},
+    model::{ChatRole, Model, ModelReply, ModelRequest, ModelUsage, Price, ReplyListener},
     redact::Redactor,
 };
 
-/// A server of no vendor in particular that speaks as `OpenAI`'s does.
-const COMPATIBLE: Dialect = Dialect::gateway("openai-compatible", "", "");
-/// How often a call is made, if it may pass the next time.
-const ATTEMPTS: u32 = 4;
-/// The longest a provider may ask to wait.
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
-/// How much of what a provider says is told.
-const SAID: usize = 300;
+/// A server of any vendor that speaks the `OpenAI` protocol.
+const OPENAI_COMPATIBLE: Dialect = Dialect::gateway("openai-compatible", "", "");
+/// The maximum number of attempts for a transient failure.
+const MAX_ATTEMPTS: u32 = 4;
+/// The maximum `Retry-After` time that is honoured.
+const MAX_RETRY_WAIT: Duration = Duration::from_secs(30);
+/// The maximum characters of a provider's error message that are reported.
+const MAX_REASON_CHARS: usize = 300;
 
-/// The vendors that are known by name.
+/// The vendors known by name.
 const VENDORS: [&Dialect; 12] = [
     &wire::OPENAI,
     &wire::GROQ,
@@ -65,7 +65,7 @@ const VENDORS: [&Dialect; 12] = [
     &wire::LLAMACPP,
 ];
 
-/// Where a provider is.
+/// The configuration of a provider.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProviderConfig {
@@ -79,19 +79,19 @@ pub struct ProviderConfig {
     /// The environment variable that holds its key.
     #[serde(default)]
     pub key_env: Option<String>,
-    /// The file that holds its key; nobody else may read it.
+    /// The file that holds its key; it must be readable by its owner only.
     #[serde(default)]
     pub key_file: Option<PathBuf>,
 }
 
-/// Every provider there is.
+/// All configured providers and prices.
 #[derive(Debug, Clone)]
 pub struct Providers {
-    /// Those that were set up, by name.
+    /// The configured providers, by name.
     pub configured: BTreeMap<String, ProviderConfig>,
-    /// Prices by model id, before those that are known anyway.
+    /// Prices by model id; they override the built-in prices.
     pub prices: BTreeMap<String, Price>,
-    /// How long one call may take, with all its attempts.
+    /// The deadline of one call, including all attempts.
     pub deadline: Duration,
 }
 
@@ -105,15 +105,15 @@ impl Default for Providers {
     }
 }
 
-fn variable(name: &str) -> Option<String> {
+fn env_value(name: &str) -> Option<String> {
     std::env::var(name)
         .ok()
         .map(|value| value.trim().to_owned())
         .filter(|value| !value.is_empty())
 }
 
-/// The price of a vendor's model that is known without anybody saying it.
-fn listed(vendor: &str, model: &str) -> Option<Price> {
+/// Returns the built-in price of a vendor's model.
+fn catalogue_price(vendor: &str, model: &str) -> Option<Price> {
     let vendor = ProviderId::resolve(vendor).ok()?;
     let price = Catalog::builtin().find(vendor, model)?.pricing.as_ref()?;
     Some(Price {
@@ -122,8 +122,8 @@ fn listed(vendor: &str, model: &str) -> Option<Price> {
     })
 }
 
-/// The key a file holds; one that others may read is refused.
-fn key_in(path: &Path) -> Result<String> {
+/// Reads the key from a file; a file that other users may read is refused.
+fn read_key_file(path: &Path) -> Result<String> {
     let refuse = |reason: String| Error::Key(format!("key file {}: {reason}", path.display()));
     #[cfg(unix)]
     {
@@ -143,28 +143,28 @@ fn key_in(path: &Path) -> Result<String> {
 
 impl Providers {
     /// The key of a provider, if it has one.
-    fn key(config: &ProviderConfig, usual: Option<&str>) -> Result<Option<String>> {
+    fn provider_key(config: &ProviderConfig, usual: Option<&str>) -> Result<Option<String>> {
         if let Some(path) = &config.key_file {
-            return key_in(path).map(Some);
+            return read_key_file(path).map(Some);
         }
         if let Some(name) = &config.key_env {
             let missing = || Error::Key(format!("the environment variable {name} is not set"));
-            return variable(name).ok_or_else(missing).map(Some);
+            return env_value(name).ok_or_else(missing).map(Some);
         }
-        Ok(usual.filter(|name| !name.is_empty()).and_then(variable))
+        Ok(usual.filter(|name| !name.is_empty()).and_then(env_value))
     }
 
-    /// The keys that are set up, to keep them out of everything else.
+    /// All configured keys, for redaction.
     pub fn secrets(&self) -> Vec<String> {
         let configured = self.configured.values();
-        let keys = configured.filter_map(|config| Self::key(config, None).ok().flatten());
+        let keys = configured.filter_map(|config| Self::provider_key(config, None).ok().flatten());
         let usual = VENDORS.iter().map(|vendor| vendor.api_key_env);
-        let usual = usual.chain(["ANTHROPIC_API_KEY"]).filter_map(variable);
+        let usual = usual.chain(["ANTHROPIC_API_KEY"]).filter_map(env_value);
         keys.chain(usual).collect()
     }
 
-    /// A model by its id, such as `ollama/llama3.2`.
-    pub fn model(&self, id: &str) -> Result<Arc<dyn Model>> {
+    /// Connects to a model by its id, such as `ollama/llama3.2`.
+    pub fn resolve_model(&self, id: &str) -> Result<Arc<dyn Model>> {
         let (provider, name) = id
             .split_once('/')
             .filter(|(provider, name)| !provider.is_empty() && !name.is_empty())
@@ -175,32 +175,32 @@ impl Providers {
             })?;
         let none = ProviderConfig::default();
         let config = self.configured.get(provider).unwrap_or(&none);
-        let model = self.connect(provider, config, name)?;
+        let model = self.connect_provider(provider, config, name)?;
         let kind = config.kind.as_deref().unwrap_or(provider);
         let price = self.prices.get(id).copied();
         let known = price.or_else(|| match config.base_url {
-            None => listed(kind, name),
+            None => catalogue_price(kind, name),
             Some(_) => None,
         });
-        Ok(Arc::new(Remote {
+        Ok(Arc::new(RemoteModel {
             id: id.to_owned(),
             provider: provider.to_owned(),
             model,
             price: known,
-            own_price: price,
+            configured_price: price,
             deadline: self.deadline,
             redactor: Redactor::with_environment(self.secrets()),
         }))
     }
 
-    fn connect(
+    fn connect_provider(
         &self,
         provider: &str,
         config: &ProviderConfig,
         name: &str,
     ) -> Result<DynModel<Completion>> {
         let kind = config.kind.as_deref().unwrap_or(provider);
-        let http = Http::new(self.deadline)?;
+        let http = ProviderHttpClient::new(self.deadline)?;
         let needed = |key: Option<String>, variable: &str| {
             key.ok_or_else(|| {
                 Error::Key(format!(
@@ -211,7 +211,7 @@ impl Providers {
         match kind {
             "anthropic" => {
                 let key = needed(
-                    Self::key(config, Some("ANTHROPIC_API_KEY"))?,
+                    Self::provider_key(config, Some("ANTHROPIC_API_KEY"))?,
                     "ANTHROPIC_API_KEY",
                 )?;
                 let mut there = AnthropicConfig::new(key);
@@ -224,23 +224,23 @@ impl Providers {
                 let url = config
                     .base_url
                     .clone()
-                    .or_else(|| variable("OLLAMA_API_BASE_URL"));
+                    .or_else(|| env_value("OLLAMA_API_BASE_URL"));
                 let mut there = OllamaConfig::new();
                 if let Some(url) = url {
                     there = there.with_base_url(url);
                 }
-                if let Some(key) = Self::key(config, Some("OLLAMA_API_KEY"))? {
+                if let Some(key) = Self::provider_key(config, Some("OLLAMA_API_KEY"))? {
                     there = there.with_api_key(key);
                 }
                 Ok(there.connect(http).native_completion(name).erase())
             }
             kind => {
-                // An address of somebody's own is nobody's in particular.
+                // A custom address is not one of the known vendors.
                 if let Some(url) = &config.base_url
                     && matches!(kind, "openai" | "openai-compatible")
                 {
-                    let key = Self::key(config, None)?.unwrap_or_default();
-                    let there = OpenAIConfig::with_key(&COMPATIBLE, key)
+                    let key = Self::provider_key(config, None)?.unwrap_or_default();
+                    let there = OpenAIConfig::with_key(&OPENAI_COMPATIBLE, key)
                         .with_base_url(url)
                         .with_auth(Auth::OptionalBearer);
                     return Ok(there.connect(http).chat(name).erase());
@@ -249,7 +249,7 @@ impl Providers {
                 let Some(vendor) = vendor else {
                     if config.kind.is_some() {
                         return Err(Error::Model(format!(
-                            "provider {provider:?}: nobody knows the kind {kind:?}; openai, \
+                            "provider {provider:?}: unknown kind {kind:?}; openai, \
                              anthropic and ollama are the usual ones"
                         )));
                     }
@@ -260,7 +260,7 @@ impl Providers {
                         known.join(", ")
                     )));
                 };
-                let key = Self::key(config, Some(vendor.api_key_env))?;
+                let key = Self::provider_key(config, Some(vendor.api_key_env))?;
                 let key = if vendor.name == wire::LLAMACPP.name {
                     key.unwrap_or_default()
                 } else {
@@ -280,39 +280,39 @@ impl Providers {
 }
 
 /// A model behind an API.
-struct Remote {
+struct RemoteModel {
     id: String,
     provider: String,
     model: DynModel<Completion>,
-    /// What somebody says it costs, before what the vendor's own count says.
-    own_price: Option<Price>,
-    /// What it costs, whoever says so.
+    /// The configured price; it overrides the cost the vendor reports.
+    configured_price: Option<Price>,
+    /// The price from the configuration or the built-in catalogue.
     price: Option<Price>,
     deadline: Duration,
     redactor: Redactor,
 }
 
-impl std::fmt::Debug for Remote {
+impl std::fmt::Debug for RemoteModel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Remote")
+        f.debug_struct("RemoteModel")
             .field("id", &self.id)
             .finish_non_exhaustive()
     }
 }
 
-/// Why a call failed, and whether it may pass the next time.
-struct Failed {
+/// Why a call failed, and whether it may be retried.
+struct CallFailure {
     error: Error,
-    again: bool,
-    wait: Option<Duration>,
+    retryable: bool,
+    retry_after: Option<Duration>,
 }
 
-impl Remote {
-    fn request(ask: &Ask) -> Result<CompletionRequest> {
+impl RemoteModel {
+    fn build_request(ask: &ModelRequest) -> Result<CompletionRequest> {
         let system = ask.system.iter().map(|text| Message::system(text.clone()));
         let turns = ask.turns.iter().map(|turn| match turn.role {
-            Role::User => Message::user(turn.text.clone()),
-            Role::Assistant => Message::assistant(turn.text.clone()),
+            ChatRole::User => Message::user(turn.text.clone()),
+            ChatRole::Assistant => Message::assistant(turn.text.clone()),
         });
         let messages: Vec<Message> = system.chain(turns).collect();
         let mut request = CompletionRequest::from(messages);
@@ -326,7 +326,7 @@ impl Remote {
         Ok(request)
     }
 
-    fn failed(&self, error: &ProviderError) -> Failed {
+    fn describe_failure(&self, error: &ProviderError) -> CallFailure {
         let status = error
             .provider_response_status()
             .map(|status| status.as_u16());
@@ -348,7 +348,7 @@ impl Remote {
         let said = match (error, status) {
             (_, Some(status)) => {
                 let body = error.provider_response_body().unwrap_or_default();
-                let said = said(body);
+                let said = error_message(body);
                 format!(
                     "answered {status}{}{said}",
                     if said.is_empty() { "" } else { ": " }
@@ -356,7 +356,9 @@ impl Remote {
             }
             (ProviderError::Truncated, _) => "the answer broke off".to_owned(),
             (ProviderError::Json(_), _) => "the answer cannot be read".to_owned(),
-            (other, _) => repertoire_core::markdown::cut(&other.to_string(), SAID),
+            (other, _) => {
+                repertoire_core::markdown::truncate_text(&other.to_string(), MAX_REASON_CHARS)
+            }
         };
         let error_here = if timed_out {
             Error::Timeout {
@@ -371,39 +373,43 @@ impl Remote {
                 reason: self.redactor.redact(&said),
             }
         };
-        Failed {
+        CallFailure {
             error: error_here,
-            again: error.is_retryable() && !timed_out,
-            wait,
+            retryable: error.is_retryable() && !timed_out,
+            retry_after: wait,
         }
     }
 
-    async fn once(&self, ask: &Ask, listener: Option<&Listener>) -> Result<Reply, Failed> {
-        let request = Self::request(ask).map_err(|error| Failed {
+    async fn try_once(
+        &self,
+        ask: &ModelRequest,
+        listener: Option<&ReplyListener>,
+    ) -> Result<ModelReply, CallFailure> {
+        let request = Self::build_request(ask).map_err(|error| CallFailure {
             error,
-            again: false,
-            wait: None,
+            retryable: false,
+            retry_after: None,
         })?;
         let response = match listener {
             None => self
                 .model
                 .call(request)
                 .await
-                .map_err(|error| self.failed(&error))?,
-            Some(listener) => self.stream(request, listener).await?,
+                .map_err(|error| self.describe_failure(&error))?,
+            Some(listener) => self.stream_reply(request, listener).await?,
         };
-        self.reply(&response)
+        self.parse_reply(&response)
     }
 
-    async fn stream(
+    async fn stream_reply(
         &self,
         request: CompletionRequest,
-        listener: &Listener,
-    ) -> Result<CompletionResponse, Failed> {
+        listener: &ReplyListener,
+    ) -> Result<CompletionResponse, CallFailure> {
         let mut stream = self
             .model
             .stream(request)
-            .map_err(|error| self.failed(&error))?;
+            .map_err(|error| self.describe_failure(&error))?;
         let mut heard = false;
         while let Some(item) = stream.next().await {
             match item {
@@ -413,48 +419,56 @@ impl Remote {
                 }
                 Ok(_) => {}
                 Err(error) => {
-                    let mut failed = self.failed(&error);
-                    // Whoever listens would hear the beginning twice.
-                    failed.again &= !heard;
+                    let mut failed = self.describe_failure(&error);
+                    // Do not retry: the listener would receive the beginning twice.
+                    failed.retryable &= !heard;
                     return Err(failed);
                 }
             }
         }
-        stream.finish().await.map_err(|error| self.failed(&error))
+        stream
+            .finish()
+            .await
+            .map_err(|error| self.describe_failure(&error))
     }
 
-    fn reply(&self, response: &CompletionResponse) -> Result<Reply, Failed> {
+    fn parse_reply(&self, response: &CompletionResponse) -> Result<ModelReply, CallFailure> {
         let stop = response.stop();
         if stop.is_failure() {
             let said = response
                 .error
                 .clone()
                 .unwrap_or_else(|| "no answer".to_owned());
-            return Err(Failed {
+            return Err(CallFailure {
                 error: Error::Provider {
                     provider: self.provider.clone(),
                     status: None,
                     charged: true,
                     reason: self
                         .redactor
-                        .redact(&repertoire_core::markdown::cut(&said, SAID)),
+                        .redact(&repertoire_core::markdown::truncate_text(
+                            &said,
+                            MAX_REASON_CHARS,
+                        )),
                 },
-                again: false,
-                wait: None,
+                retryable: false,
+                retry_after: None,
             });
         }
         let usage = &response.usage;
         let mut cost = usage.cost.map(|cost| cost.total);
-        if let (Some(price), Some(input), Some(output)) =
-            (self.own_price, usage.input_tokens, usage.output_tokens)
-        {
+        if let (Some(price), Some(input), Some(output)) = (
+            self.configured_price,
+            usage.input_tokens,
+            usage.output_tokens,
+        ) {
             #[allow(clippy::cast_precision_loss, reason = "numbers of tokens are small")]
             let tokens = |n: u64| n as f64 / 1e6;
             cost = Some(tokens(input) * price.input + tokens(output) * price.output);
         }
-        Ok(Reply {
+        Ok(ModelReply {
             text: response.text(),
-            usage: Usage {
+            usage: ModelUsage {
                 input_tokens: usage.input_tokens,
                 output_tokens: usage.output_tokens,
                 cost,
@@ -467,8 +481,8 @@ impl Remote {
     }
 }
 
-/// What a provider says in an error, on one line.
-fn said(body: &str) -> String {
+/// Extracts the error message from a provider's response, on one line.
+fn error_message(body: &str) -> String {
     let json: Option<serde_json::Value> = repertoire_core::json::from_str(body).ok();
     let message = json.as_ref().and_then(|json| {
         let places = ["/error/message", "/error", "/message", "/detail"];
@@ -477,11 +491,14 @@ fn said(body: &str) -> String {
             .find_map(|place| json.pointer(place)?.as_str())
     });
     let text = message.unwrap_or(if json.is_some() { "" } else { body });
-    repertoire_core::markdown::cut(&repertoire_core::markdown::one_line(text), SAID)
+    repertoire_core::markdown::truncate_text(
+        &repertoire_core::markdown::to_single_line(text),
+        MAX_REASON_CHARS,
+    )
 }
 
 #[async_trait]
-impl Model for Remote {
+impl Model for RemoteModel {
     fn id(&self) -> &str {
         &self.id
     }
@@ -490,7 +507,11 @@ impl Model for Remote {
         self.price
     }
 
-    async fn ask(&self, ask: &Ask, listener: Option<&Listener>) -> Result<Reply> {
+    async fn ask(
+        &self,
+        ask: &ModelRequest,
+        listener: Option<&ReplyListener>,
+    ) -> Result<ModelReply> {
         let timeout = Error::Timeout {
             provider: self.provider.clone(),
             after: self.deadline,
@@ -498,20 +519,20 @@ impl Model for Remote {
         let attempts = async {
             let mut attempt = 1;
             loop {
-                let failed = match self.once(ask, listener).await {
+                let failed = match self.try_once(ask, listener).await {
                     Ok(reply) => return Ok(reply),
                     Err(failed) => failed,
                 };
-                if !failed.again || attempt >= ATTEMPTS {
+                if !failed.retryable || attempt >= MAX_ATTEMPTS {
                     return Err(failed.error);
                 }
-                // Those who failed together do not come back together.
+                // Jitter keeps clients that failed together from retrying together.
                 let most = Duration::from_millis(500 << attempt).as_secs_f64();
                 let jitter = Duration::from_secs_f64(fastrand::f64() * most);
                 let wait = failed
-                    .wait
-                    .map_or(jitter, |asked| asked.min(LONGEST_WAIT) + jitter / 4);
-                tracing::debug!(provider = self.provider, attempt, ?wait, "asked again");
+                    .retry_after
+                    .map_or(jitter, |asked| asked.min(MAX_RETRY_WAIT) + jitter / 4);
+                tracing::debug!(provider = self.provider, attempt, ?wait, "retrying");
                 tokio::time::sleep(wait).await;
                 attempt += 1;
             }

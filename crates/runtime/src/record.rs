@@ -1,16 +1,16 @@
-//! What is kept of one execution: the row of a trace.
+//! The record of one execution, stored as one trace row.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use repertoire_core::{ArtifactKind, markdown::cut};
+use repertoire_core::{ArtifactKind, markdown::truncate_text};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{assertion::Verdict, model::Usage, redact::Redactor};
+use crate::{assertion::Verdict, model::ModelUsage, redact::Redactor};
 
-/// The most characters of an input or an output that are kept.
-pub const MAX_KEPT: usize = 64 * 1024;
+/// The maximum number of characters of an input or output that a record keeps.
+pub const MAX_RECORD_CHARS: usize = 64 * 1024;
 
 /// One execution of one artifact.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -23,13 +23,13 @@ pub struct ExecutionRecord {
     pub skill_id: String,
     /// The artifact that was executed.
     pub artifact_id: String,
-    /// What it is.
+    /// The kind of the artifact.
     pub artifact_kind: ArtifactKind,
-    /// What went in, after the values had been put in place.
+    /// The input after template rendering.
     pub rendered_input: Option<String>,
-    /// What came out.
+    /// The output.
     pub raw_output: Option<String>,
-    /// Why nothing did.
+    /// The error, if the execution failed.
     pub error: Option<String>,
     /// When it began, RFC 3339.
     pub started_at: String,
@@ -37,75 +37,75 @@ pub struct ExecutionRecord {
     pub completed_at: Option<String>,
     /// How long it took.
     pub duration_ms: Option<u64>,
-    /// Tokens that were read.
+    /// Input tokens.
     pub input_tokens: Option<u64>,
-    /// Tokens that were written.
+    /// Output tokens.
     pub output_tokens: Option<u64>,
-    /// The model that was asked.
+    /// The model that was called.
     pub model_id: Option<String>,
-    /// US dollars, where the price is known.
+    /// US dollars, if the price is known.
     pub estimated_cost: Option<f64>,
     /// How many assertions were checked.
     pub assertions_run: u64,
-    /// How many of them hold.
+    /// How many assertions passed.
     pub assertions_passed: u64,
-    /// What has no column of its own.
-    pub details: Details,
+    /// Details without a column of their own.
+    pub details: RecordDetails,
 }
 
-/// What has no column of its own.
+/// Details of an execution that have no column of their own.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Details {
+pub struct RecordDetails {
     /// The skill's id in the catalogue.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub skill: String,
     /// The artifact's name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub artifact: String,
-    /// What tells the values it was run with from others: the beginning of their digest.
+    /// The prefix of the digest of the input values, to compare runs.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub values: String,
     /// The variant that was chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variant: Option<String>,
-    /// The artifact this one stood in for.
+    /// The artifact that this one replaced as a fallback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback_for: Option<String>,
     /// The code of the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// What was used of what there was, by name.
+    /// Resource use by resource name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub used: BTreeMap<String, Used>,
-    /// What the skills it ran cost, which have rows of their own.
+    pub used: BTreeMap<String, ResourceUse>,
+    /// The usage of nested skills, which have records of their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub others: Option<Usage>,
-    /// What a script printed besides its result.
+    pub others: Option<ModelUsage>,
+    /// The text a script printed besides its result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub printed: Option<String>,
-    /// What was found of each assertion.
+    /// The verdict of each assertion.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assertions: Vec<Verdict>,
 }
 
-/// How much of something was used, and how much there was.
+/// The used amount of a resource, and its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Used {
-    /// How much was used.
+pub struct ResourceUse {
+    /// The used amount.
     pub used: u64,
-    /// How much there was, where that is limited.
+    /// The limit, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
 }
 
-/// Now, RFC 3339 in UTC.
+/// Returns the current time, RFC 3339 in UTC.
 pub(crate) fn now() -> String {
     format!("{:.3}", Timestamp::now())
 }
 
 impl ExecutionRecord {
-    /// Takes out secrets, and cuts what is too long to keep.
-    pub(crate) fn tidy(&mut self, redactor: &Redactor) {
+    /// Removes secrets, and truncates long texts.
+    pub(crate) fn redact_and_truncate(&mut self, redactor: &Redactor) {
         let texts = [
             &mut self.rendered_input,
             &mut self.raw_output,
@@ -113,7 +113,7 @@ impl ExecutionRecord {
             &mut self.details.printed,
         ];
         for text in texts.into_iter().flatten() {
-            *text = cut(&redactor.redact(text), MAX_KEPT);
+            *text = truncate_text(&redactor.redact(text), MAX_RECORD_CHARS);
         }
         for verdict in &mut self.details.assertions {
             verdict.explanation = verdict
@@ -123,24 +123,24 @@ impl ExecutionRecord {
         }
     }
 
-    /// What it cost, with the skills it ran.
-    pub fn usage(&self) -> Usage {
+    /// The usage, including nested skills.
+    pub fn usage(&self) -> ModelUsage {
         let mut all = self.own_usage();
-        all.add(self.details.others.unwrap_or_default());
+        all.add_usage(self.details.others.unwrap_or_default());
         all
     }
 
-    fn own_usage(&self) -> Usage {
-        Usage {
+    fn own_usage(&self) -> ModelUsage {
+        ModelUsage {
             input_tokens: self.input_tokens,
             output_tokens: self.output_tokens,
             cost: self.estimated_cost,
         }
     }
 
-    pub(crate) fn charge(&mut self, usage: Usage) {
+    pub(crate) fn add_usage(&mut self, usage: ModelUsage) {
         let mut all = self.own_usage();
-        all.add(usage);
+        all.add_usage(usage);
         self.input_tokens = all.input_tokens;
         self.output_tokens = all.output_tokens;
         self.estimated_cost = all.cost;

@@ -1,15 +1,15 @@
-//! Keeping secrets out of what is kept: traces, errors and logs.
+//! Removes secrets from stored text: traces, errors and logs.
 
 use std::sync::{Arc, LazyLock};
 
 use regex::Regex;
 
-/// What stands where a secret stood.
+/// The replacement for a secret.
 pub(crate) const REDACTED: &str = "[redacted]";
-/// Shorter values are words, and taking them away would take away meaning.
-const SHORTEST: usize = 8;
+/// The minimum length of a secret; shorter values may be ordinary words.
+const MIN_SECRET_LEN: usize = 8;
 
-/// What secrets look like, whoever they belong to.
+/// Patterns of common secret formats.
 static PATTERNS: LazyLock<Option<Regex>> = LazyLock::new(|| {
     let all = [
         r"\bsk-[A-Za-z0-9_-]{16,}",
@@ -27,10 +27,10 @@ static PATTERNS: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(&all.join("|")).ok()
 });
 
-/// Names of variables that hold secrets.
-const TELLING: [&str; 6] = ["KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL"];
+/// Parts of names of variables that hold secrets.
+const SECRET_NAME_PARTS: [&str; 6] = ["KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL"];
 
-/// Takes secrets out of texts: those it knows, and those that look like one.
+/// Removes secrets from texts: known ones, and those that match a common format.
 ///
 /// ```
 /// use repertoire_runtime::Redactor;
@@ -53,14 +53,14 @@ impl std::fmt::Debug for Redactor {
 }
 
 impl Redactor {
-    /// One that knows these secrets.
+    /// A redactor for these secrets.
     pub fn new(secrets: impl IntoIterator<Item = String>) -> Self {
         let mut known: Vec<String> = secrets
             .into_iter()
             .map(|secret| secret.trim().to_owned())
-            .filter(|secret| secret.len() >= SHORTEST)
+            .filter(|secret| secret.len() >= MIN_SECRET_LEN)
             .collect();
-        // One that holds another goes first.
+        // Replace longer secrets first, because they may contain shorter ones.
         known.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
         known.dedup();
         Self {
@@ -68,12 +68,12 @@ impl Redactor {
         }
     }
 
-    /// One that also knows what the environment calls a secret.
+    /// A redactor that also knows the secrets in environment variables.
     pub fn with_environment(secrets: impl IntoIterator<Item = String>) -> Self {
         let from_environment = std::env::vars_os().filter_map(|(name, value)| {
             let name = name.to_str()?.to_ascii_uppercase();
             let value = value.to_str()?.to_owned();
-            TELLING
+            SECRET_NAME_PARTS
                 .iter()
                 .any(|word| name.contains(word))
                 .then_some(value)
@@ -81,7 +81,7 @@ impl Redactor {
         Self::new(secrets.into_iter().chain(from_environment))
     }
 
-    /// The text without secrets.
+    /// Returns the text without secrets.
     pub fn redact(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for secret in self.known.iter() {
@@ -101,18 +101,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_patterns_can_be_read() {
+    fn secret_patterns_compile() {
         assert!(PATTERNS.is_some());
     }
 
     #[test]
-    fn secrets_that_hold_others_go_whole() {
+    fn longer_secrets_are_redacted_before_their_substrings() {
         let redactor = Redactor::new(["abcdefgh".to_owned(), "abcdefghij".to_owned()]);
         assert_eq!(
             redactor.redact("x abcdefghij y abcdefgh"),
             "x [redacted] y [redacted]"
         );
-        // Too short to be told from a word.
+        // Too short to be distinguished from a word.
         assert_eq!(
             Redactor::new(["key".to_owned()]).redact("the key"),
             "the key"
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_of_secrets_are_known() {
+    fn known_secret_formats_are_redacted() {
         let redactor = Redactor::default();
         let long = format!("sk-made-up-{}", "a1b2".repeat(6));
         for secret in [

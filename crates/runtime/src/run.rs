@@ -1,7 +1,7 @@
-//! A run: which artifacts of a skill are executed, and in which order.
+//! A run: selects which artifacts of a skill are executed, in which order.
 //!
-//! The description comes first, then what else belongs into context, then what is executed, by
-//! ordinal. What one gives the next can use.
+//! The description comes first, then other context artifacts, then executable artifacts by
+//! ordinal. Each output is available to the following artifacts.
 
 use repertoire_core::ArtifactKind;
 use serde_json::{Value, json};
@@ -9,23 +9,23 @@ use serde_json::{Value, json};
 use crate::{
     dispatch::{ArtifactDispatcher, ArtifactInfo, ArtifactOutput, ExecutionContext, SkillSource},
     error::{Error, Result},
-    model::Usage,
+    model::ModelUsage,
     record::ExecutionRecord,
-    variant::choose,
+    variant::choose_variant,
 };
 
-/// What is to be done, step by step.
+/// The steps of a run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Plan {
+pub struct RunPlan {
     /// The artifacts, in order.
     pub steps: Vec<ArtifactInfo>,
-    /// What is left out, and why.
+    /// Artifacts that are skipped, with the reason.
     pub skipped: Vec<String>,
 }
 
-impl Plan {
-    /// Whether a model is asked for sure; a script may ask one, or not.
-    pub fn asks_a_model(&self) -> bool {
+impl RunPlan {
+    /// Whether a step certainly calls a model; a script may or may not call one.
+    pub fn requires_model(&self) -> bool {
         self.steps.iter().any(|info| {
             matches!(
                 info.artifact.kind,
@@ -35,25 +35,25 @@ impl Plan {
     }
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
-pub struct Report {
-    /// The run.
+pub struct RunReport {
+    /// The session id of the run.
     pub session_id: String,
     /// One record for each artifact.
     pub records: Vec<ExecutionRecord>,
-    /// What the last one gave, or why the run ended.
+    /// The output of the last artifact, or the error that ended the run.
     pub outcome: Result<ArtifactOutput>,
-    /// What was left out, and what did not hold without ending the run.
+    /// Skipped artifacts, and failures that did not end the run.
     pub warnings: Vec<String>,
 }
 
-impl Report {
-    /// What all of it cost, with the skills that were run on the way.
-    pub fn usage(&self) -> Usage {
-        let mut all = Usage::default();
+impl RunReport {
+    /// The usage of all executions, including nested skills.
+    pub fn usage(&self) -> ModelUsage {
+        let mut all = ModelUsage::default();
         for record in &self.records {
-            all.add(record.usage());
+            all.add_usage(record.usage());
         }
         all
     }
@@ -66,16 +66,16 @@ pub(crate) fn is_context(kind: ArtifactKind) -> bool {
     )
 }
 
-/// Plans a run of a skill for a model's family; nothing is loaded for it.
+/// Plans a run of a skill for a model family; loads no artifact content.
 ///
-/// With names, those and what belongs into context; without, everything that can be run here, but
-/// no prompt that only stands in for something else.
-pub fn plan(
+/// With names, the plan has those artifacts and the context artifacts; without names, everything
+/// that can run here except prompts that are only a fallback.
+pub fn plan_run(
     skill: &dyn SkillSource,
     dispatcher: &ArtifactDispatcher,
     family: &str,
     names: &[String],
-) -> Result<Plan> {
+) -> Result<RunPlan> {
     let artifacts = &skill.outline().artifacts;
     for name in names {
         if !artifacts
@@ -94,7 +94,7 @@ pub fn plan(
     }
     let fallbacks: Vec<&str> = artifacts
         .iter()
-        .filter_map(|info| info.artifact.fallback())
+        .filter_map(|info| info.artifact.fallback_name())
         .collect();
     let mut places: Vec<(ArtifactKind, &str)> = Vec::new();
     for info in artifacts {
@@ -103,7 +103,7 @@ pub fn plan(
             places.push(place);
         }
     }
-    let mut plan = Plan {
+    let mut plan = RunPlan {
         steps: Vec::new(),
         skipped: Vec::new(),
     };
@@ -114,7 +114,7 @@ pub fn plan(
             .iter()
             .filter(|info| info.artifact.kind == kind && info.artifact.name == name)
             .collect();
-        let Some(info) = choose(&variants, family) else {
+        let Some(info) = choose_variant(&variants, family) else {
             continue;
         };
         if !is_context(kind) && !wanted_now {
@@ -124,8 +124,10 @@ pub fn plan(
                 continue;
             }
             let stands = kind == ArtifactKind::DspyModule;
-            if !dispatcher.runs(kind) && !stands {
-                let why = dispatcher.lacks(kind).unwrap_or(Error::NoHandler(kind));
+            if !dispatcher.can_run(kind) && !stands {
+                let why = dispatcher
+                    .unavailable_reason(kind)
+                    .unwrap_or(Error::NoHandler(kind));
                 let hint = why.hint().map(|hint| format!(" ({hint})"));
                 plan.skipped
                     .push(format!("{name}: {why}{}", hint.unwrap_or_default()));
@@ -136,7 +138,7 @@ pub fn plan(
         plan.steps.push(info.clone());
     }
     if plan.steps.iter().all(|info| is_context(info.artifact.kind)) {
-        // With nothing left to do, what cannot be done fails, and says why.
+        // If nothing else can run, keep these steps so that the run fails with their reason.
         plan.steps.append(&mut left_out);
         plan.skipped.clear();
     }
@@ -151,15 +153,15 @@ pub fn plan(
     Ok(plan)
 }
 
-/// Carries out a plan; each record is told as soon as it is there.
-pub async fn run(
+/// Runs a plan; calls the callback with each record as soon as it is complete.
+pub async fn run_plan(
     skill: &dyn SkillSource,
     dispatcher: &ArtifactDispatcher,
-    plan: &Plan,
+    plan: &RunPlan,
     context: &mut ExecutionContext,
-    tell: &mut (dyn FnMut(&ExecutionRecord) + Send),
-) -> Report {
-    let mut report = Report {
+    on_record: &mut (dyn FnMut(&ExecutionRecord) + Send),
+) -> RunReport {
+    let mut report = RunReport {
         session_id: context.session_id.clone(),
         records: Vec::new(),
         outcome: Ok(ArtifactOutput::default()),
@@ -167,15 +169,15 @@ pub async fn run(
     };
     let mut outputs = serde_json::Map::new();
     for info in &plan.steps {
-        let executed = dispatcher.dispatch(skill, info, context).await;
-        if let Some(failed) = executed.failed {
+        let executed = dispatcher.dispatch_artifact(skill, info, context).await;
+        if let Some(failed) = executed.failed_attempt {
             let (name, why) = (&failed.details.artifact, failed.error.as_deref());
             let why = why.unwrap_or_default();
             report.warnings.push(format!("{name}: {why}"));
-            tell(&failed);
+            on_record(&failed);
             report.records.push(*failed);
         }
-        tell(&executed.record);
+        on_record(&executed.record);
         let name = executed.record.details.artifact.clone();
         for verdict in executed
             .record
@@ -205,7 +207,7 @@ pub async fn run(
                     ));
                 }
                 if !is_context(info.artifact.kind) {
-                    keep(context, &mut outputs, &info.artifact.name, &output);
+                    store_output(context, &mut outputs, &info.artifact.name, &output);
                 }
                 report.outcome = Ok(output);
             }
@@ -218,8 +220,8 @@ pub async fn run(
     report
 }
 
-/// Makes an output available to whatever comes next.
-fn keep(
+/// Makes an output available to the following artifacts.
+fn store_output(
     context: &mut ExecutionContext,
     outputs: &mut serde_json::Map<String, Value>,
     name: &str,
@@ -228,7 +230,7 @@ fn keep(
     let value = output.value.clone().unwrap_or_else(|| json!(output.text));
     if let Value::Object(fields) = &value {
         for (key, value) in fields {
-            // What was given from outside stays as it was given.
+            // Values given by the caller are never overwritten.
             context
                 .values
                 .entry(key.clone())

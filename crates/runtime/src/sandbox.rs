@@ -1,8 +1,8 @@
-//! The sandbox: Python scripts in WebAssembly, each in an instance of its own.
+//! The sandbox: runs Python scripts in WebAssembly, each in its own instance.
 //!
-//! A script sees its values and what [`host`](mod@self) calls give it: no file, no network, no
-//! environment, no other script. Whatever it does, it ends within its [`Limits`], and says what it
-//! used. Instances run on threads of their own, so that whoever serves keeps serving.
+//! A script sees its values and the results of [`host`](mod@self) calls: no file, no network, no
+//! environment, no other script. Every script ends within its [`Limits`] and reports its resource
+//! use. Instances run on separate threads, so that scripts never block the server.
 
 mod guest;
 mod host;
@@ -25,25 +25,25 @@ use tokio::sync::Semaphore;
 use tokio_util::task::AbortOnDropHandle;
 use wasmtime::component::{Component, InstancePre};
 
-pub use install::{GUEST, compile, is_installed};
+pub use install::{GUEST_SOURCES, install_component, is_installed};
 
-use self::{guest::State, host::Host, ticker::Ticker};
+use self::{guest::GuestState, host::ScriptHost, ticker::Ticker};
 use crate::{
     dispatch::{ArtifactHandler, ArtifactOutput, ExecutionContext},
     error::{Error, Result},
     limits::Limits,
-    template::{Code, constants_of},
+    template::{RenderedScript, read_constants},
 };
 
-/// How many scripts run at a time; others wait.
-const AT_ONCE: usize = 128;
+/// How many scripts run concurrently; further scripts wait.
+const MAX_CONCURRENT_SCRIPTS: usize = 128;
 
 /// A sandbox that is ready to run scripts.
 pub struct Sandbox {
-    guest: InstancePre<State>,
+    guest: InstancePre<GuestState>,
     ticker: Ticker,
     room: Semaphore,
-    /// How many scripts it was given.
+    /// The number of scripts started so far.
     begun: AtomicU64,
     threads: Option<tokio::runtime::Runtime>,
 }
@@ -56,7 +56,7 @@ impl std::fmt::Debug for Sandbox {
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
-        // It may be dropped on a thread that must not wait.
+        // Shut down in the background: this may run on a thread that must not block.
         if let Some(threads) = self.threads.take() {
             threads.shutdown_background();
         }
@@ -64,17 +64,17 @@ impl Drop for Sandbox {
 }
 
 impl Sandbox {
-    /// Loads what was installed in a folder.
+    /// Loads the sandbox that is installed in a folder.
     pub fn open(folder: &Path) -> Result<Self> {
-        Self::of(&install::load(folder)?)
+        Self::from_component(&install::load_component(folder)?)
     }
 
-    fn of(component: &Component) -> Result<Self> {
-        let guest = guest::bind(component);
+    fn from_component(component: &Component) -> Result<Self> {
+        let guest = guest::bind_host(component);
         let guest = guest.map_err(|error| Error::Sandbox(format!("{error:#}")))?;
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         let threads = tokio::runtime::Builder::new_multi_thread()
-            // One that waits for a disk does not keep the others from running.
+            // A script that waits for a disk must not block the others.
             .worker_threads(cores.max(4))
             .thread_name("repertoire-sandbox")
             .enable_all()
@@ -83,18 +83,18 @@ impl Sandbox {
         Ok(Self {
             ticker: Ticker::start(guest.engine()),
             guest,
-            room: Semaphore::new(AT_ONCE),
+            room: Semaphore::new(MAX_CONCURRENT_SCRIPTS),
             begun: AtomicU64::new(0),
             threads: Some(threads),
         })
     }
 
-    /// Runs a script. Whoever stops waiting stops it.
-    async fn run(
+    /// Runs a script. Dropping the future stops the script.
+    async fn run_script(
         self: &Arc<Self>,
-        code: Code,
+        code: RenderedScript,
         values: Value,
-        host: Arc<Host>,
+        host: Arc<ScriptHost>,
     ) -> Result<ArtifactOutput> {
         let Some(threads) = &self.threads else {
             return Err(Error::Interrupted);
@@ -102,71 +102,71 @@ impl Sandbox {
         self.begun.fetch_add(1, Ordering::Relaxed);
         let this = self.clone();
         let work = threads.spawn(async move {
-            // One that another script runs has that one's place.
+            // A nested script uses the permit of the script that runs it.
             let room = this.room.acquire();
             let _room = if host.is_nested() {
                 None
             } else {
                 let waited = tokio::time::timeout(host.limits.time(), room).await;
                 Some(waited.map_err(|_| {
-                    let most = AT_ONCE;
-                    Error::ScriptLimit(format!("{most} others ran for all of its time"))
+                    let most = MAX_CONCURRENT_SCRIPTS;
+                    Error::ScriptLimit(format!("{most} other scripts used all of its time"))
                 })?)
             };
-            let _ticking = this.ticker.tick();
-            guest::run(&this.guest, code, &values, &host).await
+            let _ticking = this.ticker.keep_ticking();
+            guest::run_guest(&this.guest, code, &values, &host).await
         });
         let done = AbortOnDropHandle::new(work).await;
         done.map_err(|error| Error::Sandbox(error.to_string()))?
     }
 }
 
-/// Whether what is installed in a folder works: it is loaded, and runs a script.
-pub fn check(folder: &Path) -> Result<()> {
-    try_out(&install::load(folder)?)
+/// Checks an installation: loads it and runs a script.
+pub fn check_installation(folder: &Path) -> Result<()> {
+    run_smoke_test(&install::load_component(folder)?)
 }
 
-/// Whether a component is a guest: it runs a script.
-fn try_out(component: &Component) -> Result<()> {
-    let sandbox = Arc::new(Sandbox::of(component)?);
+/// Checks that a component is a guest by running a script.
+fn run_smoke_test(component: &Component) -> Result<()> {
+    let sandbox = Arc::new(Sandbox::from_component(component)?);
     let context = ExecutionContext::new();
     let script = "import repertoire\nrepertoire.submit(6 * 7)";
     let code =
         context
             .engine
             .render_code(script, &context.template_values(), &serde_json::Map::new())?;
-    let host = Host::new(&context, Limits::default());
+    let host = ScriptHost::new(&context, Limits::default());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Error::Sandbox(error.to_string()))?;
-    // Whoever asks may be on a thread that must not wait like this.
+    // The caller may be on an async thread that must not block, so use a new thread.
     let done = std::thread::scope(|scope| {
-        let work = scope.spawn(|| runtime.block_on(sandbox.run(code, json!({}), host)));
+        let work = scope.spawn(|| runtime.block_on(sandbox.run_script(code, json!({}), host)));
         work.join()
     });
     let value = done.map_err(|_| Error::Interrupted)??.value;
     if value != Some(json!(42)) {
-        let why = "this is no guest: it does not do what a script says";
+        let why = "this is no guest: it does not run scripts correctly";
         return Err(Error::Sandbox(why.to_owned()));
     }
     Ok(())
 }
 
-type Loaded = Mutex<Option<Arc<Sandbox>>>;
+type SharedSandbox = Mutex<Option<Arc<Sandbox>>>;
 
-/// Runs the scripts of skills, with a sandbox that is loaded when the first one comes, and let go
-/// when none has come for a while.
+/// Runs `code_template` artifacts. The sandbox is loaded for the first script and unloaded after an
+/// idle time.
 #[derive(Debug)]
-pub struct Scripts {
+pub struct ScriptHandler {
     folder: PathBuf,
     limits: Limits,
     idle: Duration,
-    sandbox: Arc<Loaded>,
+    sandbox: Arc<SharedSandbox>,
 }
 
-impl Scripts {
-    /// With the sandbox that is, or will be, installed in a folder.
+impl ScriptHandler {
+    /// Uses the sandbox that is, or will be, installed in a folder.
     pub fn new(folder: impl Into<PathBuf>, limits: Limits) -> Self {
         Self {
             folder: folder.into(),
@@ -176,19 +176,19 @@ impl Scripts {
         }
     }
 
-    /// Keeps a sandbox that nobody uses for so long.
+    /// Sets how long an idle sandbox stays loaded.
     pub fn idle(mut self, idle: Duration) -> Self {
         self.idle = idle;
         self
     }
 
-    /// Whether a sandbox is loaded, with the memory it takes.
+    /// Whether a sandbox is loaded and uses memory.
     pub fn is_loaded(&self) -> bool {
-        lock(&self.sandbox).is_some()
+        lock_sandbox(&self.sandbox).is_some()
     }
 
-    /// The sandbox, loaded if this is the first time; that reads a large file, or even compiles.
-    async fn sandbox(&self) -> Result<Arc<Sandbox>> {
+    /// Returns the sandbox; loads it the first time, which reads a large file or even compiles it.
+    async fn load_sandbox(&self) -> Result<Arc<Sandbox>> {
         let known = self.sandbox.try_lock().ok().and_then(|known| known.clone());
         if let Some(sandbox) = known {
             return Ok(sandbox);
@@ -196,35 +196,35 @@ impl Scripts {
         let (known, folder) = (self.sandbox.clone(), self.folder.clone());
         let (idle, caller) = (self.idle, tokio::runtime::Handle::current());
         let load = tokio::task::spawn_blocking(move || {
-            let mut loaded = lock(&known);
+            let mut loaded = lock_sandbox(&known);
             if let Some(sandbox) = &*loaded {
                 return Ok(sandbox.clone());
             }
             let opened = Arc::new(Sandbox::open(&folder)?);
             *loaded = Some(opened.clone());
-            caller.spawn(retire(Arc::downgrade(&known), idle));
+            caller.spawn(unload_when_idle(Arc::downgrade(&known), idle));
             Ok(opened)
         });
         load.await.map_err(|_| Error::Interrupted)?
     }
 }
 
-fn lock(loaded: &Loaded) -> MutexGuard<'_, Option<Arc<Sandbox>>> {
+fn lock_sandbox(loaded: &SharedSandbox) -> MutexGuard<'_, Option<Arc<Sandbox>>> {
     loaded.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets go of a sandbox that nobody has used for a while.
-async fn retire(loaded: Weak<Loaded>, idle: Duration) {
+/// Unloads a sandbox that has been idle for a while.
+async fn unload_when_idle(loaded: Weak<SharedSandbox>, idle: Duration) {
     let mut seen = None;
     loop {
         tokio::time::sleep(idle).await;
         let Some(loaded) = loaded.upgrade() else {
             return;
         };
-        let mut loaded = lock(&loaded);
+        let mut loaded = lock_sandbox(&loaded);
         let Some(sandbox) = &*loaded else { return };
         let begun = Some(sandbox.begun.load(Ordering::Relaxed));
-        // Whoever runs a script holds it, too.
+        // Every running script holds a reference.
         if begun == seen && Arc::strong_count(sandbox) == 1 {
             let over = loaded.take();
             drop(loaded);
@@ -236,33 +236,36 @@ async fn retire(loaded: Weak<Loaded>, idle: Duration) {
 }
 
 #[async_trait]
-impl ArtifactHandler for Scripts {
+impl ArtifactHandler for ScriptHandler {
     fn kind(&self) -> ArtifactKind {
         ArtifactKind::CodeTemplate
     }
 
-    fn lacks(&self) -> Option<Error> {
+    fn unavailable_reason(&self) -> Option<Error> {
         (!is_installed(&self.folder)).then(|| Error::NeedsSandbox("not installed".to_owned()))
     }
 
-    async fn execute(
+    async fn execute_artifact(
         &self,
         artifact: &Artifact,
         context: &ExecutionContext,
     ) -> Result<ArtifactOutput> {
-        let limits = self.limits.of(artifact)?.within(context.left);
-        let constants = constants_of(artifact)?;
+        let limits = self
+            .limits
+            .for_artifact(artifact)?
+            .capped_by(context.remaining_limits);
+        let constants = read_constants(artifact)?;
         let (engine, values) = (context.engine.clone(), context.template_values());
         let given = serde_json::to_value(&values).unwrap_or_default();
         let template = artifact.content.clone();
         let code = tokio::task::spawn_blocking(move || {
             let code = engine.render_code(&template, &values, &constants)?;
-            Ok((code.shown(), code))
+            Ok((code.display_source(), code))
         });
         let (shown, code) = code.await.map_err(|_| Error::Interrupted)??;
-        context.notes.input(&shown);
-        let sandbox = self.sandbox().await?;
-        let host = Host::new(context, limits);
-        sandbox.run(code, given, host).await
+        context.notes.set_input(&shown);
+        let sandbox = self.load_sandbox().await?;
+        let host = ScriptHost::new(context, limits);
+        sandbox.run_script(code, given, host).await
     }
 }

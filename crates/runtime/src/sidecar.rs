@@ -1,15 +1,15 @@
-//! The sidecar: DSPy in a process of its own, for artifacts that are programs.
+//! The sidecar: runs DSPy in a separate process, for artifacts that are DSPy programs.
 //!
-//! An artifact names a template the sidecar ships and brings a state; no code of it runs. Signature
-//! and state are checked here before DSPy sees them. Whatever the program asks a model comes back
-//! over the pipe, so that the process needs no key and reaches nobody.
+//! An artifact names a template that the sidecar ships and may carry a state; no code of it runs.
+//! Signature and state are checked here before DSPy sees them. Model requests of the program come
+//! back over the pipe, so the process needs neither keys nor network access.
 
-mod own;
-mod process;
-mod running;
+mod child_process;
+mod client;
+mod process_dir;
+mod protocol;
 mod signature;
 mod state;
-mod wire;
 
 use std::{
     sync::{
@@ -24,67 +24,67 @@ use repertoire_core::{Artifact, ArtifactKind};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-pub use process::{Program, Sidecar};
-pub use signature::{Field, Signature, Type};
-pub use state::State;
+pub use client::{Sidecar, SidecarCommand};
+pub use signature::{FieldType, Signature, SignatureField};
+pub use state::ProgramState;
 
-pub(crate) use self::wire::{Answers, Question};
+pub(crate) use self::protocol::{HostRequest, HostRequestHandler};
 use crate::{
-    dispatch::{ArtifactHandler, ArtifactOutput, ExecutionContext, Notes},
+    dispatch::{ArtifactHandler, ArtifactOutput, ExecutionContext, ExecutionNotes},
     error::{Error, Result},
     limits::{self, Limits},
-    model::{Ask, Budget, Metered, Model, Role, Turn, Usage},
+    model::{Budget, ChatRole, ChatTurn, MeteredModel, Model, ModelRequest, ModelUsage},
     workspace::Workspace,
 };
 
-/// How long one program may run, where nobody says otherwise.
-pub(crate) const DEADLINE: Duration = Duration::from_mins(5);
-/// How often one program may ask.
-const MAX_QUESTIONS: u64 = 200;
-/// The most pages a program finds at a time.
+/// The default deadline of one program.
+pub(crate) const PROGRAM_DEADLINE: Duration = Duration::from_mins(5);
+/// The maximum number of host requests of one program.
+const MAX_HOST_REQUESTS: u64 = 200;
+/// The maximum number of pages in one search result.
 const MAX_RESULTS: usize = 10;
 
-/// A program: a template, and what it is about.
+/// A DSPy program: a template with a signature and options.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Module {
+pub struct DspyModule {
     /// The template.
     pub template: String,
-    /// What goes in, and what comes out.
+    /// The input and output fields.
     pub signature: Signature,
-    /// What the template is set to.
+    /// The options of the template.
     pub options: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Content {
+struct DspyModuleContent {
     template_id: String,
     signature: String,
     #[serde(default)]
     instructions: Option<String>,
     #[serde(default)]
-    options: Options,
+    options: DspyModuleOptions,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Options {
+struct DspyModuleOptions {
     max_iters: Option<u8>,
 }
 
-impl Module {
-    /// Reads the content of an artifact.
-    pub fn read(artifact: &Artifact) -> Result<Self> {
+impl DspyModule {
+    /// Parses the content of an artifact.
+    pub fn from_artifact(artifact: &Artifact) -> Result<Self> {
         let refuse = |reason: String| Error::Artifact {
             artifact: artifact.name.clone(),
             reason,
         };
-        let content: Content = repertoire_core::json::from_str(&artifact.content)
+        let content: DspyModuleContent = repertoire_core::json::from_str(&artifact.content)
             .map_err(|error| refuse(format!("a dspy_module is JSON: {error}")))?;
         let mut signature =
             Signature::parse(&content.signature).map_err(|error| refuse(error.to_string()))?;
         signature.instructions = content.instructions;
-        if state::parts_of(&content.template_id, &signature).is_none() {
+        if state::template_parts(&content.template_id, &signature).is_none() {
             let known = "predict, chain_of_thought, react, draft_and_refine";
             let template = content.template_id;
             return Err(refuse(format!(
@@ -93,7 +93,7 @@ impl Module {
         }
         if let Some(field) = signature
             .fields()
-            .find(|field| state::is_taken(&content.template_id, &field.name))
+            .find(|field| state::is_reserved_name(&content.template_id, &field.name))
         {
             let (template, name) = (&content.template_id, &field.name);
             return Err(refuse(format!(
@@ -112,29 +112,34 @@ impl Module {
         })
     }
 
-    /// The state an artifact brings, checked.
-    pub fn state(&self, artifact: &Artifact) -> Result<Option<State>> {
+    /// Reads and checks the state of an artifact.
+    pub fn read_state(&self, artifact: &Artifact) -> Result<Option<ProgramState>> {
         let blob = artifact.state_blob.as_deref();
-        let state = blob.map(|blob| State::read(blob, &self.template, &self.signature));
+        let state = blob.map(|blob| ProgramState::from_blob(blob, &self.template, &self.signature));
         state.transpose().map_err(|error| Error::Artifact {
             artifact: artifact.name.clone(),
             reason: error.to_string(),
         })
     }
 
-    /// Its inputs, from the values of a run.
-    pub fn inputs(&self, values: &crate::template::Context) -> Result<Map<String, Value>> {
+    /// Collects the input fields from the values of a run.
+    pub fn collect_inputs(
+        &self,
+        values: &crate::template::TemplateContext,
+    ) -> Result<Map<String, Value>> {
         let inputs = self.signature.inputs.iter().map(|field| {
-            let value = values.get(&field.name).ok_or_else(|| Error::Undefined {
-                line: None,
-                name: field.name.clone(),
-            })?;
+            let value = values
+                .get(&field.name)
+                .ok_or_else(|| Error::UndefinedVariable {
+                    line: None,
+                    name: field.name.clone(),
+                })?;
             Ok((field.name.clone(), value.clone()))
         });
         inputs.collect()
     }
 
-    pub(crate) fn request(&self, kind: &str, state: Option<&State>) -> Value {
+    pub(crate) fn build_request(&self, kind: &str, state: Option<&ProgramState>) -> Value {
         json!({
             "type": kind, "template_id": self.template, "signature": self.signature,
             "options": self.options, "state": state.map(|state| &state.parts),
@@ -142,93 +147,96 @@ impl Module {
     }
 }
 
-/// What a program gave.
+/// The result of a program.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Given {
+pub struct ProgramOutput {
     /// Its outputs.
     pub output: Map<String, Value>,
-    /// What it cost.
-    pub usage: Usage,
+    /// The usage.
+    pub usage: ModelUsage,
 }
 
 impl Sidecar {
-    /// Runs a program once, within some time.
-    pub async fn execute(
+    /// Runs a program once, with a deadline.
+    pub async fn execute_program(
         &self,
-        module: &Module,
-        state: Option<&State>,
+        module: &DspyModule,
+        state: Option<&ProgramState>,
         inputs: &Map<String, Value>,
-        desk: &Desk,
+        desk: &HostServices,
         within: Duration,
     ) -> Result<Map<String, Value>> {
-        let mut request = module.request("execute", state);
+        let mut request = module.build_request("execute", state);
         request["params"] = json!(inputs);
-        let body = self.request(request, desk, within).await;
-        let mut body = body.map_err(|error| desk.reason(error))?;
+        let body = self.send_request(request, desk, within).await;
+        let mut body = body.map_err(|error| desk.restore_refusal(error))?;
         match body.remove("output") {
             Some(Value::Object(output)) => Ok(output),
             _ => Err(Error::Sidecar("it gave no output".to_owned())),
         }
     }
 
-    /// What templates and optimisers it has.
+    /// Returns the available templates and optimisers.
     pub async fn manifest(&self) -> Result<Value> {
-        let desk = Desk::default();
-        let body = self.request(json!({"type": "manifest"}), &desk, DEADLINE);
+        let desk = HostServices::default();
+        let body = self.send_request(json!({"type": "manifest"}), &desk, PROGRAM_DEADLINE);
         Ok(Value::Object(body.await?))
     }
 }
 
-/// What a program can ask: a model, and pages.
+/// The services a program can call: a model and the pages of a workspace.
 #[derive(Default)]
-pub struct Desk {
-    /// The model that is asked.
+pub struct HostServices {
+    /// The model.
     pub model: Option<Arc<dyn Model>>,
-    /// The most tokens of one answer.
+    /// The maximum number of tokens in one reply.
     pub max_tokens: u64,
-    /// The pages.
+    /// The workspace.
     pub workspace: Option<Arc<dyn Workspace>>,
-    /// Where what is used is noted.
-    pub notes: Notes,
-    /// How often it was asked.
-    pub questions: Arc<AtomicU64>,
-    /// How often it may be.
-    pub most: Option<u64>,
-    /// The last question that was refused, so that a program that ends with it ends with its reason.
-    refused: Mutex<Option<Error>>,
+    /// Records input, model and usage.
+    pub notes: ExecutionNotes,
+    /// The number of requests so far.
+    pub request_count: Arc<AtomicU64>,
+    /// The maximum number of requests.
+    pub max_requests: Option<u64>,
+    /// The last refused request, to report its reason if the program fails because of it.
+    last_refusal: Mutex<Option<Error>>,
 }
 
 #[derive(Deserialize)]
-struct Completion {
+struct CompletionParams {
     system: Option<String>,
-    messages: Vec<Message>,
+    messages: Vec<CompletionMessage>,
     max_tokens: Option<u64>,
     temperature: Option<f64>,
 }
 
 #[derive(Deserialize)]
-struct Message {
+struct CompletionMessage {
     role: String,
     text: Option<String>,
 }
 
-impl Desk {
-    /// What a run has at hand.
-    pub fn of(context: &ExecutionContext) -> Self {
+impl HostServices {
+    /// Takes model and workspace from a run.
+    pub fn from_context(context: &ExecutionContext) -> Self {
         Self {
             model: context.model.clone(),
             max_tokens: context.max_tokens,
             workspace: context.engine.workspace().cloned(),
             notes: context.notes.clone(),
-            questions: Arc::default(),
-            most: None,
-            refused: Mutex::default(),
+            request_count: Arc::default(),
+            max_requests: None,
+            last_refusal: Mutex::default(),
         }
     }
 
-    /// What a program that failed failed of: of what it was refused, if it says so.
-    pub(crate) fn reason(&self, error: Error) -> Error {
-        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Returns the refusal that caused a program error, or the error itself.
+    pub(crate) fn restore_refusal(&self, error: Error) -> Error {
+        let refused = self
+            .last_refusal
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         match (&error, &*refused) {
             (Error::Program { code, .. }, Some(refused)) if code == refused.code() => {
                 refused.clone()
@@ -238,40 +246,42 @@ impl Desk {
     }
 
     pub(crate) fn count(&self) -> Result<()> {
-        let before = self.questions.fetch_add(1, Ordering::Relaxed);
-        let most = self.most.unwrap_or(MAX_QUESTIONS);
+        let before = self.request_count.fetch_add(1, Ordering::Relaxed);
+        let most = self.max_requests.unwrap_or(MAX_HOST_REQUESTS);
         if before >= most {
             return Err(Error::Budget(format!(
-                "a program asks at most {most} times"
+                "a program makes at most {most} requests"
             )));
         }
         Ok(())
     }
 
-    async fn complete(&self, told: Completion) -> Result<Value> {
-        let none = || Error::Model("this skill asks a model, and none was named".to_owned());
+    async fn complete_chat(&self, params: CompletionParams) -> Result<Value> {
+        let none = || Error::Model("this skill needs a model, but none is named".to_owned());
         let model = self.model.as_ref().ok_or_else(none)?;
-        let mut ask = Ask::new(String::new());
-        ask.system = told.system;
-        ask.turns = told
+        let mut ask = ModelRequest::new(String::new());
+        ask.system = params.system;
+        ask.turns = params
             .messages
             .into_iter()
-            .map(|message| Turn {
+            .map(|message| ChatTurn {
                 role: if message.role == "assistant" {
-                    Role::Assistant
+                    ChatRole::Assistant
                 } else {
-                    Role::User
+                    ChatRole::User
                 },
                 text: message.text.unwrap_or_default(),
             })
             .collect();
         let most = self.max_tokens.max(1);
-        ask.max_tokens = told.max_tokens.map_or(most, |wanted| wanted.clamp(1, most));
-        ask.temperature = told.temperature.filter(|t| (0.0..=2.0).contains(t));
-        self.notes.model(model.id());
+        ask.max_tokens = params
+            .max_tokens
+            .map_or(most, |wanted| wanted.clamp(1, most));
+        ask.temperature = params.temperature.filter(|t| (0.0..=2.0).contains(t));
+        self.notes.set_model(model.id());
         let reply = model.ask(&ask, None).await?;
-        self.notes.usage(reply.usage);
-        let Usage {
+        self.notes.add_usage(reply.usage);
+        let ModelUsage {
             input_tokens,
             output_tokens,
             ..
@@ -282,8 +292,8 @@ impl Desk {
         }))
     }
 
-    /// Looks at pages, elsewhere: it may wait for a disk.
-    async fn page(&self, mut body: Map<String, Value>) -> Result<Value> {
+    /// Reads pages on a blocking thread, because this may wait for a disk.
+    async fn query_workspace(&self, mut body: Map<String, Value>) -> Result<Value> {
         let none = || Error::Workspace("there is none".to_owned());
         let workspace = self.workspace.clone().ok_or_else(none)?;
         let looked = tokio::task::spawn_blocking(move || {
@@ -294,13 +304,13 @@ impl Desk {
                 word("name"),
             ) {
                 (Some("workspace_search"), Some(query), _) => {
-                    json!(workspace.search(&query, MAX_RESULTS)?)
+                    json!(workspace.search_pages(&query, MAX_RESULTS)?)
                 }
-                (Some("get_page"), _, Some(name)) => json!(workspace.page(&name)?),
+                (Some("get_page"), _, Some(name)) => json!(workspace.find_page(&name)?),
                 _ => {
                     let call = body.remove("name").unwrap_or_default().to_string();
                     let reason = "there is no such call".to_owned();
-                    return Err(Error::Call { call, reason });
+                    return Err(Error::InvalidCall { call, reason });
                 }
             };
             Ok(json!({"value": value}))
@@ -310,93 +320,104 @@ impl Desk {
 }
 
 #[async_trait]
-impl Answers for Desk {
-    async fn answer(&self, question: Question) -> Result<Value> {
-        let answered = self.answered(question).await;
+impl HostRequestHandler for HostServices {
+    async fn handle_request(&self, question: HostRequest) -> Result<Value> {
+        let answered = self.dispatch_request(question).await;
         if let Err(error) = &answered {
-            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
+            *self
+                .last_refusal
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
         }
         answered
     }
 }
 
-impl Desk {
-    async fn answered(&self, mut question: Question) -> Result<Value> {
+impl HostServices {
+    async fn dispatch_request(&self, mut question: HostRequest) -> Result<Value> {
         self.count()?;
         match question.kind.as_str() {
             "complete" => {
                 let request = question.body.remove("request").unwrap_or_default();
-                let request = serde_json::from_value(request).map_err(|error| Error::Call {
-                    call: "complete".to_owned(),
-                    reason: error.to_string(),
-                })?;
-                self.complete(request).await
+                let request =
+                    serde_json::from_value(request).map_err(|error| Error::InvalidCall {
+                        call: "complete".to_owned(),
+                        reason: error.to_string(),
+                    })?;
+                self.complete_chat(request).await
             }
             "host" => {
                 if !question.body.get("args").is_some_and(Value::is_object) {
                     question.body.insert("args".to_owned(), json!({}));
                 }
-                self.page(question.body).await
+                self.query_workspace(question.body).await
             }
-            other => Err(Error::Call {
-                call: repertoire_core::markdown::cut(other, 40),
-                reason: "there is no such question".to_owned(),
+            other => Err(Error::InvalidCall {
+                call: repertoire_core::markdown::truncate_text(other, 40),
+                reason: "there is no such request".to_owned(),
             }),
         }
     }
 }
 
-/// Runs the programs of skills.
+/// Runs `dspy_module` artifacts in the sidecar.
 #[derive(Debug, Clone)]
-pub struct Modules {
+pub struct DspyHandler {
     sidecar: Arc<Sidecar>,
     limits: Limits,
 }
 
-impl Modules {
-    /// With a sidecar; of the limits, those of time, tokens and money count.
+impl DspyHandler {
+    /// Uses the time, token and cost limits; the others do not apply to programs.
     pub fn new(sidecar: Arc<Sidecar>, limits: Limits) -> Self {
         Self { sidecar, limits }
     }
 }
 
 #[async_trait]
-impl ArtifactHandler for Modules {
+impl ArtifactHandler for DspyHandler {
     fn kind(&self) -> ArtifactKind {
         ArtifactKind::DspyModule
     }
 
-    fn lacks(&self) -> Option<Error> {
-        self.sidecar.lacks()
+    fn unavailable_reason(&self) -> Option<Error> {
+        self.sidecar.unavailable_reason()
     }
 
-    async fn execute(
+    async fn execute_artifact(
         &self,
         artifact: &Artifact,
         context: &ExecutionContext,
     ) -> Result<ArtifactOutput> {
-        let module = Module::read(artifact)?;
-        let state = module.state(artifact)?;
-        let inputs = module.inputs(&context.template_values())?;
+        let module = DspyModule::from_artifact(artifact)?;
+        let state = module.read_state(artifact)?;
+        let inputs = module.collect_inputs(&context.template_values())?;
         context
             .notes
-            .input(&Value::Object(inputs.clone()).to_string());
-        let limits = self.limits.of(artifact)?.within(context.left);
+            .set_input(&Value::Object(inputs.clone()).to_string());
+        let limits = self
+            .limits
+            .for_artifact(artifact)?
+            .capped_by(context.remaining_limits);
         let budget = Arc::new(Budget::new(Some(limits.tokens), limits.cost));
-        let model = Metered::new(context.needs_model()?.clone(), budget.clone());
-        let mut desk = Desk::of(context);
-        desk.model = Some(Arc::new(model));
+        let model = MeteredModel::new(context.require_model()?.clone(), budget.clone());
+        let mut services = HostServices::from_context(context);
+        services.model = Some(Arc::new(model));
         let (begun, took) = (Instant::now(), Arc::new(OnceLock::new()));
-        let (asked, over) = (desk.questions.clone(), took.clone());
-        context.notes.measure(move |used| {
+        let (asked, over) = (services.request_count.clone(), took.clone());
+        context.notes.set_usage_source(move |used| {
             let asked = asked.load(Ordering::Relaxed);
-            limits::tell(used, "model_calls", asked, Some(MAX_QUESTIONS));
+            limits::record_use(used, "model_calls", asked, Some(MAX_HOST_REQUESTS));
             let time = over.get().copied().unwrap_or_else(|| begun.elapsed());
-            limits::tell_common(used, &limits, time, &budget);
+            limits::record_common_use(used, &limits, time, &budget);
         });
-        let work = self
-            .sidecar
-            .execute(&module, state.as_ref(), &inputs, &desk, limits.time());
+        let work = self.sidecar.execute_program(
+            &module,
+            state.as_ref(),
+            &inputs,
+            &services,
+            limits.time(),
+        );
         let output = work.await;
         let _ = took.set(begun.elapsed());
         let output = Value::Object(output?);

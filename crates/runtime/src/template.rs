@@ -1,13 +1,13 @@
-//! Rendering prompts: one function over MiniJinja that a stranger's template cannot hurt.
+//! Renders prompts with MiniJinja; templates are untrusted.
 //!
-//! A template gets values and gives a text. It opens no file and includes nothing; a name nobody
-//! gave is an error that names it. Instructions, recursion and output are bounded by the engine;
-//! what the engine does in one instruction, and what it does while it reads a template, is bounded
-//! by what `template/check.rs` lets through and by filters of our own.
+//! A template turns values into text. It opens no file and includes nothing; an undefined variable
+//! is an error that names it. The engine bounds instructions, recursion and output. The work within
+//! one instruction and while parsing is bounded by the checks in `template/restrictions.rs` and by
+//! custom filters.
 
-mod check;
 mod code;
 mod filters;
+mod restrictions;
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -19,21 +19,21 @@ use crate::{
     workspace::Workspace,
 };
 
-pub use code::{Code, Hole, constants_of};
+pub use code::{Hole, RenderedScript, read_constants};
 
-/// The most bytes of a template.
+/// The maximum bytes of a template.
 pub const MAX_TEMPLATE: usize = 256 * 1024;
-/// The most bytes of what is rendered.
+/// The maximum bytes of a rendered template.
 pub const MAX_OUTPUT: usize = 1024 * 1024;
-/// The most instructions of one rendering.
+/// The maximum number of instructions of one rendering.
 const FUEL: u64 = 500_000;
-/// How deep loops and conditions nest.
-const DEPTH: usize = 50;
-/// Reading a template recurses; this is more than what is let through needs.
-const STACK: usize = 16 * 1024 * 1024;
+/// The maximum nesting of loops and conditions.
+const MAX_DEPTH: usize = 50;
+/// The stack size for parsing, which recurses; the checks keep the depth well below it.
+const STACK_BYTES: usize = 16 * 1024 * 1024;
 
-/// What a template is rendered with.
-pub type Context = HashMap<String, Json>;
+/// The values of a template.
+pub type TemplateContext = HashMap<String, Json>;
 
 /// Renders templates.
 ///
@@ -54,65 +54,71 @@ pub struct PromptEngine {
 }
 
 impl PromptEngine {
-    /// An engine whose templates see nothing but their values.
+    /// An engine whose templates see only their values.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An engine whose templates can also ask a workspace: `search(query, limit)` and
+    /// An engine whose templates can also query a workspace: `search(query, limit)` and
     /// `page(slug)`.
-    pub fn over(workspace: Arc<dyn Workspace>) -> Self {
+    pub fn with_workspace(workspace: Arc<dyn Workspace>) -> Self {
         Self {
             workspace: Some(workspace),
         }
     }
 
     /// Renders a template with the values given.
-    pub fn render_str(&self, template: &str, context: &Context) -> Result<String> {
-        check::check(template)?;
-        on_a_stack(|| rendered(&self.environment(), template, &values_of(context)))
+    pub fn render_str(&self, template: &str, context: &TemplateContext) -> Result<String> {
+        restrictions::check_template(template)?;
+        with_large_stack(|| {
+            render_template(
+                &self.build_environment(),
+                template,
+                &to_engine_values(context),
+            )
+        })
     }
 
-    /// Reads a template without rendering it.
+    /// Parses a template without rendering it.
     pub fn check_str(&self, template: &str) -> Result<()> {
-        check::check(template)?;
-        let environment = self.environment();
+        restrictions::check_template(template)?;
+        let environment = self.build_environment();
         let read = environment.template_from_named_str("template", template);
-        read.map(drop).map_err(|error| explain(&error))
+        read.map(drop).map_err(|error| convert_error(&error))
     }
 
-    /// What templates can ask.
+    /// The workspace that templates can query.
     pub fn workspace(&self) -> Option<&Arc<dyn Workspace>> {
         self.workspace.as_ref()
     }
 
-    fn environment(&self) -> Environment<'static> {
+    fn build_environment(&self) -> Environment<'static> {
         let mut environment = Environment::empty();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         environment.set_fuel(Some(FUEL));
-        environment.set_recursion_limit(DEPTH);
-        // It knows the names of what is missing. Its report, which repeats values, is never shown.
+        environment.set_recursion_limit(MAX_DEPTH);
+        // Debug mode names undefined variables. Its report repeats values and is never shown.
         environment.set_debug(true);
-        filters::add(&mut environment);
-        filters::add_queries(&mut environment, self.workspace.as_ref());
+        filters::add_filters(&mut environment);
+        filters::add_workspace_functions(&mut environment, self.workspace.as_ref());
         environment
     }
 }
 
-/// The values of a template, as the engine has them.
-fn values_of(context: &Context) -> HashMap<String, Value> {
+/// Converts the values of a template for the engine.
+fn to_engine_values(context: &TemplateContext) -> HashMap<String, Value> {
     let values = context.iter();
     values
         .map(|(name, value)| (name.clone(), Value::from(Serde(value))))
         .collect()
 }
 
-/// Does something that recurses.
-fn on_a_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+/// Runs recursive work on a thread with a large stack.
+fn with_large_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let work = std::thread::Builder::new()
             .name("repertoire-template".to_owned())
-            .stack_size(STACK)
+            .stack_size(STACK_BYTES)
             .spawn_scoped(scope, work);
         match work.map(std::thread::ScopedJoinHandle::join) {
             Ok(Ok(done)) => done,
@@ -121,27 +127,27 @@ fn on_a_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     })
 }
 
-fn rendered(
+fn render_template(
     environment: &Environment<'_>,
     template: &str,
     values: &HashMap<String, Value>,
 ) -> Result<String> {
     let template = environment
         .template_from_named_str("template", template)
-        .map_err(|error| explain(&error))?;
-    let mut out = Capped(Vec::new());
+        .map_err(|error| convert_error(&error))?;
+    let mut out = CappedOutput(Vec::new());
     template
         .render_captured_to(Value::from_object(values.clone()), &mut out)
         .map(drop)
-        .map_err(|error| explain(&error))?;
+        .map_err(|error| convert_error(&error))?;
     String::from_utf8(out.0)
-        .map_err(|_| Error::TemplateLimit("what it renders is no text".to_owned()))
+        .map_err(|_| Error::TemplateLimit("the output is not valid UTF-8".to_owned()))
 }
 
-/// Takes so many bytes and no more.
-struct Capped(Vec<u8>);
+/// A writer that fails above the maximum output size.
+struct CappedOutput(Vec<u8>);
 
-impl std::io::Write for Capped {
+impl std::io::Write for CappedOutput {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         if self.0.len() + bytes.len() > MAX_OUTPUT {
             return Err(std::io::Error::other("too large"));
@@ -155,14 +161,14 @@ impl std::io::Write for Capped {
     }
 }
 
-/// An error of the engine in our words; nothing of the values is in it.
-fn explain(error: &minijinja::Error) -> Error {
+/// Converts an error of the engine; the result contains no values.
+fn convert_error(error: &minijinja::Error) -> Error {
     let line = error.line();
     let detail = error.detail().unwrap_or_default();
     match error.kind() {
         ErrorKind::UndefinedError => {
             let name = detail.split('`').nth(1).unwrap_or("a value");
-            Error::Undefined {
+            Error::UndefinedVariable {
                 line,
                 name: name.to_owned(),
             }

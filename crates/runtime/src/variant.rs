@@ -1,8 +1,8 @@
-//! Which variant of an artifact suits a model.
+//! Chooses the variant of an artifact for a model.
 
 use crate::dispatch::ArtifactInfo;
 
-/// What in a model's id tells its family, the most telling first.
+/// Substrings of model ids by family, the most specific first.
 const FAMILIES: [(&str, &[&str]); 17] = [
     ("anthropic", &["claude"]),
     ("openai", &["gpt-", "chatgpt", "davinci", "codex"]),
@@ -33,9 +33,9 @@ const FAMILIES: [(&str, &[&str]); 17] = [
     ("nvidia", &["nemotron"]),
 ];
 
-/// The family of a model, from its id: the part before the first `/` names the provider.
+/// Returns the family of a model, from its id: the part before the first `/` names the provider.
 ///
-/// A model nobody knows is of its provider's family.
+/// An unknown model belongs to the family of its provider.
 ///
 /// ```
 /// use repertoire_runtime::variant::family_of;
@@ -55,7 +55,7 @@ pub fn family_of(model_id: &str) -> String {
             return family.to_owned();
         }
     }
-    // The o-series has no word in it: o1, o3-mini, o4-mini-high.
+    // The o-series has no distinctive word: o1, o3-mini, o4-mini-high.
     let rest = name.strip_prefix('o').unwrap_or_default();
     if rest.starts_with(|c: char| c.is_ascii_digit()) {
         return "openai".to_owned();
@@ -63,18 +63,18 @@ pub fn family_of(model_id: &str) -> String {
     if provider.is_empty() { name } else { provider }.to_owned()
 }
 
-/// The variant of an artifact that suits a family: the one that names the family, else the one
+/// Returns the variant of an artifact for a family: the one that names the family, else the one
 /// that names none, else the first by ordinal.
 ///
-/// Of variants with the same ordinal the one that stands first is the first.
-pub fn choose<'a>(variants: &[&'a ArtifactInfo], family: &str) -> Option<&'a ArtifactInfo> {
+/// Of variants with the same ordinal, the first in the list wins.
+pub fn choose_variant<'a>(variants: &[&'a ArtifactInfo], family: &str) -> Option<&'a ArtifactInfo> {
     let find = |wanted: Option<&str>| {
         let mut variants = variants.iter().copied();
         variants.find(|info| info.artifact.model_variant.as_deref() == wanted)
     };
     find(Some(family))
         .or_else(|| find(None))
-        // A variant may also be called by the word for none.
+        // A variant named `default` also counts as one without a family.
         .or_else(|| find(Some("default")))
         .or_else(|| {
             variants
@@ -88,7 +88,7 @@ pub fn choose<'a>(variants: &[&'a ArtifactInfo], family: &str) -> Option<&'a Art
 mod tests {
     use super::*;
 
-    fn info(ordinal: i64, variant: Option<&str>) -> ArtifactInfo {
+    fn variant_info(ordinal: i64, variant: Option<&str>) -> ArtifactInfo {
         let json = serde_json::json!({
             "kind": "prompt_template", "name": "p", "ordinal": ordinal, "content": "x",
             "model_variant": variant,
@@ -102,23 +102,26 @@ mod tests {
     #[test]
     fn the_exact_family_comes_first_then_the_default_then_the_lowest_ordinal() {
         let all = [
-            info(5, Some("openai")),
-            info(3, Some("anthropic")),
-            info(9, None),
+            variant_info(5, Some("openai")),
+            variant_info(3, Some("anthropic")),
+            variant_info(9, None),
         ];
         let all: Vec<&ArtifactInfo> = all.iter().collect();
-        assert_eq!(choose(&all, "openai"), Some(all[0]));
-        assert_eq!(choose(&all, "anthropic"), Some(all[1]));
-        assert_eq!(choose(&all, "meta"), Some(all[2]));
-        assert_eq!(choose(&all[..2], "meta"), Some(all[1]));
-        assert_eq!(choose(&[], "meta"), None);
-        let named = [info(1, Some("openai")), info(2, Some("default"))];
+        assert_eq!(choose_variant(&all, "openai"), Some(all[0]));
+        assert_eq!(choose_variant(&all, "anthropic"), Some(all[1]));
+        assert_eq!(choose_variant(&all, "meta"), Some(all[2]));
+        assert_eq!(choose_variant(&all[..2], "meta"), Some(all[1]));
+        assert_eq!(choose_variant(&[], "meta"), None);
+        let named = [
+            variant_info(1, Some("openai")),
+            variant_info(2, Some("default")),
+        ];
         let named: Vec<&ArtifactInfo> = named.iter().collect();
-        assert_eq!(choose(&named, "meta"), Some(named[1]));
+        assert_eq!(choose_variant(&named, "meta"), Some(named[1]));
     }
 
     #[test]
-    fn families_of_models_people_use() {
+    fn common_models_map_to_their_family() {
         for (id, family) in [
             ("openai/gpt-4o-mini", "openai"),
             ("openai/gpt-5.1", "openai"),

@@ -1,6 +1,6 @@
-//! The workspace: what skills can ask about, whoever keeps it.
+//! The workspace: the pages skills can query, independent of their storage.
 //!
-//! An application brings its own; [`Vault`] is a folder of markdown pages.
+//! An application can provide its own; [`Vault`] is a folder of Markdown pages.
 
 mod vault;
 
@@ -10,27 +10,27 @@ use crate::error::Result;
 
 pub use vault::Vault;
 
-/// A page that was found.
+/// A search result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Hit {
+pub struct PageHit {
     /// Its slug.
     pub slug: String,
     /// Its title.
     pub title: String,
-    /// What of it fits, shortened.
+    /// The best matching excerpt.
     pub excerpt: String,
-    /// How well it fits, within this answer.
+    /// The score, comparable only within one result list.
     pub score: f64,
 }
 
-/// What is known of a page without its text.
+/// The metadata of a page.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PageInfo {
-    /// The path within the workspace, without its ending.
+    /// The path within the workspace, without its extension.
     pub slug: String,
     /// The title.
     pub title: String,
-    /// What sort of page it is, if it says so.
+    /// Its type, if it has one.
     #[serde(rename = "type")]
     pub kind: Option<String>,
     /// Its tags.
@@ -39,8 +39,8 @@ pub struct PageInfo {
 
 /// A page.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Page {
-    /// What is known of it.
+pub struct WorkspacePage {
+    /// Its metadata.
     #[serde(flatten)]
     pub info: PageInfo,
     /// Its text without the frontmatter.
@@ -49,50 +49,50 @@ pub struct Page {
 
 /// A tag and how many pages have it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Tag {
+pub struct TagCount {
     /// The tag.
     pub name: String,
     /// How many pages have it.
     pub pages: usize,
 }
 
-/// How a page is bound to others.
+/// The links of a page.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct References {
+pub struct PageReferences {
     /// Slugs of pages it links to.
     pub links: Vec<String>,
     /// Slugs of pages that link to it.
     pub backlinks: Vec<String>,
-    /// What it links to and is not there.
+    /// Link targets that do not exist.
     pub missing: Vec<String>,
 }
 
 /// One change of a page.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Revision {
+pub struct PageRevision {
     /// The id of the change.
     pub id: String,
-    /// Who made it.
+    /// The author.
     pub author: String,
     /// When, RFC 3339.
     pub at: String,
-    /// What was said about it.
+    /// The subject of the change.
     pub summary: String,
 }
 
-/// What skills can ask about.
+/// The pages that skills can query.
 ///
-/// Calls may wait for a disk; whoever is on an async runtime makes them elsewhere.
+/// Calls may wait for a disk; in async code, make them on a blocking thread.
 pub trait Workspace: Send + Sync + std::fmt::Debug {
-    /// The pages that fit some words best, best first.
-    fn search(&self, query: &str, limit: usize) -> Result<Vec<Hit>>;
+    /// Returns the pages that match a query, best first.
+    fn search_pages(&self, query: &str, limit: usize) -> Result<Vec<PageHit>>;
 
-    /// One page, by its slug, its title or another name it has.
-    fn page(&self, name: &str) -> Result<Option<Page>>;
+    /// Returns one page by its slug, title or alias.
+    fn find_page(&self, name: &str) -> Result<Option<WorkspacePage>>;
 
-    /// Several pages; those that are not there are left out.
-    fn pages(&self, names: &[String]) -> Result<Vec<Page>> {
-        let pages = names.iter().map(|name| self.page(name));
+    /// Returns several pages; missing ones are skipped.
+    fn pages(&self, names: &[String]) -> Result<Vec<WorkspacePage>> {
+        let pages = names.iter().map(|name| self.find_page(name));
         pages.filter_map(Result::transpose).collect()
     }
 
@@ -100,11 +100,11 @@ pub trait Workspace: Send + Sync + std::fmt::Debug {
     fn pages_by_type(&self, kind: &str) -> Result<Vec<PageInfo>>;
 
     /// Every tag, the most used first.
-    fn tags(&self) -> Result<Vec<Tag>>;
+    fn tags(&self) -> Result<Vec<TagCount>>;
 
-    /// What a page links to, and what links to it.
-    fn references(&self, name: &str) -> Result<References>;
+    /// Returns the links and backlinks of a page.
+    fn references(&self, name: &str) -> Result<PageReferences>;
 
     /// The changes of a page, newest first.
-    fn history(&self, name: &str, limit: usize) -> Result<Vec<Revision>>;
+    fn history(&self, name: &str, limit: usize) -> Result<Vec<PageRevision>>;
 }

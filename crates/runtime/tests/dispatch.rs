@@ -1,4 +1,4 @@
-//! Runs of packages: order, variants, fallbacks, severities, records, lazy loading.
+//! Tests of runs of packages: order, variants, fallbacks, severities, records, lazy loading.
 
 #![allow(
     missing_docs,
@@ -14,29 +14,33 @@ mod common;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use common::{Scripted, Spy};
+use common::{RecordingSkill, Scripted};
 use repertoire_core::{Artifact, ArtifactKind};
 use repertoire_runtime::{
-    ArtifactDispatcher, ArtifactHandler, ArtifactOutput, Budget, Error, ExecutionContext, Metered,
-    Redactor, Role,
-    run::{Report, plan, run},
+    ArtifactDispatcher, ArtifactHandler, ArtifactOutput, Budget, ChatRole, Error, ExecutionContext,
+    MeteredModel, Redactor,
+    run::{RunReport, plan_run, run_plan},
 };
 use serde_json::{Value, json};
 
-fn context(model: &Arc<Scripted>) -> ExecutionContext {
+fn context_with_model(model: &Arc<Scripted>) -> ExecutionContext {
     let mut context = ExecutionContext::new();
     context.model = Some(model.clone());
     context
 }
 
-async fn go(skill: &Spy, names: &[&str], context: &mut ExecutionContext) -> Report {
+async fn run_skill(
+    skill: &RecordingSkill,
+    names: &[&str],
+    context: &mut ExecutionContext,
+) -> RunReport {
     let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
     let dispatcher = ArtifactDispatcher::default();
-    let plan = plan(skill, &dispatcher, &context.family(), &names).unwrap();
-    run(skill, &dispatcher, &plan, context, &mut |_| {}).await
+    let plan = plan_run(skill, &dispatcher, &context.model_family(), &names).unwrap();
+    run_plan(skill, &dispatcher, &plan, context, &mut |_| {}).await
 }
 
-fn checker(assertions: Value) -> Value {
+fn checker_package(assertions: Value) -> Value {
     json!({
         "name": "Checker", "description": "Checks.", "artifacts": [
             {"kind": "description", "name": "Overview", "ordinal": 0, "content": "About it."},
@@ -50,13 +54,13 @@ fn checker(assertions: Value) -> Value {
 }
 
 #[tokio::test]
-async fn one_row_for_each_artifact_and_everything_in_it() {
-    let skill = Spy::new(&checker(json!([{"type": "length", "max": 20}])));
+async fn each_artifact_leaves_one_complete_record() {
+    let skill = RecordingSkill::new(&checker_package(json!([{"type": "length", "max": 20}])));
     let model = Scripted::new(&["an answer"]);
-    let mut context = context(&model);
+    let mut context = context_with_model(&model);
     context.values.insert("thing".into(), "tea".into());
     context.message = Some("is it hot?".into());
-    let report = go(&skill, &[], &mut context).await;
+    let report = run_skill(&skill, &[], &mut context).await;
     assert_eq!(report.outcome.unwrap().text, "an answer");
     let kinds: Vec<_> = report
         .records
@@ -85,7 +89,7 @@ async fn one_row_for_each_artifact_and_everything_in_it() {
     assert_eq!(last.estimated_cost, Some(0.25));
     assert_eq!(last.model_id.as_deref(), Some("test/model"));
     assert_eq!((last.assertions_run, last.assertions_passed), (1, 1));
-    let asked = model.asked.lock().unwrap();
+    let asked = model.requests.lock().unwrap();
     assert_eq!(
         asked[0].system.as_deref(),
         Some("About it.\n\nStep by step.")
@@ -98,9 +102,9 @@ async fn one_row_for_each_artifact_and_everything_in_it() {
     assert_eq!(
         turns,
         [
-            (Role::User, "1+1"),
-            (Role::Assistant, "2"),
-            (Role::User, "About tea: is it hot?")
+            (ChatRole::User, "1+1"),
+            (ChatRole::Assistant, "2"),
+            (ChatRole::User, "About tea: is it hot?")
         ]
     );
 }
@@ -108,7 +112,7 @@ async fn one_row_for_each_artifact_and_everything_in_it() {
 #[tokio::test]
 async fn a_hard_failure_ends_the_run_and_a_soft_one_does_not() {
     let package = |severity: &str| {
-        let mut package = checker(json!([
+        let mut package = checker_package(json!([
             {"type": "pattern", "pattern": "^yes", "severity": severity},
             {"type": "length", "min": 1},
         ]));
@@ -118,19 +122,19 @@ async fn a_hard_failure_ends_the_run_and_a_soft_one_does_not() {
         package
     };
     for (severity, rows, asked) in [("hard", 4, 1), ("soft", 5, 2)] {
-        let skill = Spy::new(&package(severity));
+        let skill = RecordingSkill::new(&package(severity));
         let model = Scripted::new(&["no", "then"]);
-        let mut context = context(&model);
+        let mut context = context_with_model(&model);
         context.values = json!({"thing": "t", "message": "m"})
             .as_object()
             .unwrap()
             .clone();
-        let report = go(&skill, &[], &mut context).await;
+        let report = run_skill(&skill, &[], &mut context).await;
         assert_eq!(report.records.len(), rows, "{severity}");
-        assert_eq!(model.asked.lock().unwrap().len(), asked);
+        assert_eq!(model.requests.lock().unwrap().len(), asked);
         let checked = &report.records[3];
         assert_eq!((checked.assertions_run, checked.assertions_passed), (2, 1));
-        // What came out is kept, whatever was found of it.
+        // The output is kept even if an assertion fails.
         assert_eq!(checked.raw_output.as_deref(), Some("no"));
         if severity == "hard" {
             assert_eq!(report.outcome.unwrap_err().code(), "assertion_failed");
@@ -147,7 +151,7 @@ async fn a_hard_failure_ends_the_run_and_a_soft_one_does_not() {
     }
 }
 
-fn with_module(fallback: Option<&str>) -> Value {
+fn module_package(fallback: Option<&str>) -> Value {
     let mut module = json!({
         "kind": "dspy_module", "name": "Module", "ordinal": 3,
         "content": "{\"template_id\": \"chain_of_thought\", \"signature\": \"a -> b\"}",
@@ -166,52 +170,52 @@ fn with_module(fallback: Option<&str>) -> Value {
     })
 }
 
-/// A sidecar that is there or not.
+/// A sidecar that is available or not.
 #[derive(Debug)]
-struct Sidecar(bool);
+struct FakeSidecar(bool);
 
 #[async_trait]
-impl ArtifactHandler for Sidecar {
+impl ArtifactHandler for FakeSidecar {
     fn kind(&self) -> ArtifactKind {
         ArtifactKind::DspyModule
     }
 
-    fn lacks(&self) -> Option<Error> {
-        (!self.0).then(|| Error::Sidecar("not there".into()))
+    fn unavailable_reason(&self) -> Option<Error> {
+        (!self.0).then(|| Error::Sidecar("not available".into()))
     }
 
-    async fn execute(
+    async fn execute_artifact(
         &self,
         artifact: &Artifact,
         _: &ExecutionContext,
     ) -> repertoire_runtime::Result<ArtifactOutput> {
         assert!(artifact.content.contains("template_id"));
-        Ok(ArtifactOutput::text("from the sidecar"))
+        Ok(ArtifactOutput::from_text("from the sidecar"))
     }
 }
 
 #[tokio::test]
-async fn a_missing_sidecar_is_stood_in_for_by_the_fallback() {
-    let skill = Spy::new(&with_module(Some("Prompt")));
-    let model = Scripted::named("anthropic/claude-x", &["from the prompt"]);
-    let mut cx = context(&model);
-    let report = go(&skill, &[], &mut cx).await;
+async fn a_missing_sidecar_is_replaced_by_the_fallback_prompt() {
+    let skill = RecordingSkill::new(&module_package(Some("Prompt")));
+    let model = Scripted::with_id("anthropic/claude-x", &["from the prompt"]);
+    let mut cx = context_with_model(&model);
+    let report = run_skill(&skill, &[], &mut cx).await;
     assert_eq!(report.outcome.unwrap().text, "from the prompt");
-    // One row for what was executed; the module's content was never loaded.
+    // One record for the executed artifact; the module's content was never loaded.
     assert_eq!(skill.loaded(), ["Overview", "Promptanthropic"]);
     let last = report.records.last().unwrap();
     assert_eq!(last.artifact_kind, ArtifactKind::PromptTemplate);
     assert_eq!(last.details.fallback_for.as_deref(), Some("Module"));
     assert!(report.warnings[0].contains("Prompt stood in for it"));
 
-    let skill = Spy::new(&with_module(Some("Prompt")));
+    let skill = RecordingSkill::new(&module_package(Some("Prompt")));
     for available in [false, true] {
         let model = Scripted::new(&["from the prompt"]);
-        let mut cx = context(&model);
+        let mut cx = context_with_model(&model);
         let mut dispatcher = ArtifactDispatcher::default();
-        dispatcher.add(Arc::new(Sidecar(available)));
-        let plan = plan(&skill, &dispatcher, "", &[]).unwrap();
-        let report = run(&skill, &dispatcher, &plan, &mut cx, &mut |_| {}).await;
+        dispatcher.add_handler(Arc::new(FakeSidecar(available)));
+        let plan = plan_run(&skill, &dispatcher, "", &[]).unwrap();
+        let report = run_plan(&skill, &dispatcher, &plan, &mut cx, &mut |_| {}).await;
         let want = if available {
             "from the sidecar"
         } else {
@@ -223,9 +227,9 @@ async fn a_missing_sidecar_is_stood_in_for_by_the_fallback() {
 
 #[tokio::test]
 async fn without_a_fallback_the_error_says_what_is_needed() {
-    let skill = Spy::new(&with_module(None));
+    let skill = RecordingSkill::new(&module_package(None));
     let model = Scripted::new(&["x"]);
-    let report = go(&skill, &["Module"], &mut context(&model)).await;
+    let report = run_skill(&skill, &["Module"], &mut context_with_model(&model)).await;
     let error = report.outcome.unwrap_err();
     assert_eq!(error, Error::NeedsSidecar("Module".into()));
     assert!(error.to_string().contains("requires the Python sidecar"));
@@ -249,9 +253,9 @@ async fn variants_are_chosen_for_the_model_and_only_that_one_is_loaded() {
         ("anthropic/claude-1", "claude"),
         ("ollama/llama3", "default"),
     ] {
-        let skill = Spy::new(&package);
-        let scripted = Scripted::named(model, &["ok"]);
-        let report = go(&skill, &[], &mut context(&scripted)).await;
+        let skill = RecordingSkill::new(&package);
+        let scripted = Scripted::with_id(model, &["ok"]);
+        let report = run_skill(&skill, &[], &mut context_with_model(&scripted)).await;
         assert_eq!(
             report.records[0].rendered_input.as_deref(),
             Some(want),
@@ -262,29 +266,29 @@ async fn variants_are_chosen_for_the_model_and_only_that_one_is_loaded() {
 }
 
 #[tokio::test]
-async fn only_what_was_asked_for_is_loaded() {
-    let mut package = checker(json!([]));
+async fn only_requested_artifacts_are_loaded() {
+    let mut package = checker_package(json!([]));
     for n in 0..20 {
         package["artifacts"].as_array_mut().unwrap().push(json!(
             {"kind": "prompt_template", "name": format!("P{n}"), "ordinal": n, "content": "x"}
         ));
     }
-    let skill = Spy::new(&package);
+    let skill = RecordingSkill::new(&package);
     let dispatcher = ArtifactDispatcher::default();
-    let planned = plan(&skill, &dispatcher, "", &["p7".to_owned()]).unwrap();
+    let planned = plan_run(&skill, &dispatcher, "", &["p7".to_owned()]).unwrap();
     assert!(skill.loaded().is_empty(), "planning loads nothing");
     let model = Scripted::new(&["ok"]);
-    let report = run(
+    let report = run_plan(
         &skill,
         &dispatcher,
         &planned,
-        &mut context(&model),
+        &mut context_with_model(&model),
         &mut |_| {},
     )
     .await;
     assert!(report.outcome.is_ok());
     assert_eq!(skill.loaded(), ["Overview", "Way", "Shown", "P7"]);
-    let missing = plan(&skill, &dispatcher, "", &["nope".to_owned()]).unwrap_err();
+    let missing = plan_run(&skill, &dispatcher, "", &["nope".to_owned()]).unwrap_err();
     assert!(
         missing.to_string().contains("it has Overview, Way"),
         "{missing}"
@@ -292,37 +296,40 @@ async fn only_what_was_asked_for_is_loaded() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_run_is_said() {
+async fn artifacts_that_cannot_run_are_reported() {
     let overview = json!({"kind": "description", "name": "Overview", "content": "o"});
     let script = json!({"kind": "code_template", "name": "Script", "content": "print(1)"});
     let prompt = json!({"kind": "prompt_template", "name": "Ask", "content": "x"});
     let of = |artifacts: &[&Value]| {
-        Spy::new(&json!({"name": "C", "description": "d", "artifacts": artifacts}))
+        RecordingSkill::new(&json!({"name": "C", "description": "d", "artifacts": artifacts}))
     };
     let model = Scripted::new(&["done"]);
-    // Beside something that can be done, it is left out.
+    // If another artifact can run, it is skipped.
     let skill = of(&[&overview, &script, &prompt]);
-    let report = go(&skill, &[], &mut context(&model)).await;
+    let report = run_skill(&skill, &[], &mut context_with_model(&model)).await;
     assert_eq!(
         report.warnings,
-        ["Script: nothing here runs a code_template (this build is without the feature `sandbox`)"]
+        [
+            "Script: no handler is available for a code_template (this build is without the \
+             feature `sandbox`)"
+        ]
     );
     assert_eq!(report.outcome.unwrap().text, "done");
-    // Named, or with nothing else to do, it fails.
+    // If it is named, or is the only artifact, the run fails.
     let alone = of(&[&overview, &script]);
     for (skill, names) in [(&skill, &["Script"][..]), (&alone, &[])] {
-        let report = go(skill, names, &mut context(&model)).await;
+        let report = run_skill(skill, names, &mut context_with_model(&model)).await;
         assert_eq!(report.outcome.unwrap_err().code(), "no_handler");
         assert_eq!(report.records.len(), 2);
     }
     // A prompt without a model.
-    let skill = Spy::new(&checker(json!([])));
-    let report = go(&skill, &[], &mut ExecutionContext::new()).await;
+    let skill = RecordingSkill::new(&checker_package(json!([])));
+    let report = run_skill(&skill, &[], &mut ExecutionContext::new()).await;
     assert_eq!(report.outcome.unwrap_err().code(), "unknown_model");
 }
 
 #[tokio::test]
-async fn budgets_end_a_run() {
+async fn an_exceeded_budget_ends_the_run() {
     let package = json!({
         "name": "B", "description": "d", "artifacts": [
             {"kind": "prompt_template", "name": "A", "ordinal": 1, "content": "x"},
@@ -330,21 +337,21 @@ async fn budgets_end_a_run() {
         ],
     });
     for (tokens, cost) in [(Some(15), None), (None, Some(0.2))] {
-        let skill = Spy::new(&package);
+        let skill = RecordingSkill::new(&package);
         let model = Scripted::new(&["one", "two"]);
         let budget = Arc::new(Budget::new(tokens, cost));
         let mut cx = ExecutionContext::new();
-        cx.model = Some(Arc::new(Metered::new(model.clone(), budget.clone())));
-        let report = go(&skill, &[], &mut cx).await;
+        cx.model = Some(Arc::new(MeteredModel::new(model.clone(), budget.clone())));
+        let report = run_skill(&skill, &[], &mut cx).await;
         assert_eq!(report.outcome.unwrap_err().code(), "budget_exceeded");
-        assert_eq!(model.asked.lock().unwrap().len(), 1);
-        assert_eq!(budget.used().tokens(), 15);
+        assert_eq!(model.requests.lock().unwrap().len(), 1);
+        assert_eq!(budget.total_usage().total_tokens(), 15);
     }
 }
 
 #[tokio::test]
-async fn a_limit_nobody_can_keep_is_refused_before_anything_is_spent() {
-    let skill = Spy::new(&checker(json!([])));
+async fn a_cost_limit_without_a_known_price_is_refused_before_any_call() {
+    let skill = RecordingSkill::new(&checker_package(json!([])));
     let mut model = Scripted::new(&["never"]);
     Arc::get_mut(&mut model).unwrap().price = None;
     let mut cx = ExecutionContext::new();
@@ -353,67 +360,66 @@ async fn a_limit_nobody_can_keep_is_refused_before_anything_is_spent() {
         .unwrap()
         .clone();
     let budget = Arc::new(Budget::new(None, Some(1.0)));
-    cx.model = Some(Arc::new(Metered::new(model.clone(), budget)));
-    let error = go(&skill, &[], &mut cx).await.outcome.unwrap_err();
+    cx.model = Some(Arc::new(MeteredModel::new(model.clone(), budget)));
+    let error = run_skill(&skill, &[], &mut cx).await.outcome.unwrap_err();
     assert!(
         error
             .to_string()
             .contains("no price is known for test/model"),
         "{error}"
     );
-    assert!(model.asked.lock().unwrap().is_empty());
+    assert!(model.requests.lock().unwrap().is_empty());
 }
 
-/// A sidecar that never answers.
+/// A sidecar handler that never returns.
 #[derive(Debug)]
-struct Silent;
+struct SilentHandler;
 
 #[async_trait]
-impl ArtifactHandler for Silent {
+impl ArtifactHandler for SilentHandler {
     fn kind(&self) -> ArtifactKind {
         ArtifactKind::DspyModule
     }
 
-    async fn execute(
+    async fn execute_artifact(
         &self,
         _: &Artifact,
         context: &ExecutionContext,
     ) -> repertoire_runtime::Result<ArtifactOutput> {
-        context.notes.input("what it was working on");
+        context.notes.set_input("the current input");
         context.stop.cancel();
         std::future::pending().await
     }
 }
 
 #[tokio::test]
-async fn what_is_interrupted_leaves_its_row_too() {
-    let skill = Spy::new(&with_module(None));
+async fn an_interrupted_execution_leaves_its_record() {
+    let skill = RecordingSkill::new(&module_package(None));
     let mut dispatcher = ArtifactDispatcher::default();
-    dispatcher.add(Arc::new(Silent));
-    let plan = plan(&skill, &dispatcher, "", &["Module".to_owned()]).unwrap();
+    dispatcher.add_handler(Arc::new(SilentHandler));
+    let plan = plan_run(&skill, &dispatcher, "", &["Module".to_owned()]).unwrap();
     let mut cx = ExecutionContext::new();
-    let mut told = 0;
-    let report = run(&skill, &dispatcher, &plan, &mut cx, &mut |_| told += 1).await;
+    let mut reported = 0;
+    let report = run_plan(&skill, &dispatcher, &plan, &mut cx, &mut |_| reported += 1).await;
     assert_eq!(report.outcome.unwrap_err(), Error::Interrupted);
-    assert_eq!(told, 2);
+    assert_eq!(reported, 2);
     let last = &report.records[1];
-    assert_eq!(
-        last.rendered_input.as_deref(),
-        Some("what it was working on")
-    );
+    assert_eq!(last.rendered_input.as_deref(), Some("the current input"));
     assert_eq!(last.details.code.as_deref(), Some("interrupted"));
 }
 
 #[tokio::test]
-async fn t27_keys_in_prompts_and_answers_are_not_kept() {
+async fn t27_keys_in_prompts_and_answers_are_redacted() {
     let secret = "planted-secret-value";
-    let skill = Spy::new(&checker(json!([{"type": "pattern", "pattern": "^never"}])));
+    let skill = RecordingSkill::new(&checker_package(
+        json!([{"type": "pattern", "pattern": "^never"}]),
+    ));
     let model = Scripted::new(&[&format!("the key is {secret}")]);
-    let mut cx = context(&model);
+    let mut cx = context_with_model(&model);
     cx.redactor = Redactor::new([secret.to_owned()]);
     cx.values.insert("thing".into(), secret.into());
     cx.message = Some("m".into());
-    let report = go(&skill, &[], &mut cx).await;
+    let report = run_skill(&skill, &[], &mut cx).await;
     let kept = serde_json::to_string(&report.records).unwrap();
     assert!(!kept.contains(secret), "{kept}");
     assert!(kept.contains("[redacted]"));

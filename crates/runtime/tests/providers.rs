@@ -1,4 +1,4 @@
-//! The wire formats of providers, and what becomes of their failures.
+//! Tests of the wire formats of providers and of their failures.
 
 #![allow(
     missing_docs,
@@ -17,16 +17,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fake::{Fake, Says};
+use fake::{FakeProvider, FakeResponse};
 use repertoire_runtime::{
-    Ask, Error, Model, Price, ProviderConfig, Providers, Reply, Result, Turn, model::Listener,
+    ChatTurn, Error, Model, ModelReply, ModelRequest, Price, ProviderConfig, Providers, Result,
+    model::ReplyListener,
 };
 use serde_json::{Value, json};
 
-/// Long enough to be taken for a key, and nowhere else.
+/// Long enough to be redacted as a key, and used nowhere else.
 const KEY: &str = "planted-key-0123456789";
 
-fn providers(kind: &str, url: &str, key: Option<&std::path::Path>) -> Providers {
+fn configured_providers(kind: &str, url: &str, key: Option<&std::path::Path>) -> Providers {
     let config = ProviderConfig {
         kind: Some(kind.to_owned()),
         base_url: Some(url.to_owned()),
@@ -46,13 +47,13 @@ fn key_file() -> tempfile::NamedTempFile {
     file
 }
 
-fn ask() -> Ask {
-    Ask {
+fn sample_request() -> ModelRequest {
+    ModelRequest {
         system: Some("Be brief.".to_owned()),
         turns: vec![
-            Turn::user("q"),
-            Turn::assistant("a"),
-            Turn::user("and now?"),
+            ChatTurn::user("q"),
+            ChatTurn::assistant("a"),
+            ChatTurn::user("and now?"),
         ],
         max_tokens: 77,
         temperature: Some(0.5),
@@ -60,7 +61,7 @@ fn ask() -> Ask {
     }
 }
 
-fn openai(text: &str) -> String {
+fn openai_response(text: &str) -> String {
     json!({
         "id": "x", "object": "chat.completion", "model": "m", "choices": [
             {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
@@ -70,15 +71,15 @@ fn openai(text: &str) -> String {
     .to_string()
 }
 
-fn model(providers: &Providers) -> Arc<dyn Model> {
-    providers.model("there/m-1").unwrap()
+fn test_model(providers: &Providers) -> Arc<dyn Model> {
+    providers.resolve_model("there/m-1").unwrap()
 }
 
-async fn heard(model: &Arc<dyn Model>) -> (Result<Reply>, String) {
+async fn streamed_reply(model: &Arc<dyn Model>) -> (Result<ModelReply>, String) {
     let said: Arc<Mutex<String>> = Arc::default();
     let into = said.clone();
-    let listener: Listener = Arc::new(move |text: &str| into.lock().unwrap().push_str(text));
-    let reply = model.ask(&ask(), Some(&listener)).await;
+    let listener: ReplyListener = Arc::new(move |text: &str| into.lock().unwrap().push_str(text));
+    let reply = model.ask(&sample_request(), Some(&listener)).await;
     let said = said.lock().unwrap().clone();
     (reply, said)
 }
@@ -86,23 +87,23 @@ async fn heard(model: &Arc<dyn Model>) -> (Result<Reply>, String) {
 #[tokio::test]
 async fn openai_speaks_chat_completions() {
     let key = key_file();
-    let fake = Fake::start(vec![Says::Json(200, openai("fine"))]);
-    let mut there = providers("openai", &format!("{}/v1", fake.url), Some(key.path()));
+    let fake = FakeProvider::start(vec![FakeResponse::Json(200, openai_response("fine"))]);
+    let mut there = configured_providers("openai", &format!("{}/v1", fake.url), Some(key.path()));
     let price = Price {
         input: 100_000.0,
         output: 200_000.0,
     };
     there.prices.insert("there/m-1".to_owned(), price);
-    let mut asked = ask();
+    let mut asked = sample_request();
     asked.schema = Some(json!({"type": "object", "properties": {"a": {"type": "string"}}}));
-    let reply = model(&there).ask(&asked, None).await.unwrap();
+    let reply = test_model(&there).ask(&asked, None).await.unwrap();
     assert_eq!(reply.text, "fine");
     assert_eq!(
         (reply.usage.input_tokens, reply.usage.output_tokens),
         (Some(30), Some(20))
     );
     assert_eq!(reply.usage.cost, Some(7.0));
-    let request = &fake.asked()[0];
+    let request = &fake.recorded_requests()[0];
     assert_eq!(request.path, "/v1/chat/completions");
     assert_eq!(
         request.header("authorization"),
@@ -131,11 +132,17 @@ async fn anthropic_speaks_messages() {
         "content": [{"type": "text", "text": "fine"}], "stop_reason": "end_turn",
         "usage": {"input_tokens": 3, "output_tokens": 2},
     });
-    let fake = Fake::start(vec![Says::Json(200, answer.to_string())]);
-    let there = providers("anthropic", &fake.url, Some(key.path()));
-    let reply = model(&there).ask(&ask(), None).await.unwrap();
-    assert_eq!((reply.text.as_str(), reply.usage.tokens()), ("fine", 5));
-    let request = &fake.asked()[0];
+    let fake = FakeProvider::start(vec![FakeResponse::Json(200, answer.to_string())]);
+    let there = configured_providers("anthropic", &fake.url, Some(key.path()));
+    let reply = test_model(&there)
+        .ask(&sample_request(), None)
+        .await
+        .unwrap();
+    assert_eq!(
+        (reply.text.as_str(), reply.usage.total_tokens()),
+        ("fine", 5)
+    );
+    let request = &fake.recorded_requests()[0];
     assert_eq!(request.path, "/v1/messages");
     assert_eq!(request.header("x-api-key"), Some(KEY));
     assert!(request.header("anthropic-version").is_some());
@@ -158,20 +165,23 @@ async fn ollama_speaks_chat() {
     };
     let whole = line("fine", true);
     let stream = line("fi", false) + &line("ne", false) + &line("", true);
-    let fake = Fake::start(vec![
-        Says::Json(200, whole),
-        Says::Events("application/x-ndjson", stream),
+    let fake = FakeProvider::start(vec![
+        FakeResponse::Json(200, whole),
+        FakeResponse::Events("application/x-ndjson", stream),
     ]);
-    let there = providers("ollama", &fake.url, None);
-    let model = model(&there);
-    let reply = model.ask(&ask(), None).await.unwrap();
-    assert_eq!((reply.text.as_str(), reply.usage.tokens()), ("fine", 5));
-    let (reply, said) = heard(&model).await;
+    let there = configured_providers("ollama", &fake.url, None);
+    let model = test_model(&there);
+    let reply = model.ask(&sample_request(), None).await.unwrap();
+    assert_eq!(
+        (reply.text.as_str(), reply.usage.total_tokens()),
+        ("fine", 5)
+    );
+    let (reply, said) = streamed_reply(&model).await;
     assert_eq!(
         (reply.unwrap().text, said),
         ("fine".to_owned(), "fine".to_owned())
     );
-    let asked = fake.asked();
+    let asked = fake.recorded_requests();
     assert_eq!(asked[0].path, "/api/chat");
     assert_eq!(asked[0].body["options"]["num_predict"], 77);
     assert_eq!(asked[0].body["stream"], false);
@@ -179,7 +189,7 @@ async fn ollama_speaks_chat() {
     assert_eq!(asked[1].body["stream"], true);
 }
 
-fn chunk(delta: Value, finish: Option<&str>) -> String {
+fn stream_chunk(delta: Value, finish: Option<&str>) -> String {
     let mut choice = json!({"index": 0, "delta": delta});
     if let Some(finish) = finish {
         choice["finish_reason"] = json!(finish);
@@ -190,54 +200,70 @@ fn chunk(delta: Value, finish: Option<&str>) -> String {
 }
 
 #[tokio::test]
-async fn answers_are_heard_as_they_come_and_a_broken_one_is_told() {
-    let whole = chunk(json!({"role": "assistant", "content": "he"}), None)
-        + &chunk(json!({"content": "llo"}), None)
-        + &chunk(json!({}), Some("stop"))
+async fn replies_are_streamed_and_a_broken_stream_is_an_error() {
+    let whole = stream_chunk(json!({"role": "assistant", "content": "he"}), None)
+        + &stream_chunk(json!({"content": "llo"}), None)
+        + &stream_chunk(json!({}), Some("stop"))
         + "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":4,\"completion_tokens\":2,\"total_tokens\":6}}\n\n\
            data: [DONE]\n\n";
-    let fake = Fake::start(vec![Says::Events("text/event-stream", whole)]);
-    let there = providers("openai", &fake.url, None);
-    let (reply, said) = heard(&model(&there)).await;
+    let fake = FakeProvider::start(vec![FakeResponse::Events("text/event-stream", whole)]);
+    let there = configured_providers("openai", &fake.url, None);
+    let (reply, said) = streamed_reply(&test_model(&there)).await;
     let reply = reply.unwrap();
     assert_eq!((reply.text.as_str(), said.as_str()), ("hello", "hello"));
-    assert_eq!(reply.usage.tokens(), 6);
-    assert_eq!(fake.asked()[0].body["stream"], true);
+    assert_eq!(reply.usage.total_tokens(), 6);
+    assert_eq!(fake.recorded_requests()[0].body["stream"], true);
 
     for broken in [
-        Says::Cut(chunk(json!({"content": "he"}), None)),
-        Says::Events("text/event-stream", chunk(json!({"content": "he"}), None)),
+        FakeResponse::Truncated(stream_chunk(json!({"content": "he"}), None)),
+        FakeResponse::Events(
+            "text/event-stream",
+            stream_chunk(json!({"content": "he"}), None),
+        ),
     ] {
-        let fake = Fake::start(vec![broken]);
-        let there = providers("openai", &fake.url, None);
-        let (reply, said) = heard(&model(&there)).await;
+        let fake = FakeProvider::start(vec![broken]);
+        let there = configured_providers("openai", &fake.url, None);
+        let (reply, said) = streamed_reply(&test_model(&there)).await;
         assert_eq!(reply.unwrap_err().code(), "provider_error");
-        // It was heard once: whoever listens does not hear the beginning again.
-        assert_eq!((said.as_str(), fake.asked().len()), ("he", 1));
+        // No retry after the first piece: the listener must not receive the beginning again.
+        assert_eq!((said.as_str(), fake.recorded_requests().len()), ("he", 1));
     }
 }
 
 #[tokio::test]
-async fn what_may_pass_is_tried_again_and_what_may_not_is_not() {
+async fn transient_failures_are_retried_and_permanent_ones_are_not() {
     let body = |text: &str| json!({"error": {"message": text}}).to_string();
-    let fake = Fake::start(vec![
-        Says::With(429, "Retry-After: 0", body("slow down")),
-        Says::Json(500, body("oops")),
-        Says::Json(200, openai("at last")),
+    let fake = FakeProvider::start(vec![
+        FakeResponse::JsonWithHeader(429, "Retry-After: 0", body("slow down")),
+        FakeResponse::Json(500, body("oops")),
+        FakeResponse::Json(200, openai_response("at last")),
     ]);
-    let there = providers("openai", &fake.url, None);
-    let reply = model(&there).ask(&ask(), None).await.unwrap();
-    assert_eq!((reply.text.as_str(), fake.asked().len()), ("at last", 3));
+    let there = configured_providers("openai", &fake.url, None);
+    let reply = test_model(&there)
+        .ask(&sample_request(), None)
+        .await
+        .unwrap();
+    assert_eq!(
+        (reply.text.as_str(), fake.recorded_requests().len()),
+        ("at last", 3)
+    );
 
     for (status, code) in [
         (400, "provider_error"),
         (401, "provider_auth"),
         (404, "provider_error"),
     ] {
-        let fake = Fake::start(vec![Says::Json(status, body("the reason"))]);
-        let there = providers("openai", &fake.url, None);
-        let error = model(&there).ask(&ask(), None).await.unwrap_err();
-        assert_eq!((error.code(), fake.asked().len()), (code, 1), "{error}");
+        let fake = FakeProvider::start(vec![FakeResponse::Json(status, body("the reason"))]);
+        let there = configured_providers("openai", &fake.url, None);
+        let error = test_model(&there)
+            .ask(&sample_request(), None)
+            .await
+            .unwrap_err();
+        assert_eq!(
+            (error.code(), fake.recorded_requests().len()),
+            (code, 1),
+            "{error}"
+        );
         assert_eq!(
             error.to_string(),
             format!("there: answered {status}: the reason")
@@ -246,57 +272,83 @@ async fn what_may_pass_is_tried_again_and_what_may_not_is_not() {
 }
 
 #[tokio::test]
-async fn silence_and_garbage_end_in_an_error() {
-    let fake = Fake::start(vec![Says::Nothing]);
-    let mut there = providers("openai", &fake.url, None);
+async fn silent_and_malformed_responses_are_errors() {
+    let fake = FakeProvider::start(vec![FakeResponse::NoResponse]);
+    let mut there = configured_providers("openai", &fake.url, None);
     there.deadline = Duration::from_millis(300);
     let start = Instant::now();
-    let error = model(&there).ask(&ask(), None).await.unwrap_err();
+    let error = test_model(&there)
+        .ask(&sample_request(), None)
+        .await
+        .unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
     assert!(start.elapsed() < Duration::from_secs(10));
 
     for says in [
-        Says::Json(200, "<html>".to_owned()),
-        Says::Json(200, "{\"choices\": []}".to_owned()),
+        FakeResponse::Json(200, "<html>".to_owned()),
+        FakeResponse::Json(200, "{\"choices\": []}".to_owned()),
     ] {
-        let fake = Fake::start(vec![says]);
-        let there = providers("openai", &fake.url, None);
-        let error = model(&there).ask(&ask(), None).await.unwrap_err();
+        let fake = FakeProvider::start(vec![says]);
+        let there = configured_providers("openai", &fake.url, None);
+        let error = test_model(&there)
+            .ask(&sample_request(), None)
+            .await
+            .unwrap_err();
         assert_eq!(error.code(), "provider_error", "{error}");
     }
-    let fake = Fake::start(vec![Says::Garbage]);
-    let mut there = providers("openai", &fake.url, None);
+    let fake = FakeProvider::start(vec![FakeResponse::Garbage]);
+    let mut there = configured_providers("openai", &fake.url, None);
     there.deadline = Duration::from_secs(3);
-    assert!(model(&there).ask(&ask(), None).await.is_err());
-    // Nobody there at all.
-    let mut there = providers("openai", "http://127.0.0.1:1/v1", None);
+    assert!(
+        test_model(&there)
+            .ask(&sample_request(), None)
+            .await
+            .is_err()
+    );
+    // No server is listening.
+    let mut there = configured_providers("openai", "http://127.0.0.1:1/v1", None);
     there.deadline = Duration::from_secs(3);
-    assert!(model(&there).ask(&ask(), None).await.is_err());
+    assert!(
+        test_model(&there)
+            .ask(&sample_request(), None)
+            .await
+            .is_err()
+    );
 }
 
 #[tokio::test]
-async fn t27_keys_are_in_no_error_and_go_nowhere_else() {
+async fn t27_keys_are_never_in_errors_or_sent_to_another_host() {
     let key = key_file();
     let echo = json!({"error": {"message": format!("bad key {KEY} given")}}).to_string();
-    let elsewhere = Fake::start(vec![Says::Json(200, openai("stolen"))]);
+    let elsewhere = FakeProvider::start(vec![FakeResponse::Json(200, openai_response("stolen"))]);
     let to: &'static str = Box::leak(format!("Location: {}", elsewhere.url).into_boxed_str());
-    for says in [Says::Json(400, echo), Says::With(302, to, String::new())] {
-        let fake = Fake::start(vec![says]);
-        let there = providers("openai", &fake.url, Some(key.path()));
-        let error = model(&there).ask(&ask(), None).await.unwrap_err();
-        let shown = format!("{error} {error:?} {there:?} {:?}", model(&there));
+    for says in [
+        FakeResponse::Json(400, echo),
+        FakeResponse::JsonWithHeader(302, to, String::new()),
+    ] {
+        let fake = FakeProvider::start(vec![says]);
+        let there = configured_providers("openai", &fake.url, Some(key.path()));
+        let error = test_model(&there)
+            .ask(&sample_request(), None)
+            .await
+            .unwrap_err();
+        let shown = format!("{error} {error:?} {there:?} {:?}", test_model(&there));
         assert!(!shown.contains(KEY), "{shown}");
     }
-    assert!(elsewhere.asked().is_empty(), "a redirect was followed");
+    assert!(
+        elsewhere.recorded_requests().is_empty(),
+        "a redirect was followed"
+    );
 }
 
 #[test]
-fn what_is_not_set_up_is_said() {
+fn missing_configuration_is_reported() {
     let none = Providers::default();
-    let error = |providers: &Providers, id: &str| providers.model(id).unwrap_err().to_string();
+    let error =
+        |providers: &Providers, id: &str| providers.resolve_model(id).unwrap_err().to_string();
     assert!(error(&none, "llama").contains("PROVIDER/MODEL"));
-    assert!(error(&none, "nobody/x").contains("there are anthropic, ollama, openai, groq"));
-    let mut there = providers("openai", "http://127.0.0.1:1", None);
+    assert!(error(&none, "unknown/x").contains("there are anthropic, ollama, openai, groq"));
+    let mut there = configured_providers("openai", "http://127.0.0.1:1", None);
     there.configured.get_mut("there").unwrap().key_env = Some("NOT_SET_ANYWHERE".to_owned());
     assert!(error(&there, "there/x").contains("NOT_SET_ANYWHERE is not set"));
     #[cfg(unix)]
@@ -304,7 +356,7 @@ fn what_is_not_set_up_is_said() {
         use std::os::unix::fs::PermissionsExt;
         let key = key_file();
         std::fs::set_permissions(key.path(), std::fs::Permissions::from_mode(0o644)).unwrap();
-        let there = providers("openai", "http://127.0.0.1:1", Some(key.path()));
+        let there = configured_providers("openai", "http://127.0.0.1:1", Some(key.path()));
         assert!(error(&there, "there/x").contains("others may read it"));
     }
 }

@@ -1,4 +1,4 @@
-//! A folder of pages as a workspace.
+//! Tests of a folder of pages as a workspace.
 
 #![allow(
     missing_docs,
@@ -12,22 +12,22 @@ use std::{fs, path::Path, process::Command, sync::Arc};
 
 use repertoire_runtime::{PromptEngine, Vault, Workspace};
 
-fn example() -> Vault {
+fn example_vault() -> Vault {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/vault");
     Vault::open(&folder).unwrap()
 }
 
 #[test]
 fn pages_are_found_by_words_names_types_and_tags() {
-    let vault = example();
-    let found = vault.search("who keeps the lighthouse", 2).unwrap();
+    let vault = example_vault();
+    let found = vault.search_pages("who keeps the lighthouse", 2).unwrap();
     let slugs: Vec<&str> = found.iter().map(|hit| hit.slug.as_str()).collect();
     assert_eq!(slugs, ["people/tomas", "places/lighthouse"]);
     assert!(
         found[0].excerpt.contains("keeps the lighthouse"),
         "{found:?}"
     );
-    assert!(vault.search("xylophone", 5).unwrap().is_empty());
+    assert!(vault.search_pages("xylophone", 5).unwrap().is_empty());
     for name in [
         "people/mira",
         "mira",
@@ -35,11 +35,11 @@ fn pages_are_found_by_words_names_types_and_tags() {
         "MIRA",
         "people/mira.md",
     ] {
-        let page = vault.page(name).unwrap().unwrap();
+        let page = vault.find_page(name).unwrap().unwrap();
         assert_eq!(page.info.slug, "people/mira", "{name}");
         assert!(page.text.starts_with("# Mira"));
     }
-    assert_eq!(vault.page("nobody").unwrap(), None);
+    assert_eq!(vault.find_page("unknown").unwrap(), None);
     let people = vault.pages_by_type("Person").unwrap();
     assert_eq!(people.len(), 2);
     let tags = vault.tags().unwrap();
@@ -49,14 +49,14 @@ fn pages_are_found_by_words_names_types_and_tags() {
         "a tag in the text"
     );
     let both = vault
-        .pages(&["mira".into(), "nobody".into(), "tomas".into()])
+        .pages(&["mira".into(), "unknown".into(), "tomas".into()])
         .unwrap();
     assert_eq!(both.len(), 2);
 }
 
 #[test]
 fn links_of_both_forms_are_references() {
-    let vault = example();
+    let vault = example_vault();
     let found = vault.references("Grey Harbour").unwrap();
     assert_eq!(found.links, ["places/lighthouse"]);
     assert_eq!(found.backlinks, ["people/mira", "people/tomas"]);
@@ -75,8 +75,8 @@ fn links_of_both_forms_are_references() {
 }
 
 #[test]
-fn templates_can_ask_it() {
-    let engine = PromptEngine::over(Arc::new(example()));
+fn templates_can_query_the_vault() {
+    let engine = PromptEngine::with_workspace(Arc::new(example_vault()));
     let template = "{% for page in search(who, 1) %}{{ page.title }}: {{ page.tags | join('+') }}\
                     {% endfor %} {{ page('tomas').type }}";
     let context = [("who".to_owned(), "pilot mira".into())].into();
@@ -88,7 +88,7 @@ fn templates_can_ask_it() {
     assert!(error.to_string().contains("--vault"), "{error}");
 }
 
-fn git(folder: &Path, args: &[&str]) -> String {
+fn run_git(folder: &Path, args: &[&str]) -> String {
     let done = Command::new("git")
         .args(["-c", "user.name=Ada", "-c", "user.email=ada@example.com"])
         .args(args)
@@ -101,16 +101,16 @@ fn git(folder: &Path, args: &[&str]) -> String {
 
 #[cfg(unix)]
 #[test]
-fn the_repository_of_a_stranger_names_no_program_to_run() {
+fn an_untrusted_repository_cannot_make_git_run_a_program() {
     let folder = tempfile::tempdir().unwrap();
-    let git = |args: &[&str]| git(folder.path(), args);
+    let git = |args: &[&str]| run_git(folder.path(), args);
     git(&["init", "-q"]);
     for text in ["# A\n", "# A\n\nMore.\n"] {
         fs::write(folder.path().join("a.md"), text).unwrap();
         git(&["add", "a.md"]);
         git(&["commit", "-qm", "Write"]);
     }
-    // Something is missing, and fetched with what the settings say.
+    // Remove an object, so that git would fetch it with the configured command.
     let tree = git(&["rev-parse", "HEAD~1^{tree}"]);
     let object = format!(".git/objects/{}/{}", &tree[..2], &tree[2..]);
     fs::remove_file(folder.path().join(object)).unwrap();
@@ -119,7 +119,7 @@ fn the_repository_of_a_stranger_names_no_program_to_run() {
         ("core.repositoryFormatVersion", "1"),
         ("extensions.partialClone", "origin"),
         ("remote.origin.promisor", "true"),
-        ("remote.origin.url", "ssh://stranger.invalid/x"),
+        ("remote.origin.url", "ssh://untrusted.invalid/x"),
         (
             "core.sshCommand",
             &format!("touch '{}'; false", ran.display()),
@@ -133,7 +133,7 @@ fn the_repository_of_a_stranger_names_no_program_to_run() {
         .current_dir(folder.path())
         .output();
     assert!(!plain.unwrap().status.success());
-    assert!(ran.is_file(), "this would not be noticed");
+    assert!(ran.is_file(), "the setup does not trigger the command");
     fs::remove_file(&ran).unwrap();
     let vault = Vault::open(folder.path()).unwrap();
     assert_eq!(vault.history("a", 5).unwrap(), []);
@@ -141,7 +141,7 @@ fn the_repository_of_a_stranger_names_no_program_to_run() {
 }
 
 #[test]
-fn history_is_gits_and_nothing_leads_out() {
+fn history_comes_from_git_and_symlinks_are_not_followed() {
     let folder = tempfile::tempdir().unwrap();
     let outside = tempfile::tempdir().unwrap();
     fs::write(outside.path().join("secret.md"), "# Secret\n").unwrap();
@@ -156,11 +156,11 @@ fn history_is_gits_and_nothing_leads_out() {
         .unwrap();
         symlink(outside.path(), folder.path().join("folder")).unwrap();
     }
-    let git = |args: &[&str]| drop(git(folder.path(), args));
+    let git = |args: &[&str]| drop(run_git(folder.path(), args));
     let vault = Vault::open(folder.path()).unwrap();
     assert!(
         vault.history("a", 5).unwrap().is_empty(),
-        "no repository has no history"
+        "a folder without a repository has no history"
     );
     git(&["init", "-q"]);
     git(&["add", "a.md"]);
@@ -174,8 +174,8 @@ fn history_is_gits_and_nothing_leads_out() {
         .collect();
     assert_eq!(said, ["Say more", "Begin"]);
     assert_eq!(history[0].author, "Ada");
-    assert!(vault.search("secret", 5).unwrap().is_empty());
-    assert_eq!(vault.page("linked").unwrap(), None);
+    assert!(vault.search_pages("secret", 5).unwrap().is_empty());
+    assert_eq!(vault.find_page("linked").unwrap(), None);
     assert_eq!(
         Vault::open(&folder.path().join("nowhere"))
             .unwrap_err()

@@ -1,6 +1,6 @@
-//! A worker with a skill, a section made by a function, and a slash-command.
+//! A worker with a skill, a section made by a function, and a slash command.
 //!
-//! Start a hub with `repertoire serve`, then this:
+//! Start a hub with `repertoire serve`, then run:
 //!
 //! ```sh
 //! cargo run --package repertoire-serve --example iii_worker
@@ -16,8 +16,12 @@ use std::time::{Duration, Instant};
 use iii_sdk::{Error, IIIClient, InitOptions, RegisterFunction, protocol::TriggerRequest};
 use serde_json::{Value, json};
 
-/// Registers until it works: the registry may come up after this worker, or come back.
-async fn register(iii: &IIIClient, function_id: &str, payload: Value) -> Result<(), Error> {
+/// Retries a registration, because the registry may start after this worker or restart.
+async fn register_with_retry(
+    iii: &IIIClient,
+    function_id: &str,
+    payload: Value,
+) -> Result<(), Error> {
     let mut pause = Duration::from_millis(500);
     let begun = Instant::now();
     loop {
@@ -29,7 +33,7 @@ async fn register(iii: &IIIClient, function_id: &str, payload: Value) -> Result<
         };
         match iii.trigger(request).await {
             Ok(_) => return Ok(()),
-            // Refused for good: trying again changes nothing.
+            // A permanent refusal: retrying is useless.
             Err(Error::Remote { code, message, .. }) if code != "function_not_found" => {
                 return Err(Error::Handler(format!("{function_id}: {message}")));
             }
@@ -56,9 +60,9 @@ async fn main() -> Result<(), Error> {
     });
     iii.register_function("tea::order", order.description("Words the order."));
 
-    let skill = "# Tea\n\nMakes tea. Use when somebody is thirsty.\n\n\
+    let skill = "# Tea\n\nMakes tea. Use when a user is thirsty.\n\n\
                  See [the guide](iii://fn/tea/guide) for times and temperatures.\n";
-    register(
+    register_with_retry(
         &iii,
         "skills::register",
         json!({"id": "tea", "skill": skill}),
@@ -70,7 +74,7 @@ async fn main() -> Result<(), Error> {
         "arguments": [{"name": "kind", "description": "Which tea", "required": true}],
         "function_id": "tea::order",
     });
-    register(&iii, "prompts::register", prompt).await?;
+    register_with_retry(&iii, "prompts::register", prompt).await?;
     println!("ready");
 
     let mut end = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())

@@ -1,4 +1,4 @@
-//! Skills found and run for hosts: what is offered, and an index that follows the catalogue.
+//! Search and execution of skills for hosts, with an index that follows the catalogue.
 
 use std::{
     fmt,
@@ -7,171 +7,176 @@ use std::{
 };
 
 use repertoire_registry::{
-    Kind, Registry, Result,
-    search::{Embedder, Finder, Recommendation},
+    ItemKind, Registry, Result,
+    search::{Recommendation, SentenceEncoder, SkillIndex},
 };
 use repertoire_runtime::{ArtifactDispatcher, Model, Redactor, Workspace};
 use tokio::sync::Semaphore;
 
-use crate::mcp::Parked;
+use crate::mcp::ParkedRuns;
 
-/// How many skills run at a time.
-const RUNS: usize = 4;
-/// How many skills are read in one go while nobody waits.
-const AT_ONCE: usize = 4;
+/// The maximum number of concurrent runs.
+const MAX_CONCURRENT_RUNS: usize = 4;
+/// The number of skills embedded per batch in the background.
+const EMBEDDING_BATCH_SIZE: usize = 4;
 
-/// How skills are run for hosts.
+/// Settings for running skills for hosts.
 #[derive(Clone)]
-pub struct Runs {
-    /// The model that is asked. None: the host's own, where it offers one.
+pub struct RunSettings {
+    /// The model to use. None: the host's own model, where it offers one.
     pub model: Option<Arc<dyn Model>>,
-    /// What templates can search.
+    /// The workspace that templates can search.
     pub workspace: Option<Arc<dyn Workspace>>,
-    /// Who runs which kind of artifact.
+    /// Selects the handler for each kind of artifact.
     pub dispatcher: ArtifactDispatcher,
-    /// Takes secrets out of traces.
+    /// Removes secrets from traces.
     pub redactor: Redactor,
-    /// The most tokens of one run.
+    /// The token limit of one run.
     pub max_tokens: Option<u64>,
-    /// The most US dollars of one run.
+    /// The cost limit of one run in US dollars.
     pub max_cost: Option<f64>,
 }
 
-impl fmt::Debug for Runs {
+impl fmt::Debug for RunSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Runs")
+        f.debug_struct("RunSettings")
             .field("model", &self.model)
             .finish_non_exhaustive()
     }
 }
 
-/// The tools beyond reading, each off unless it is asked for.
+/// The optional tools; each is off by default.
 #[derive(Debug, Default)]
-pub struct Activation {
+pub struct ActivationOptions {
     /// Offer `skills_search`.
     pub search: bool,
     /// Offer `skill_run`.
-    pub run: Option<Runs>,
-    /// Find skills by what a message means too.
-    pub embedder: Option<Arc<Embedder>>,
+    pub run: Option<RunSettings>,
+    /// The encoder for semantic search; without one the search is lexical only.
+    pub embedder: Option<Arc<SentenceEncoder>>,
 }
 
-/// What is offered, with what it takes.
+/// The state of the optional tools.
 #[derive(Debug)]
-pub(crate) struct Active {
-    pub(crate) offered: Activation,
-    pub(crate) room: Arc<Semaphore>,
-    /// Runs that wait for their host to come back with an answer.
-    pub(crate) parked: Parked,
-    finding: Mutex<Option<Arc<Finding>>>,
+pub(crate) struct ActivationState {
+    pub(crate) options: ActivationOptions,
+    pub(crate) run_permits: Arc<Semaphore>,
+    /// Runs that wait for the host's answer.
+    pub(crate) parked_runs: ParkedRuns,
+    skill_index: Mutex<Option<Arc<LiveSkillIndex>>>,
 }
 
-impl Active {
-    pub(crate) fn new(offered: Activation) -> Self {
+impl ActivationState {
+    pub(crate) fn new(options: ActivationOptions) -> Self {
         Self {
-            offered,
-            room: Arc::new(Semaphore::new(RUNS)),
-            parked: Parked::default(),
-            finding: Mutex::default(),
+            options,
+            run_permits: Arc::new(Semaphore::new(MAX_CONCURRENT_RUNS)),
+            parked_runs: ParkedRuns::default(),
+            skill_index: Mutex::default(),
         }
     }
 
-    /// The index, built when it is first asked for. It may take a while.
-    pub(crate) fn finding(&self, registry: &Arc<Registry>) -> Result<Arc<Finding>> {
-        let mut finding = self.finding.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Returns the index; the first call builds it, which may take a while.
+    pub(crate) fn skill_index(&self, registry: &Arc<Registry>) -> Result<Arc<LiveSkillIndex>> {
+        let mut finding = self
+            .skill_index
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = &*finding {
             return Ok(known.clone());
         }
-        let new = Finding::open(registry, self.offered.embedder.clone())?;
+        let new = LiveSkillIndex::open(registry, self.options.embedder.clone())?;
         *finding = Some(new.clone());
         Ok(new)
     }
 }
 
-/// An index that follows the catalogue.
+/// A search index that follows the catalogue.
 #[derive(Debug)]
-pub(crate) struct Finding {
+pub(crate) struct LiveSkillIndex {
     registry: Arc<Registry>,
-    current: Mutex<Current>,
+    current: Mutex<IndexState>,
 }
 
 #[derive(Debug)]
-struct Current {
-    finder: Finder,
-    /// The number of the last event that is in it.
+struct IndexState {
+    index: SkillIndex,
+    /// The number of the last event applied to the index.
     seq: u64,
 }
 
-impl Finding {
-    fn open(registry: &Arc<Registry>, embedder: Option<Arc<Embedder>>) -> Result<Arc<Self>> {
+impl LiveSkillIndex {
+    fn open(registry: &Arc<Registry>, embedder: Option<Arc<SentenceEncoder>>) -> Result<Arc<Self>> {
         let snapshot = registry.snapshot();
-        let finder = Finder::with(registry, &snapshot, embedder)?;
+        let finder = SkillIndex::with_encoder(registry, &snapshot, embedder)?;
         let finding = Arc::new(Self {
             registry: registry.clone(),
-            current: Mutex::new(Current {
-                finder,
+            current: Mutex::new(IndexState {
+                index: finder,
                 seq: snapshot.seq(),
             }),
         });
         let follower = Arc::downgrade(&finding);
-        // Not a task: it reads the disk, and computes.
-        std::thread::spawn(move || follow(&follower));
+        // A thread instead of a task, because it reads from disk and computes.
+        std::thread::spawn(move || follow_catalogue(&follower));
         Ok(finding)
     }
 
-    /// The skills that fit a message; whatever has happened before is in it.
-    pub(crate) fn find(&self, message: &str, limit: usize) -> Result<Vec<Recommendation>> {
-        let mut current = self.lock();
+    /// Finds the skills that fit a message, after applying all pending changes.
+    pub(crate) fn find_skills(&self, message: &str, limit: usize) -> Result<Vec<Recommendation>> {
+        let mut current = self.lock_state();
         self.catch_up(&mut current)?;
-        current.finder.find(message, limit)
+        current.index.find_skills(message, limit)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Current> {
+    fn lock_state(&self) -> std::sync::MutexGuard<'_, IndexState> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn catch_up(&self, current: &mut Current) -> Result<()> {
+    fn catch_up(&self, current: &mut IndexState) -> Result<()> {
         let snapshot = self.registry.snapshot();
         if snapshot.seq() == current.seq {
             return Ok(());
         }
         match self.registry.wait_events(current.seq, Duration::ZERO) {
             Ok(events) => {
-                let skills = events.iter().filter(|event| event.kind == Kind::Skill);
+                let skills = events.iter().filter(|event| event.kind == ItemKind::Skill);
                 // An id that cannot be parsed was never in the index.
                 let ids = skills.filter_map(|event| event.id.parse().ok()).collect();
-                let finder = &mut current.finder;
-                finder.update_all(&self.registry, &snapshot, &ids)?;
+                let finder = &mut current.index;
+                finder.update_skills(&self.registry, &snapshot, &ids)?;
             }
-            // Too much has happened to know what: everything is looked at.
-            Err(_) => current.finder.rebuild(&self.registry, &snapshot)?,
+            // The event log no longer reaches back that far: rebuild the index.
+            Err(_) => current.index.rebuild_index(&self.registry, &snapshot)?,
         }
         current.seq = snapshot.seq();
         Ok(())
     }
 }
 
-/// Brings an index up to date, and reads what was never read, until nobody has it any more.
-fn follow(finding: &Weak<Finding>) {
+/// Updates an index and computes missing embeddings until the index is dropped.
+fn follow_catalogue(finding: &Weak<LiveSkillIndex>) {
     loop {
         let Some(now) = finding.upgrade() else { return };
-        let seq = now.lock().seq;
+        let seq = now.lock_state().seq;
         // Short waits, so that the thread ends soon after its index.
         let news = now.registry.wait_events(seq, Duration::from_millis(50));
-        let mut current = now.lock();
+        let mut current = now.lock_state();
         if news.map_or(true, |events| !events.is_empty())
             && let Err(error) = now.catch_up(&mut current)
         {
-            tracing::warn!(%error, "skills are not found as they are now");
+            tracing::warn!(%error, "the search index could not be updated");
         }
         let snapshot = now.registry.snapshot();
-        let lesson = current.finder.lesson(&now.registry, &snapshot, AT_ONCE);
+        let lesson = current
+            .index
+            .next_batch(&now.registry, &snapshot, EMBEDDING_BATCH_SIZE);
         drop(current);
-        // Nobody has to wait for the index while it computes.
-        match lesson.map(repertoire_registry::search::Lesson::read) {
-            Some(Ok(learned)) => drop(now.lock().finder.learn(&learned)),
+        // The lock is released, so that searches do not wait for the computation.
+        match lesson.map(repertoire_registry::search::EmbeddingBatch::read) {
+            Some(Ok(learned)) => drop(now.lock_state().index.insert_embeddings(&learned)),
             Some(Err(error)) => {
-                tracing::warn!(%error, "skills cannot be read for what they mean");
+                tracing::warn!(%error, "embeddings could not be computed");
                 std::thread::park_timeout(Duration::from_secs(10));
             }
             None => {}

@@ -3,12 +3,12 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use repertoire_core::{Skill, SkillId, Skills};
-use repertoire_registry::{Registry, Settings};
+use repertoire_registry::{Registry, RegistrySettings};
 
 use crate::{
-    engine::{Engine, Exposure, Identity, Options},
     error::Result,
-    mcp::Handlers,
+    mcp::McpConnection,
+    service::{PromptExposure, ServeOptions, ServerIdentity, SkillService},
     stdio::serve_stdio,
 };
 
@@ -27,84 +27,84 @@ use crate::{
 /// ```
 #[derive(Debug, Clone)]
 pub struct Server {
-    engine: Arc<Engine>,
+    service: Arc<SkillService>,
     registry: Arc<Registry>,
 }
 
 impl Server {
-    /// Starts a server from nothing.
+    /// Starts building a server.
     pub fn builder() -> ServerBuilder {
         ServerBuilder::default()
     }
 
-    /// The handlers of one connection, to serve on any transport or to mount in another server.
-    pub fn handlers(&self) -> Handlers {
-        Handlers::new(self.engine.clone())
+    /// Creates the handler of one connection, for any transport or to mount in another server.
+    pub fn mcp_connection(&self) -> McpConnection {
+        McpConnection::new(self.service.clone())
     }
 
-    /// What every surface is served from.
-    pub fn engine(&self) -> &Arc<Engine> {
-        &self.engine
+    /// The service that answers all requests.
+    pub fn service(&self) -> &Arc<SkillService> {
+        &self.service
     }
 
-    /// The skills, as a registry.
+    /// The registry that holds the skills.
     pub fn registry(&self) -> &Arc<Registry> {
         &self.registry
     }
 
-    /// Serves one host over standard input and output until it hangs up.
+    /// Serves one host over standard input and output until it disconnects.
     pub async fn serve_stdio(&self) -> Result<()> {
-        serve_stdio(self.engine.clone()).await
+        serve_stdio(self.service.clone()).await
     }
 }
 
-/// Collects what a [`Server`] is made of; everything is checked by [`build`](Self::build).
+/// Collects the skills and settings of a [`Server`]; [`build`](Self::build) checks everything.
 #[derive(Debug, Clone, Default)]
 pub struct ServerBuilder {
-    identity: Identity,
+    identity: ServerIdentity,
     skills: Skills,
     prompts: Vec<(String, Skill)>,
 }
 
 impl ServerBuilder {
-    /// The name the server gives itself.
+    /// Sets the server name reported to hosts.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.identity.name = name.into();
         self
     }
 
-    /// The version the server gives itself.
+    /// Sets the server version reported to hosts.
     pub fn version(mut self, version: impl Into<String>) -> Self {
         self.identity.version = version.into();
         self
     }
 
-    /// Serves a skill to hosts that read resources.
+    /// Adds a skill, served as resources.
     pub fn skill(mut self, skill: Skill) -> Self {
         self.skills = self.skills.add(skill);
         self
     }
 
-    /// Serves several skills to hosts that read resources.
+    /// Adds several skills, served as resources.
     pub fn skills(mut self, skills: Skills) -> Self {
         self.skills = self.skills.merge(skills);
         self
     }
 
-    /// Serves a skill as resources and, under this name, as one prompt of the same bytes.
+    /// Adds a skill as resources and, under this name, as a prompt with the same bytes.
     pub fn bootstrap_skill_and_prompt(mut self, skill: Skill, prompt: impl Into<String>) -> Self {
         self.prompts.push((prompt.into(), skill.clone()));
         self.skill(skill)
     }
 
-    /// Checks everything and makes the server.
+    /// Checks all settings and creates the server.
     pub fn build(self) -> Result<Server> {
         let mut aliases: BTreeMap<String, SkillId> = BTreeMap::new();
         for (name, skill) in self.prompts {
             if name.trim().is_empty() || aliases.contains_key(&name) {
                 return Err(repertoire_core::Error::Field {
                     field: "prompt".to_owned(),
-                    rule: format!("{name:?} is empty or there twice"),
+                    rule: format!("{name:?} is empty or used twice"),
                 }
                 .into());
             }
@@ -114,22 +114,22 @@ impl ServerBuilder {
             if let Err(error) = skill.frontmatter() {
                 tracing::warn!(
                     skill = skill.name(), %error,
-                    "is served as a resource, and not in skills/list"
+                    "is served as a resource, but not listed in skills/list"
                 );
             }
         }
-        let registry = Registry::open(Settings {
+        let registry = Registry::open(RegistrySettings {
             embedded: self.skills,
-            ..Settings::default()
+            ..RegistrySettings::default()
         })?;
-        let options = Options {
+        let options = ServeOptions {
             identity: self.identity,
-            prompts: Exposure::None,
+            prompts: PromptExposure::None,
             aliases,
             watch: false,
-            ..Options::default()
+            ..ServeOptions::default()
         };
-        let engine = Engine::over(registry.clone(), options);
-        Ok(Server { engine, registry })
+        let service = SkillService::with_registry(registry.clone(), options);
+        Ok(Server { service, registry })
     }
 }

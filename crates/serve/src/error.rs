@@ -1,7 +1,7 @@
-//! Why something could not be served, and what a peer is told of it.
+//! Errors of this crate, and the JSON-RPC errors that peers receive for them.
 //!
-//! One table: the stable code of an error decides its JSON-RPC code. Faults of ours are told by
-//! their URI alone; paths, SQL and causes stay in the log.
+//! The stable code of an error decides its JSON-RPC code. Internal errors are reported to peers
+//! by URI only; paths, SQL and causes stay in the log.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use serde_json::json;
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong.
+/// An error of this crate.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -22,13 +22,13 @@ pub enum Error {
     /// A skill, a path or a URI broke a rule.
     #[error(transparent)]
     Invalid(#[from] repertoire_core::Error),
-    /// An address to listen on, or what is asked of it, cannot be used.
+    /// An address to listen on, or an option for it, cannot be used.
     #[error("{0}")]
     Listen(String),
-    /// Another server is not one that is asked.
+    /// The configured target of another server is invalid.
     #[error("{0}")]
     Target(String),
-    /// A function of the bus did not answer as it should.
+    /// A function of the bus failed or returned an invalid result.
     #[error(transparent)]
     Call(#[from] crate::iii::CallError),
     /// The transport failed.
@@ -55,7 +55,7 @@ impl Error {
         }
     }
 
-    /// What to do about it, where that is not plain from the message.
+    /// Advice on how to fix the error, where the message does not already say it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Open(error) => error.hint(),
@@ -65,67 +65,70 @@ impl Error {
     }
 }
 
-/// What an unknown thing is to the method that was asked for it.
+/// How an unknown URI is reported, depending on the method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unknown {
+pub(crate) enum NotFoundKind {
     /// A resource; revisions before 2026-07-28 have a code of their own for it.
     Resource,
     /// A parameter.
     Params,
 }
 
-/// What a peer is told of an error about a URI.
-pub(crate) fn about(uri: &str, error: &Error, unknown: Unknown) -> ErrorData {
-    let shown = shorten(uri);
+/// Returns the JSON-RPC error for a failed operation on a URI.
+pub(crate) fn error_for_uri(uri: &str, error: &Error, unknown: NotFoundKind) -> ErrorData {
+    let shown = shorten_text(uri);
     let data = Some(json!({"uri": shown, "code": error.code()}));
     if let Error::Call(error) = error {
         let data = Some(json!({"uri": shown, "code": error.code}));
         return match error.code.as_str() {
-            "function_not_found" if unknown == Unknown::Params => params(format!(
+            "function_not_found" if unknown == NotFoundKind::Params => invalid_params(format!(
                 "{shown}: {}: is its worker connected?",
-                shorten(&error.message)
+                shorten_text(&error.message)
             )),
-            "function_not_found" | "no_bus" => missing(uri, unknown),
-            _ => ErrorData::internal_error(format!("{shown}: {}", shorten(&error.message)), data),
+            "function_not_found" | "no_bus" => not_found_error(uri, unknown),
+            _ => ErrorData::internal_error(
+                format!("{shown}: {}", shorten_text(&error.message)),
+                data,
+            ),
         };
     }
     match error.code() {
         "not_found" | "invalid_uri" | "invalid_path" | "invalid_id" | "reserved_id" => {
-            missing(uri, unknown)
+            not_found_error(uri, unknown)
         }
         "internal_namespace" => ErrorData::invalid_params(error.to_string(), data),
-        // The reason is the other server's fault, and a reader should know it.
+        // The other server caused the failure, so the reader gets the reason.
         "tampered" => ErrorData::internal_error(error.to_string(), data),
         code => {
-            tracing::error!(uri = %shown, %error, "could not be read");
+            tracing::error!(uri = %shown, %error, "resource could not be read");
             ErrorData::internal_error(format!("{shown}: could not be read ({code})"), data)
         }
     }
 }
 
-/// What a peer is told of a URI that names nothing.
-pub(crate) fn missing(uri: &str, unknown: Unknown) -> ErrorData {
-    let shown = shorten(uri);
+/// Returns the JSON-RPC error for a URI that does not exist.
+pub(crate) fn not_found_error(uri: &str, unknown: NotFoundKind) -> ErrorData {
+    let shown = shorten_text(uri);
     let code = match unknown {
-        Unknown::Resource => ErrorCode::RESOURCE_NOT_FOUND,
-        Unknown::Params => ErrorCode::INVALID_PARAMS,
+        NotFoundKind::Resource => ErrorCode::RESOURCE_NOT_FOUND,
+        NotFoundKind::Params => ErrorCode::INVALID_PARAMS,
     };
     let data = Some(json!({"uri": shown}));
     ErrorData::new(code, format!("{shown}: not found"), data)
 }
 
-/// What a peer is told when the registry is not to be had.
-pub(crate) fn closed(error: &Error) -> ErrorData {
+/// Returns the JSON-RPC error for a registry that could not be opened.
+pub(crate) fn registry_error(error: &Error) -> ErrorData {
     let data = Some(json!({"code": error.code()}));
     ErrorData::internal_error("the registry could not be opened", data)
 }
 
-/// What a peer is told of parameters that cannot be used.
-pub(crate) fn params(message: impl Into<String>) -> ErrorData {
+/// Returns the JSON-RPC error for invalid parameters.
+pub(crate) fn invalid_params(message: impl Into<String>) -> ErrorData {
     ErrorData::invalid_params(message.into(), None)
 }
 
-/// A peer's own text, short enough to send back.
-pub(crate) fn shorten(text: &str) -> String {
-    repertoire_core::markdown::cut(text, 512)
+/// Shortens text from a peer so that it can be quoted in an answer.
+pub(crate) fn shorten_text(text: &str) -> String {
+    repertoire_core::markdown::truncate_text(text, 512)
 }

@@ -1,47 +1,49 @@
-//! What a model is told about the skills before it asks: within a budget, and honest about it.
+//! The instructions for models: a list of skills within a token budget.
 
 use std::fmt::Write as _;
 
-use repertoire_core::markdown::{cut, one_line};
+use repertoire_core::markdown::{to_single_line, truncate_text};
 use repertoire_registry::{Snapshot, Trusted};
 
-/// Bytes a token has, about, in English prose.
+/// The approximate number of bytes per token in English prose.
 const BYTES_PER_TOKEN: usize = 4;
 
-const HEAD: &str = "Skills: tested instructions for particular tasks. Before such a task, read \
+const INTRODUCTION: &str = "Skills: tested instructions for particular tasks. Before such a task, read \
 the skill and follow it. Read `skill://ID/SKILL.md` as a resource, or call skill__fetch with \
 that URI; files it mentions are beside it. skills_list names every skill.\n";
 
-/// The most bytes the instructions of a budget have.
+/// The maximum size in bytes of instructions with a token budget.
 pub(crate) fn max_bytes(tokens: usize) -> usize {
-    tokens.saturating_mul(BYTES_PER_TOKEN).max(HEAD.len())
+    tokens
+        .saturating_mul(BYTES_PER_TOKEN)
+        .max(INTRODUCTION.len())
 }
 
-/// What is said while the index is still being read.
-pub(crate) fn still_reading() -> String {
-    HEAD.to_owned()
+/// The instructions used while the index is still loading.
+pub(crate) fn placeholder_text() -> String {
+    INTRODUCTION.to_owned()
 }
 
-/// The instructions for a catalogue.
+/// Builds the instructions for a catalogue.
 ///
-/// Skills are named as long as there is room, in the order of their ids and first with short
-/// descriptions; how many were left out is said. What nobody trusts is not spoken for.
-pub(crate) fn of(snapshot: &Snapshot, tokens: usize) -> String {
+/// Skills are listed in the order of their ids, with short descriptions, until the budget is used
+/// up; a note gives the number of omitted skills. Untrusted skills are not listed.
+pub(crate) fn build_instructions(snapshot: &Snapshot, tokens: usize) -> String {
     let limit = max_bytes(tokens);
     let trusted = || {
         let skills = snapshot.skills();
         skills.filter(|entry| entry.trusted == Trusted::Yes && entry.has_files())
     };
     let total = trusted().count();
-    let mut out = String::from(HEAD);
+    let mut out = String::from(INTRODUCTION);
     if total == 0 {
-        let strangers = snapshot.skills().filter(|entry| entry.has_files()).count();
+        let untrusted = snapshot.skills().filter(|entry| entry.has_files()).count();
         // Writing to a string cannot fail.
-        let _ = match strangers {
+        let _ = match untrusted {
             0 => writeln!(out, "There are none yet."),
             _ => writeln!(
                 out,
-                "None of the {strangers} here is approved to be named here."
+                "None of the {untrusted} here is approved to be named here."
             ),
         };
         return out;
@@ -51,9 +53,13 @@ pub(crate) fn of(snapshot: &Snapshot, tokens: usize) -> String {
     let (mut used, mut shown) = (0, 0);
     for entry in trusted() {
         let mut line = format!("- {}", entry.id);
-        if let Some(description) = &entry.head.description {
+        if let Some(description) = &entry.metadata.description {
             // Writing to a string cannot fail.
-            let _ = write!(line, ": {}", cut(&one_line(description), 100));
+            let _ = write!(
+                line,
+                ": {}",
+                truncate_text(&to_single_line(description), 100)
+            );
         }
         line.push('\n');
         if used + line.len() > room {

@@ -1,9 +1,9 @@
-//! Gives the skills of a registry to every host.
+//! Serves the skills of a registry to MCP hosts and iii workers.
 //!
 //! Over MCP a skill is a set of verified resources, an entry of `skills/list`, a prompt and the
-//! answer of a tool; all of them come from one value. [`Server`] brings skills written in code
-//! to a host in a few lines, [`Engine`] serves a whole registry, [`Handlers`] answers within
-//! somebody else's server, and [`client`] reads skills from other servers.
+//! answer of a tool; all of them come from one value. [`Server`] serves skills written in code
+//! in a few lines, [`SkillService`] serves a whole registry, [`McpConnection`] adds skills to another
+//! server, and [`client`] reads skills from other servers.
 //!
 //! ```
 //! use repertoire_serve::{Server, Skill};
@@ -23,21 +23,21 @@
 mod activation;
 mod builder;
 pub mod client;
-mod engine;
 mod error;
 pub mod http;
 pub mod iii;
 mod instructions;
 pub mod mcp;
 mod metrics;
-mod read;
+mod resource_reader;
 pub mod runs;
+mod service;
 mod stdio;
 
-/// The skill in a folder, read and checked when the program is compiled.
+/// Embeds the skill in a folder, read and checked when the program is compiled.
 ///
-/// The folder is relative to the crate's `Cargo.toml`. A folder that is no valid skill does not
-/// compile, and the program is built again when a file of it changes.
+/// The folder is relative to the crate's `Cargo.toml`. A folder that is not a valid skill is a
+/// compile error, and a change to one of its files triggers a rebuild.
 ///
 /// ```
 /// use repertoire_serve::{Server, embed_skill};
@@ -54,13 +54,13 @@ macro_rules! embed_skill {
     };
 }
 
-pub use activation::{Activation, Runs};
+pub use activation::{ActivationOptions, RunSettings};
 pub use builder::{Server, ServerBuilder};
-pub use engine::{Engine, Exposure, Identity, Options};
 pub use error::{Error, Result};
-pub use mcp::Handlers;
+pub use mcp::McpConnection;
 pub use repertoire_core::{Skill, SkillReference, Skills, Uri};
 #[doc(hidden)]
 pub use repertoire_macros as macros;
 pub use rmcp;
+pub use service::{PromptExposure, ServeOptions, ServerIdentity, SkillService};
 pub use stdio::serve_stdio;

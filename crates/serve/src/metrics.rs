@@ -1,4 +1,4 @@
-//! What the server counts, for Prometheus.
+//! Metrics of the server in Prometheus format.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// The methods that are counted by name; a peer's own inventions are counted together.
-const METHODS: [&str; 16] = [
+/// The methods counted by name; all other methods are counted as `other`.
+const COUNTED_METHODS: [&str; 16] = [
     "initialize",
     "server/discover",
     "skills/list",
@@ -34,34 +34,34 @@ const METHODS: [&str; 16] = [
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Call {
+struct RequestLabels {
     method: &'static str,
     outcome: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Method {
+struct MethodLabels {
     method: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Function {
+struct FunctionLabels {
     function: String,
     outcome: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Status {
+struct StatusLabels {
     status: u16,
 }
 
 /// Counters of one server.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    calls: Family<Call, Counter>,
-    seconds: Family<Method, Histogram>,
-    responses: Family<Status, Counter>,
-    functions: Family<Function, Counter>,
+    calls: Family<RequestLabels, Counter>,
+    seconds: Family<MethodLabels, Histogram>,
+    responses: Family<StatusLabels, Counter>,
+    functions: Family<FunctionLabels, Counter>,
     function_seconds: Histogram,
     pub(crate) workers: Gauge,
     notifications: Counter,
@@ -136,37 +136,42 @@ impl Default for Metrics {
 
 impl Metrics {
     /// Counts one answered request.
-    pub(crate) fn answered(&self, method: &str, ok: bool, time: Duration) {
-        let method = METHODS.into_iter().find(|known| *known == method);
+    pub(crate) fn count_request(&self, method: &str, ok: bool, time: Duration) {
+        let method = COUNTED_METHODS.into_iter().find(|known| *known == method);
         let method = method.unwrap_or("other");
         let outcome = if ok { "ok" } else { "error" };
-        self.calls.get_or_create(&Call { method, outcome }).inc();
-        let seconds = self.seconds.get_or_create(&Method { method });
+        self.calls
+            .get_or_create(&RequestLabels { method, outcome })
+            .inc();
+        let seconds = self.seconds.get_or_create(&MethodLabels { method });
         seconds.observe(time.as_secs_f64());
     }
 
-    /// Counts one call of a function of our own.
-    pub(crate) fn called(&self, function: &str, ok: bool, time: Duration) {
+    /// Counts one call of a function of this server.
+    pub(crate) fn count_call(&self, function: &str, ok: bool, time: Duration) {
         let outcome = if ok { "ok" } else { "error" };
         let function = function.to_owned();
         self.functions
-            .get_or_create(&Function { function, outcome })
+            .get_or_create(&FunctionLabels { function, outcome })
             .inc();
         self.function_seconds.observe(time.as_secs_f64());
     }
 
     /// Counts one HTTP response.
-    pub(crate) fn responded(&self, status: u16) {
-        self.responses.get_or_create(&Status { status }).inc();
+    pub(crate) fn count_response(&self, status: u16) {
+        self.responses.get_or_create(&StatusLabels { status }).inc();
     }
 
     /// Counts one notification.
-    pub(crate) fn notified(&self) {
+    pub(crate) fn count_notification(&self) {
         self.notifications.inc();
     }
 
-    /// Everything, as Prometheus reads it.
-    pub(crate) fn render(&self, snapshot: Option<&repertoire_registry::Snapshot>) -> String {
+    /// Renders all metrics in Prometheus format.
+    pub(crate) fn render_prometheus(
+        &self,
+        snapshot: Option<&repertoire_registry::Snapshot>,
+    ) -> String {
         if let Some(snapshot) = snapshot {
             let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
             self.skills.set(count(snapshot.len()));

@@ -1,37 +1,40 @@
-//! Skills of the registry as the runtime takes them, and its records as the registry keeps them.
+//! Adapts registry skills for the runtime, and runtime records for the registry.
 
 use std::sync::Arc;
 
 use repertoire_core::{Artifact, ArtifactKind};
 use repertoire_registry::{
-    Entry, Reference, Registry, Scope,
-    store::{SkillRepository, Trace},
+    QualifiedSkillId, Registry, SkillEntry, StoreScope,
+    store::{SkillRepository, TraceRecord},
 };
 use repertoire_runtime::{
     ArtifactDispatcher, ArtifactInfo, Checkpoints, Error, ExecutionContext, ExecutionRecord,
-    Others, Outline, Result, SkillSource, Skills,
+    NestedSkills, Result, SkillLookup, SkillOutline, SkillSource,
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-/// The name of the step that puts a message to a skill that is a document and nothing else.
-const MESSAGE: &str = "Message";
+/// The name of the implied step that sends the message to the model.
+const MESSAGE_STEP: &str = "Message";
 
-/// A skill of the registry that can be run.
+/// A registry skill that can be run.
 #[derive(Debug)]
-pub struct Runnable {
+pub struct RunnableSkill {
     registry: Arc<Registry>,
-    entry: Arc<Entry>,
-    outline: Outline,
+    entry: Arc<SkillEntry>,
+    outline: SkillOutline,
 }
 
-impl Runnable {
-    /// Looks at what a skill is made of; no content of it is read.
+impl RunnableSkill {
+    /// Collects the artifacts of a skill; their content is not read yet.
     ///
-    /// A skill without artifacts is its document, as a description, and the message. One that has
-    /// nothing to execute puts the message to the model, too.
-    pub fn new(registry: &Arc<Registry>, entry: &Arc<Entry>) -> repertoire_registry::Result<Self> {
-        let parts = registry.parts(entry)?;
+    /// A skill without artifacts gets its document as a description. A skill without executable
+    /// artifacts gets a step that sends the message to the model.
+    pub fn new(
+        registry: &Arc<Registry>,
+        entry: &Arc<SkillEntry>,
+    ) -> repertoire_registry::Result<Self> {
+        let parts = registry.skill_artifacts(entry)?;
         let mut artifacts: Vec<ArtifactInfo> = parts
             .artifacts
             .into_iter()
@@ -65,9 +68,9 @@ impl Runnable {
             }
             let last = artifacts.iter().map(|info| info.artifact.ordinal).max();
             let next = last.unwrap_or(0).saturating_add(1);
-            artifacts.push(implied(ArtifactKind::PromptTemplate, MESSAGE, next));
+            artifacts.push(implied(ArtifactKind::PromptTemplate, MESSAGE_STEP, next));
         }
-        let outline = Outline {
+        let outline = SkillOutline {
             skill_id: parts.skill_id,
             skill: entry.id.to_string(),
             artifacts,
@@ -80,13 +83,13 @@ impl Runnable {
     }
 }
 
-impl SkillSource for Runnable {
-    fn outline(&self) -> &Outline {
+impl SkillSource for RunnableSkill {
+    fn outline(&self) -> &SkillOutline {
         &self.outline
     }
 
-    fn content(&self, info: &ArtifactInfo) -> Result<String> {
-        let implied = info.artifact.file.is_none() && info.artifact.name == MESSAGE;
+    fn load_content(&self, info: &ArtifactInfo) -> Result<String> {
+        let implied = info.artifact.file.is_none() && info.artifact.name == MESSAGE_STEP;
         if implied && info.artifact.kind == ArtifactKind::PromptTemplate {
             return Ok("{{ message }}".to_owned());
         }
@@ -98,40 +101,40 @@ impl SkillSource for Runnable {
     }
 }
 
-/// Gives a run what it has of the registry: other skills to run, and a place to keep values.
-pub fn equip(
+/// Gives a run access to the registry: other skills to run, and storage for checkpoints.
+pub fn attach_registry(
     context: &mut ExecutionContext,
     registry: &Arc<Registry>,
     dispatcher: &ArtifactDispatcher,
 ) {
-    let whole = Arc::new(Whole(registry.clone()));
+    let whole = Arc::new(RegistryAccess(registry.clone()));
     let keeper = registry.clone();
     context.checkpoints = whole.clone();
-    context.others = Some(Arc::new(Others {
+    context.nested_skills = Some(Arc::new(NestedSkills {
         skills: whole,
         dispatcher: dispatcher.clone(),
-        keep: Arc::new(move |record| {
-            if let Err(error) = keeper.put_trace(trace_of(record)) {
-                tracing::warn!(%error, "a trace could not be kept");
+        save_record: Arc::new(move |record| {
+            if let Err(error) = keeper.put_trace(trace_from_record(record)) {
+                tracing::warn!(%error, "a trace could not be stored");
             }
         }),
     }));
 }
 
-/// The registry, as a running skill sees it.
-struct Whole(Arc<Registry>);
+/// The registry as seen by a running skill.
+struct RegistryAccess(Arc<Registry>);
 
-impl Skills for Whole {
-    fn open(&self, wanted: &str) -> Result<Arc<dyn SkillSource>> {
-        let refuse = |reason: String| Error::Call {
+impl SkillLookup for RegistryAccess {
+    fn open_skill(&self, wanted: &str) -> Result<Arc<dyn SkillSource>> {
+        let refuse = |reason: String| Error::InvalidCall {
             call: "run_skill".to_owned(),
             reason,
         };
         let snapshot = self.0.snapshot();
-        let reference: Option<Reference> = wanted.parse().ok();
-        let by_id = reference.and_then(|reference| snapshot.skill(&reference).cloned());
-        // The name of a package, or its UUID, for those who know it by that.
-        let scopes = [Scope::Workspace, Scope::Account];
+        let reference: Option<QualifiedSkillId> = wanted.parse().ok();
+        let by_id = reference.and_then(|reference| snapshot.find_skill(&reference).cloned());
+        // Callers may also use the name of a package or its UUID.
+        let scopes = [StoreScope::Workspace, StoreScope::Account];
         let stores = scopes
             .into_iter()
             .filter_map(|scope| self.0.store(scope).ok());
@@ -139,44 +142,53 @@ impl Skills for Whole {
         let by_uuid = stores.filter_map(|store| store.get_skill(uuid?).ok().flatten());
         let name = by_uuid.map(|package| package.name).next();
         let name = name.as_deref().unwrap_or(wanted);
-        let known = |entry: &&Arc<Entry>| {
-            let package = entry.head.package.as_ref();
+        let known = |entry: &&Arc<SkillEntry>| {
+            let package = entry.metadata.package.as_ref();
             package.is_some_and(|package| *package.name == *name)
         };
         let entry = by_id.or_else(|| snapshot.skills().find(known).cloned());
         let entry = entry.ok_or_else(|| refuse(format!("there is no skill {wanted:?}")))?;
-        let skill = Runnable::new(&self.0, &entry).map_err(|error| refuse(error.to_string()))?;
+        let skill =
+            RunnableSkill::new(&self.0, &entry).map_err(|error| refuse(error.to_string()))?;
         Ok(Arc::new(skill))
     }
 }
 
-impl Checkpoints for Whole {
-    fn load(&self, session: &str, artifact: &str, name: &str) -> Result<Option<Value>> {
+impl Checkpoints for RegistryAccess {
+    fn load_checkpoint(&self, session: &str, artifact: &str, name: &str) -> Result<Option<Value>> {
         let kept = self.0.checkpoint(session, artifact, name);
-        let kept = kept.map_err(|error| not_kept(&error))?;
-        kept.map(|text| repertoire_core::json::from_str(&text).map_err(|error| not_kept(&error)))
-            .transpose()
+        let kept = kept.map_err(|error| checkpoint_error(&error))?;
+        kept.map(|text| {
+            repertoire_core::json::from_str(&text).map_err(|error| checkpoint_error(&error))
+        })
+        .transpose()
     }
 
-    fn save(&self, session: &str, artifact: &str, name: &str, value: &Value) -> Result<()> {
+    fn save_checkpoint(
+        &self,
+        session: &str,
+        artifact: &str,
+        name: &str,
+        value: &Value,
+    ) -> Result<()> {
         let kept = self
             .0
             .put_checkpoint(session, artifact, name, &value.to_string());
-        kept.map_err(|error| not_kept(&error))
+        kept.map_err(|error| checkpoint_error(&error))
     }
 }
 
-fn not_kept(error: &dyn std::error::Error) -> Error {
-    Error::Call {
+fn checkpoint_error(error: &dyn std::error::Error) -> Error {
+    Error::InvalidCall {
         call: "checkpoint".to_owned(),
         reason: error.to_string(),
     }
 }
 
-/// A record as it is kept.
-pub fn trace_of(record: &ExecutionRecord) -> Trace {
+/// Converts an execution record to the stored form.
+pub fn trace_from_record(record: &ExecutionRecord) -> TraceRecord {
     let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-    Trace {
+    TraceRecord {
         id: record.id.to_string(),
         session_id: record.session_id.clone(),
         skill_id: record.skill_id.clone(),

@@ -1,8 +1,8 @@
 //! MCP over standard input and output.
 //!
-//! One thread reads lines. What is asked most it answers itself, on the spot; everything else it
-//! hands to `rmcp`. A line that cannot be a message gets an answer too, and one that is too long
-//! is passed over without being kept.
+//! One thread reads lines. It answers the most frequent requests itself and passes the others to
+//! `rmcp`. A line that is not a message gets an error response, and a line that is too long is
+//! skipped without being buffered.
 
 use std::{
     fs::File,
@@ -20,29 +20,29 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::{
-    engine::Engine,
     error::{Error, Result},
     mcp::{
-        Handlers,
-        fast::{self, Era, Message, Said},
+        McpConnection,
+        fast_path::{self, DeclaredRevision, FastMessage, ProtocolEra},
     },
+    service::SkillService,
 };
 
-/// The most bytes of a line.
-const MAX_LINE: usize = 4 * 1024 * 1024;
-/// How many messages may wait for `rmcp`; the reader waits when there are more.
-const WAITING: usize = 64;
+/// The maximum length of a line in bytes.
+const MAX_LINE_BYTES: usize = 4 * 1024 * 1024;
+/// The number of messages queued for `rmcp`; the reader blocks when the queue is full.
+const MAX_QUEUED_MESSAGES: usize = 64;
 
-/// Serves one host over standard input and output until it hangs up or the server shuts down.
-pub async fn serve_stdio(engine: Arc<Engine>) -> Result<()> {
+/// Serves one host over standard input and output until it disconnects or the server shuts down.
+pub async fn serve_stdio(service: Arc<SkillService>) -> Result<()> {
     let failed = |error: std::io::Error| Error::Transport(error.to_string());
-    let (input, output) = standard().map_err(failed)?;
-    let output = Output(Arc::new(Mutex::new(Patient(output))));
-    serve(engine, Patient(input), output).await
+    let (input, output) = clone_standard_streams().map_err(failed)?;
+    let output = LineWriter(Arc::new(Mutex::new(BlockingFile(output))));
+    serve_connection(service, BlockingFile(input), output).await
 }
 
-/// Standard input and output as files: unbuffered, apart from what the library does with them.
-fn standard() -> std::io::Result<(File, File)> {
+/// Clones standard input and output as files, to bypass the buffering of the standard library.
+fn clone_standard_streams() -> std::io::Result<(File, File)> {
     #[cfg(unix)]
     {
         use std::os::fd::AsFd;
@@ -59,13 +59,13 @@ fn standard() -> std::io::Result<(File, File)> {
     }
 }
 
-/// A file that waits, also where whoever shares it has made it one that does not.
+/// A file with blocking I/O, even if another process has set `O_NONBLOCK` on it.
 #[derive(Debug)]
-struct Patient(File);
+struct BlockingFile(File);
 
-impl Patient {
-    /// Waits until something can be done with the file again.
-    fn wait(&self, error: &std::io::Error, writing: bool) -> bool {
+impl BlockingFile {
+    /// Waits until the file is ready again; returns false for other errors.
+    fn wait_until_ready(&self, error: &std::io::Error, writing: bool) -> bool {
         if error.kind() != ErrorKind::WouldBlock {
             return false;
         }
@@ -87,22 +87,22 @@ impl Patient {
     }
 }
 
-impl Read for Patient {
+impl Read for BlockingFile {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         loop {
             match self.0.read(buffer) {
-                Err(error) if self.wait(&error, false) => {}
+                Err(error) if self.wait_until_ready(&error, false) => {}
                 read => return read,
             }
         }
     }
 }
 
-impl Write for Patient {
+impl Write for BlockingFile {
     fn write(&mut self, buffer: &[u8]) -> std::io::Result<usize> {
         loop {
             match self.0.write(buffer) {
-                Err(error) if self.wait(&error, true) => {}
+                Err(error) if self.wait_until_ready(&error, true) => {}
                 written => return written,
             }
         }
@@ -113,31 +113,35 @@ impl Write for Patient {
     }
 }
 
-async fn serve(engine: Arc<Engine>, input: Patient, output: Output) -> Result<()> {
-    let (send, receive) = mpsc::channel(WAITING);
-    let reader = Reader {
-        engine: engine.clone(),
+async fn serve_connection(
+    service: Arc<SkillService>,
+    input: BlockingFile,
+    output: LineWriter,
+) -> Result<()> {
+    let (send, receive) = mpsc::channel(MAX_QUEUED_MESSAGES);
+    let reader = StdioReader {
+        service: service.clone(),
         output: output.clone(),
-        hand_over: send,
+        to_rmcp: send,
         handshake: Handshake::None,
-        opened: false,
+        request_seen: false,
     };
-    // Not a task: it waits for the host for as long as the host likes.
-    std::thread::spawn(move || reader.run(BufReader::with_capacity(64 * 1024, input)));
-    let lines = Lines { receive, output };
-    let stop = engine.stop.child_token();
+    // A thread instead of a task, because reading from the host blocks.
+    std::thread::spawn(move || reader.read_lines(BufReader::with_capacity(64 * 1024, input)));
+    let lines = StdioTransport { receive, output };
+    let stop = service.stop.child_token();
     let failed = async {
-        match engine.registry().await {
-            // Without a registry there is nothing to serve.
+        match service.registry().await {
+            // Without a registry the server cannot answer anything.
             Err(error) => error,
             Ok(_) => std::future::pending().await,
         }
     };
     let serve = async {
-        let handlers = Handlers::new(engine.clone());
+        let handlers = McpConnection::new(service.clone());
         let running = match handlers.serve_with_ct(lines, stop).await {
             Ok(running) => running,
-            // A host that leaves before it says hello has done nothing wrong.
+            // A host may disconnect before the handshake; that is not an error.
             Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => {
                 return Ok(());
             }
@@ -154,67 +158,67 @@ async fn serve(engine: Arc<Engine>, input: Patient, output: Output) -> Result<()
     }
 }
 
-/// Where lines go: one at a time, whole.
+/// Writes whole lines, one at a time.
 #[derive(Debug, Clone)]
-struct Output(Arc<Mutex<Patient>>);
+struct LineWriter(Arc<Mutex<BlockingFile>>);
 
-impl Output {
-    fn line(&self, mut bytes: Vec<u8>) -> std::io::Result<()> {
+impl LineWriter {
+    fn write_line(&self, mut bytes: Vec<u8>) -> std::io::Result<()> {
         bytes.push(b'\n');
         let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         file.write_all(&bytes)
     }
 }
 
-/// How far the handshake of the older revisions has come.
+/// The state of the handshake of the older revisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Handshake {
     None,
-    Asked,
+    Requested,
     Done,
 }
 
-/// Reads lines and answers or hands over each.
-struct Reader {
-    engine: Arc<Engine>,
-    output: Output,
-    hand_over: mpsc::Sender<ClientJsonRpcMessage>,
+/// Reads lines, and answers each or passes it to `rmcp`.
+struct StdioReader {
+    service: Arc<SkillService>,
+    output: LineWriter,
+    to_rmcp: mpsc::Sender<ClientJsonRpcMessage>,
     handshake: Handshake,
-    /// Whether anything was asked yet.
-    opened: bool,
+    /// Whether a request has been received.
+    request_seen: bool,
 }
 
-impl Reader {
-    fn run(mut self, mut input: impl BufRead) {
+impl StdioReader {
+    fn read_lines(mut self, mut input: impl BufRead) {
         let mut line = Vec::new();
         while let Some(whole) = next_line(&mut input, &mut line) {
             let sent = if whole {
-                self.take(&line)
+                self.handle_line(&line)
             } else {
-                let message = format!("a line has at most {MAX_LINE} bytes");
-                self.refuse(-32600, &message, None)
+                let message = format!("a line has at most {MAX_LINE_BYTES} bytes");
+                self.write_error(-32600, &message, None)
             };
             if sent.is_err() {
-                // Nobody is listening any more.
+                // The connection is closed.
                 return;
             }
         }
     }
 
-    /// Takes one line; an error means that there is nobody left to talk to.
-    fn take(&mut self, line: &[u8]) -> Result<(), Gone> {
+    /// Handles one line; an error means that the host has disconnected.
+    fn handle_line(&mut self, line: &[u8]) -> Result<(), HostDisconnected> {
         let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
         let line = line.trim_ascii();
         if line.is_empty() {
             return Ok(());
         }
-        if let Ok(message) = repertoire_core::json::from_slice::<Message<'_>>(line) {
-            if let Some(answer) = self.answer(&message) {
-                return self.output.line(answer).map_err(|_| Gone);
+        if let Ok(message) = repertoire_core::json::from_slice::<FastMessage<'_>>(line) {
+            if let Some(answer) = self.try_fast_path(&message) {
+                return self.output.write_line(answer).map_err(|_| HostDisconnected);
             }
             match message.method.as_deref() {
-                Some("initialize") => self.handshake = Handshake::Asked,
-                Some("notifications/initialized") if self.handshake == Handshake::Asked => {
+                Some("initialize") => self.handshake = Handshake::Requested,
+                Some("notifications/initialized") if self.handshake == Handshake::Requested => {
                     self.handshake = Handshake::Done;
                 }
                 _ => {}
@@ -222,55 +226,64 @@ impl Reader {
         }
         match repertoire_core::json::from_slice::<ClientJsonRpcMessage>(line) {
             Ok(message) => {
-                self.opened |= matches!(message, ClientJsonRpcMessage::Request(_));
-                if !self.opened {
-                    // Before the first question there is nothing to be told, and no answer due.
+                self.request_seen |= matches!(message, ClientJsonRpcMessage::Request(_));
+                if !self.request_seen {
+                    // Notifications before the first request are ignored.
                     return Ok(());
                 }
-                self.hand_over.blocking_send(message).map_err(|_| Gone)
+                self.to_rmcp
+                    .blocking_send(message)
+                    .map_err(|_| HostDisconnected)
             }
-            Err(error) => self.wrong(line, &error),
+            Err(error) => self.reject_line(line, &error),
         }
     }
 
-    fn answer(&self, message: &Message<'_>) -> Option<Vec<u8>> {
-        let era = match message.said() {
-            Said::Modern => Era::Modern,
-            Said::Nothing if self.handshake == Handshake::Done => Era::Legacy,
-            Said::Nothing | Said::Other => return None,
+    fn try_fast_path(&self, message: &FastMessage<'_>) -> Option<Vec<u8>> {
+        let era = match message.declared_revision() {
+            DeclaredRevision::Modern => ProtocolEra::Modern,
+            DeclaredRevision::Unspecified if self.handshake == Handshake::Done => {
+                ProtocolEra::Legacy
+            }
+            DeclaredRevision::Unspecified | DeclaredRevision::Other => return None,
         };
-        fast::answer(&self.engine, message, era)
+        fast_path::answer(&self.service, message, era)
     }
 
-    /// Says what is wrong with a line that is no message.
-    fn wrong(&self, line: &[u8], error: &serde_json::Error) -> Result<(), Gone> {
+    /// Reports a line that is not a valid message.
+    fn reject_line(&self, line: &[u8], error: &serde_json::Error) -> Result<(), HostDisconnected> {
         let Ok(value) = repertoire_core::json::from_slice::<Value>(line) else {
-            return self.refuse(-32700, &format!("not JSON: {error}"), None);
+            return self.write_error(-32700, &format!("not JSON: {error}"), None);
         };
         let id = value.get("id").filter(|id| id.is_string() || id.is_i64());
         if value.get("method").is_some() && value.get("id").is_none() {
-            // A notification nobody knows, or a wrong one, is not answered.
+            // Unknown or invalid notifications get no response.
             return Ok(());
         }
-        self.refuse(-32600, "not a JSON-RPC message", id)
+        self.write_error(-32600, "not a JSON-RPC message", id)
     }
 
-    fn refuse(&self, code: i32, message: &str, id: Option<&Value>) -> Result<(), Gone> {
+    fn write_error(
+        &self,
+        code: i32,
+        message: &str,
+        id: Option<&Value>,
+    ) -> Result<(), HostDisconnected> {
         let mut answer = json!({"jsonrpc": "2.0"});
         if let Some(id) = id {
             answer["id"] = id.clone();
         }
         answer["error"] = json!({"code": code, "message": message});
         let bytes = answer.to_string().into_bytes();
-        self.output.line(bytes).map_err(|_| Gone)
+        self.output.write_line(bytes).map_err(|_| HostDisconnected)
     }
 }
 
-/// Nobody is left to talk to.
+/// The host has disconnected.
 #[derive(Debug)]
-struct Gone;
+struct HostDisconnected;
 
-/// Reads the next line; says whether it is whole, or was too long. `None` at the end.
+/// Reads the next line; returns false if it was too long, and `None` at the end of input.
 fn next_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> Option<bool> {
     line.clear();
     let mut whole = true;
@@ -285,7 +298,7 @@ fn next_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> Option<bool> {
         }
         let end = chunk.iter().position(|byte| *byte == b'\n');
         let taken = end.map_or(chunk.len(), |at| at + 1);
-        if line.len() + taken <= MAX_LINE {
+        if line.len() + taken <= MAX_LINE_BYTES {
             line.extend_from_slice(&chunk[..taken]);
         } else {
             whole = false;
@@ -299,13 +312,13 @@ fn next_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> Option<bool> {
     }
 }
 
-/// The lines that `rmcp` sees.
-struct Lines {
+/// The transport that `rmcp` uses.
+struct StdioTransport {
     receive: mpsc::Receiver<ClientJsonRpcMessage>,
-    output: Output,
+    output: LineWriter,
 }
 
-impl Transport<RoleServer> for Lines {
+impl Transport<RoleServer> for StdioTransport {
     type Error = std::io::Error;
 
     fn send(
@@ -315,8 +328,8 @@ impl Transport<RoleServer> for Lines {
         let output = self.output.clone();
         async move {
             let bytes = serde_json::to_vec(&item)?;
-            // A host that does not read keeps only this thread waiting.
-            let written = tokio::task::spawn_blocking(move || output.line(bytes)).await;
+            // A host that does not read blocks only this thread.
+            let written = tokio::task::spawn_blocking(move || output.write_line(bytes)).await;
             written.map_err(std::io::Error::other)?
         }
     }
@@ -336,8 +349,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_that_is_too_long_is_passed_over() {
-        let mut input = vec![b'x'; MAX_LINE + 10];
+    fn overlong_line_is_skipped_and_the_next_line_is_read() {
+        let mut input = vec![b'x'; MAX_LINE_BYTES + 10];
         input.extend_from_slice(b"\nshort\nlast");
         let mut input = std::io::Cursor::new(input);
         let mut line = Vec::new();

@@ -13,10 +13,10 @@ iii.registerFunction(
 iii.registerFunction(
   'tea::order',
   async (given) => ({ content: `Make one cup of ${given?.kind ?? 'black'} tea.` }),
-  { description: 'Words the order.' },
+  { description: 'Renders the order.' },
 )
 
-// Registers until it works: the registry may come up after this worker, or come back.
+// Retries until it succeeds: the registry may start or restart after this worker.
 async function register(functionId, payload) {
   let pause = 500
   const begun = Date.now()
@@ -35,7 +35,7 @@ async function register(functionId, payload) {
 await register('skills::register', {
   id: 'tea',
   skill:
-    '# Tea\n\nMakes tea. Use when somebody is thirsty.\n\n' +
+    '# Tea\n\nMakes tea. Use when a user is thirsty.\n\n' +
     'See [the guide](iii://fn/tea/guide) for times and temperatures.\n',
 })
 await register('prompts::register', {

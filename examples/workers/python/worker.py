@@ -26,7 +26,7 @@ async def order(given):
 
 
 def register(function_id, payload):
-    """Registers until it works: the registry may come up after this worker, or come back."""
+    """Retries until it succeeds: the registry may start or restart after this worker."""
     pause, begun = 0.5, time.monotonic()
     while True:
         try:
@@ -40,7 +40,7 @@ def register(function_id, payload):
 
 
 iii.register_function("tea::guide", guide, description="How to make tea.")
-iii.register_function("tea::order", order, description="Words the order.")
+iii.register_function("tea::order", order, description="Renders the order.")
 
 stop = threading.Event()
 for name in (signal.SIGINT, signal.SIGTERM):
@@ -51,7 +51,7 @@ try:
         "skills::register",
         {
             "id": "tea",
-            "skill": "# Tea\n\nMakes tea. Use when somebody is thirsty.\n\n"
+            "skill": "# Tea\n\nMakes tea. Use when a user is thirsty.\n\n"
             "See [the guide](iii://fn/tea/guide) for times and temperatures.\n",
         },
     )

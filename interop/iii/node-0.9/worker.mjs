@@ -1,4 +1,4 @@
-// The worker of the quickstart, as it is written with SDK 0.9: functions are named by an object.
+// The worker of the quickstart, written for SDK 0.9: functions are named by an object.
 import { registerWorker } from 'iii-sdk'
 
 const iii = registerWorker(process.env.III_URL ?? 'ws://localhost:49134')
@@ -16,7 +16,7 @@ await iii.trigger({
   payload: {
     id: 'tea',
     skill:
-      '# Tea\n\nMakes tea. Use when somebody is thirsty.\n\n' +
+      '# Tea\n\nMakes tea. Use when a user is thirsty.\n\n' +
       'See [the guide](iii://fn/tea/guide) for times and temperatures.\n',
   },
 })

@@ -1,7 +1,7 @@
 //! The `skills` worker, as an iii engine starts it.
 //!
-//! Nothing but the worker: the files its settings name, and what the engine keeps. Whoever wants
-//! more runs `repertoire worker`.
+//! It serves only the files its settings name and the engine's state. `repertoire worker` has more
+//! options.
 
 #![allow(
     clippy::print_stdout,
@@ -16,17 +16,17 @@ use std::{
 
 use clap::Parser;
 use repertoire_serve::{
-    Engine, Options,
+    ServeOptions, SkillService,
     iii::{
-        config::{WorkerConfig, base_of, manifest},
-        worker::{Worker, WorkerOptions, url_of},
+        config::{WorkerConfig, pattern_base, worker_manifest},
+        worker::{SkillsWorker, WorkerOptions, bus_url},
     },
 };
 
 /// Skills and prompts on the iii bus.
 #[derive(Debug, Parser)]
 #[command(name = "skills", version)]
-struct Args {
+struct WorkerArgs {
     /// Path to config.yaml
     #[arg(long, value_name = "PATH", default_value = "./config.yaml")]
     config: PathBuf,
@@ -39,9 +39,9 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = WorkerArgs::parse();
     if args.manifest {
-        println!("{:#}", manifest());
+        println!("{:#}", worker_manifest());
         return ExitCode::SUCCESS;
     }
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| {
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .init();
-    match run(args) {
+    match run_worker(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -61,32 +61,36 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: Args) -> anyhow::Result<()> {
-    let (config, problem) = WorkerConfig::load(&args.config);
+fn run_worker(args: WorkerArgs) -> anyhow::Result<()> {
+    let (config, problem) = WorkerConfig::load_or_default(&args.config);
     if let Some(problem) = problem {
         tracing::warn!("{problem}");
     }
     let original = std::env::var_os("III_CONFIG_PATH");
-    let base = base_of(&args.config, original.as_deref().map(Path::new));
+    let base = pattern_base(&args.config, original.as_deref().map(Path::new));
     let options = WorkerOptions {
-        url: url_of(args.url),
-        functions: config.functions(),
+        url: bus_url(args.url),
+        functions: config.function_options(),
         ..WorkerOptions::default()
     };
     anyhow::ensure!(
         options.url.starts_with("ws://") || options.url.starts_with("wss://"),
-        "{:?} is no address of an engine: write one such as ws://127.0.0.1:49134",
+        "{:?} is not the address of an engine: use one such as ws://127.0.0.1:49134",
         options.url
     );
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let engine = Engine::open(config.sources(&base), Options::default(), |_| {});
+        let engine = SkillService::open_in_background(
+            config.registry_settings(&base),
+            ServeOptions::default(),
+            |_| {},
+        );
         let stop = engine.clone();
         ctrlc::set_handler(move || stop.shut_down())?;
         engine.registry().await?;
-        Worker::new(engine, options).run().await;
+        SkillsWorker::new(engine, options).run().await;
         Ok(())
     })
 }

@@ -1,4 +1,4 @@
-//! `add`: skill folders into a store, all of them or none.
+//! `add`: copies skill folders into a store, all of them or none.
 
 use std::{
     collections::BTreeMap,
@@ -8,42 +8,42 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use repertoire_core::{RelPath, SkillId, lint::Severity, text::terminal_safe};
-use repertoire_registry::{Registry, Settings as Sources, folder, store::NewSkill};
+use repertoire_core::{RelPath, SkillId, lint::LintSeverity, text::terminal_safe};
+use repertoire_registry::{Registry, RegistrySettings as Sources, folder, store::NewSkill};
 use serde_json::json;
 
-use super::{lint, open, scope};
+use super::{lint, open_registry, resolve_scope};
 use crate::{
     args::WriteArgs,
-    failure::Usage,
-    output::{DIM, ID, Output, count},
-    settings::Settings,
+    failure::UsageError,
+    output::{DIM, ID, Output, format_count},
+    settings::CliSettings,
 };
 
 pub(crate) fn run(
     paths: &[PathBuf],
     id: Option<SkillId>,
     write: &WriteArgs,
-    settings: &Settings,
+    settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
     let mut skills = Vec::new();
-    output.working("reading skills", || -> Result<()> {
+    output.with_spinner("reading skills", || -> Result<()> {
         for path in paths {
-            read(path, &mut skills)?;
+            read_skills(path, &mut skills)?;
         }
         Ok(())
     })?;
     if let Some(id) = id {
         let [skill] = skills.as_mut_slice() else {
-            bail!(Usage(format!(
+            bail!(UsageError(format!(
                 "--id names one skill, and {} were found",
                 skills.len()
             )));
         };
         let name = skill.0.name();
         if id.name() != name {
-            bail!(Usage(format!(
+            bail!(UsageError(format!(
                 "--id {id} must end in the skill's name: {id}/{name}, or rename the skill"
             )));
         }
@@ -52,36 +52,36 @@ pub(crate) fn run(
     let skills: Vec<NewSkill> = skills
         .into_iter()
         .map(|(id, files)| {
-            let findings = lint::findings(&files);
+            let findings = lint::lint_files(&files);
             let skill =
                 NewSkill::from_files(id.clone(), files).with_context(|| format!("skill {id}"))?;
             let risky = findings
                 .iter()
-                .filter(|f| f.rule.severity == Severity::Error)
+                .filter(|f| f.rule.severity == LintSeverity::Error)
                 .count();
             if risky > 0 {
-                output.warn(format!(
-                    "{id}: {} worth a look before use: `repertoire lint`",
-                    count(risky, "finding")
+                output.print_warning(format!(
+                    "{id}: {} to review before use: `repertoire lint`",
+                    format_count(risky, "finding")
                 ));
             }
             Ok(skill)
         })
         .collect::<Result<_>>()?;
-    store(skills, write, settings, output)
+    store_skills(skills, write, settings, output)
 }
 
-type Files = BTreeMap<RelPath, Bytes>;
+type SkillFiles = BTreeMap<RelPath, Bytes>;
 
-/// Reads the skill at a path, or every skill beneath it under its path as id.
-fn read(path: &Path, skills: &mut Vec<(SkillId, Files)>) -> Result<()> {
+/// Reads the skill at a path, or every skill beneath it with its relative path as id.
+fn read_skills(path: &Path, skills: &mut Vec<(SkillId, SkillFiles)>) -> Result<()> {
     if path.is_file() && path.extension().is_some_and(|e| e == "json") {
-        bail!(Usage(format!(
+        bail!(UsageError(format!(
             "{} is a file: use `repertoire import` for packages in JSON",
             path.display()
         )));
     }
-    crate::settings::need_folder(path)?;
+    crate::settings::require_folder(path)?;
     if path.join("SKILL.md").symlink_metadata().is_ok() {
         let real = path.canonicalize()?;
         let name = real.file_name().unwrap_or_default().to_string_lossy();
@@ -89,7 +89,7 @@ fn read(path: &Path, skills: &mut Vec<(SkillId, Files)>) -> Result<()> {
         skills.push((id, folder::read(path)?));
         return Ok(());
     }
-    let registry = Registry::open(Sources::of_folders([path.to_owned()]))?;
+    let registry = Registry::open(Sources::from_folders([path.to_owned()]))?;
     if let Some(notice) = registry.notices().into_iter().next() {
         bail!(repertoire_registry::Error::Skipped {
             code: notice.code,
@@ -110,20 +110,20 @@ fn read(path: &Path, skills: &mut Vec<(SkillId, Files)>) -> Result<()> {
     Ok(())
 }
 
-/// Stores checked skills and says what came of it.
-pub(crate) fn store(
+/// Stores checked skills and prints the outcome.
+pub(crate) fn store_skills(
     skills: Vec<NewSkill>,
     write: &WriteArgs,
-    settings: &Settings,
+    settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    let registry = open(&[], settings, output)?;
-    let scope = scope(&registry, write.scope, settings)?;
+    let registry = open_registry(&[], settings, output)?;
+    let scope = resolve_scope(&registry, write.scope, settings)?;
     let ids: Vec<SkillId> = skills.iter().map(|skill| skill.id().clone()).collect();
     let revisions = if write.dry_run {
-        output.working("checking skills", || registry.try_add(scope, skills))?
+        output.with_spinner("checking skills", || registry.dry_run_add(scope, skills))?
     } else {
-        output.working("storing skills", || registry.add(scope, skills))?
+        output.with_spinner("storing skills", || registry.add_skills(scope, skills))?
     };
     if output.json {
         let added: Vec<_> = ids
@@ -142,15 +142,15 @@ pub(crate) fn store(
             Some(revision) => format!("revision {revision}"),
             None => "unchanged".to_owned(),
         };
-        output.print(&format!("{ID}{id}{ID:#}  {DIM}{outcome}{DIM:#}\n"))?;
+        output.print_text(&format!("{ID}{id}{ID:#}  {DIM}{outcome}{DIM:#}\n"))?;
     }
     let snapshot = registry.snapshot();
     for id in &ids {
         if let Some(winner) = snapshot.get(id)
-            && winner.origin != repertoire_registry::Origin::of_scope(scope)
+            && winner.origin != repertoire_registry::Origin::from_scope(scope)
             && !write.dry_run
         {
-            output.warn(format!(
+            output.print_warning(format!(
                 "{id} is shadowed by {}:{id}; read it as {}:{id}",
                 winner.origin,
                 terminal_safe(scope.as_str())

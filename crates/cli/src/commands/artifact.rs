@@ -1,36 +1,40 @@
-//! `artifact` and `fork`: the pieces of a package, one at a time.
+//! `artifact` and `fork`: lists, shows and changes the artifacts of a package.
 
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use repertoire_core::{Artifact, ArtifactKind, package::MAX_JSON, text::terminal_safe};
 use repertoire_registry::{
-    Error, Origin, Reference, Registry, Scope,
+    Error, Origin, QualifiedSkillId, Registry, StoreScope,
     store::{SkillRepository, SkillSummary},
 };
-use repertoire_runtime::{Limits, PromptEngine, assertion, dispatch, sidecar::Module};
+use repertoire_runtime::{Limits, PromptEngine, assertion, dispatch, sidecar::DspyModule};
 use serde_json::json;
 
-use super::{open, read_input, run::find, scope};
+use super::{open_registry, read_input, resolve_scope, run::find_entry};
 use crate::{
     args::{ArtifactCommand, NewArtifact},
-    failure::Usage,
-    output::{DIM, ID, Output, size},
-    settings::Settings,
+    failure::UsageError,
+    output::{DIM, ID, Output, format_size},
+    settings::CliSettings,
 };
 
-pub(crate) fn fork(skill: &Reference, settings: &Settings, output: &Output) -> Result<ExitCode> {
-    let registry = open(&[], settings, output)?;
-    let entry = find(&registry, skill)?;
-    let revision = registry.fork(&entry)?;
+pub(crate) fn fork_skill(
+    skill: &QualifiedSkillId,
+    settings: &CliSettings,
+    output: &Output,
+) -> Result<ExitCode> {
+    let registry = open_registry(&[], settings, output)?;
+    let entry = find_entry(&registry, skill)?;
+    let revision = registry.fork_skill(&entry)?;
     if output.json {
         output.print_json(&json!({
             "id": entry.id, "from": entry.origin.to_string(), "scope": "workspace",
             "revision": revision,
         }))?;
     } else {
-        output.print(&format!(
-            "{ID}{}{ID:#}  {DIM}copied from {} into the workspace, where it wins{DIM:#}\n",
+        output.print_text(&format!(
+            "{ID}{}{ID:#}  {DIM}copied from {} into the workspace, where it has priority{DIM:#}\n",
             entry.id, entry.origin
         ))?;
     }
@@ -39,38 +43,42 @@ pub(crate) fn fork(skill: &Reference, settings: &Settings, output: &Output) -> R
 
 pub(crate) fn run(
     command: &ArtifactCommand,
-    settings: &Settings,
+    settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    let registry = open(&[], settings, output)?;
+    let registry = open_registry(&[], settings, output)?;
     match command {
-        ArtifactCommand::List { skill } => list(&registry, skill, output),
+        ArtifactCommand::List { skill } => list_artifacts(&registry, skill, output),
         ArtifactCommand::Show {
             skill,
             name,
             variant,
-        } => show(&registry, skill, name, variant.as_deref(), output),
-        ArtifactCommand::Put(new) => put(&registry, new, settings, output),
+        } => show_artifact(&registry, skill, name, variant.as_deref(), output),
+        ArtifactCommand::Put(new) => put_artifact(&registry, new, settings, output),
         ArtifactCommand::Remove {
             skill,
             name,
             variant,
             scope: asked,
         } => {
-            let scope = scope(&registry, *asked, settings)?;
-            let (repository, summary) = stored(&registry, scope, skill)?;
-            let known = one(repository, &summary, name, variant.as_deref())?;
+            let scope = resolve_scope(&registry, *asked, settings)?;
+            let (repository, summary) = find_stored_skill(&registry, scope, skill)?;
+            let known = find_artifact(repository, &summary, name, variant.as_deref())?;
             let id = known.and_then(|artifact| artifact.id);
-            let id = id.ok_or_else(|| missing(&summary, name, variant.as_deref()))?;
+            let id = id.ok_or_else(|| artifact_not_found(&summary, name, variant.as_deref()))?;
             repository.delete_artifact(id)?;
-            done("removed", &summary, name, scope, output)
+            print_outcome("removed", &summary, name, scope, output)
         }
     }
 }
 
-fn list(registry: &Registry, skill: &Reference, output: &Output) -> Result<ExitCode> {
-    let entry = find(registry, skill)?;
-    let parts = registry.parts(&entry)?;
+fn list_artifacts(
+    registry: &Registry,
+    skill: &QualifiedSkillId,
+    output: &Output,
+) -> Result<ExitCode> {
+    let entry = find_entry(registry, skill)?;
+    let parts = registry.skill_artifacts(&entry)?;
     if output.json {
         let rows: Vec<_> = parts
             .artifacts
@@ -87,34 +95,34 @@ fn list(registry: &Registry, skill: &Reference, output: &Output) -> Result<ExitC
         return Ok(ExitCode::SUCCESS);
     }
     if parts.artifacts.is_empty() {
-        output.note(format!("{} is a document and nothing else", entry.id));
+        output.print_note(format!("{} has a document and no artifacts", entry.id));
     }
     for (_, artifact) in &parts.artifacts {
         let variant = artifact.model_variant.as_deref();
         let variant = variant.map(|v| format!(" for {v}")).unwrap_or_default();
         let bytes = registry.artifact_content(&entry, artifact)?.len();
-        output.print(&format!(
+        output.print_text(&format!(
             "{:>3}  {:<16} {ID}{}{ID:#}{variant}  {DIM}{}{DIM:#}\n",
             artifact.ordinal,
             artifact.kind.as_str(),
             terminal_safe(&artifact.name),
-            size(bytes as u64)
+            format_size(bytes as u64)
         ))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn show(
+fn show_artifact(
     registry: &Registry,
-    skill: &Reference,
+    skill: &QualifiedSkillId,
     name: &str,
     variant: Option<&str>,
     output: &Output,
 ) -> Result<ExitCode> {
-    let entry = find(registry, skill)?;
-    let parts = registry.parts(&entry)?;
+    let entry = find_entry(registry, skill)?;
+    let parts = registry.skill_artifacts(&entry)?;
     let mut all = parts.artifacts.into_iter();
-    let found = all.find(|(_, artifact)| is(artifact, name, variant));
+    let found = all.find(|(_, artifact)| is_artifact_named(artifact, name, variant));
     let (id, artifact) = found.ok_or_else(|| Error::NotFound {
         what: "artifact",
         name: format!("{}/{name}", entry.id),
@@ -134,29 +142,31 @@ fn show(
     Ok(ExitCode::SUCCESS)
 }
 
-fn is(artifact: &Artifact, name: &str, variant: Option<&str>) -> bool {
+fn is_artifact_named(artifact: &Artifact, name: &str, variant: Option<&str>) -> bool {
     artifact.name.eq_ignore_ascii_case(name) && artifact.model_variant.as_deref() == variant
 }
 
-/// A skill that is kept in a store, and so can be changed.
-pub(super) fn stored<'a>(
+/// Finds a skill that is kept in a store and so can be changed.
+pub(super) fn find_stored_skill<'a>(
     registry: &'a Registry,
-    scope: Scope,
-    skill: &Reference,
+    scope: StoreScope,
+    skill: &QualifiedSkillId,
 ) -> Result<(&'a dyn SkillRepository, SkillSummary)> {
-    let entry = find(registry, skill)?;
+    let entry = find_entry(registry, skill)?;
     let store = registry.store(scope)?;
     let found = store.list_skills()?;
     let found = found.into_iter().find(|one| one.path == entry.id);
     let Some(summary) = found else {
         let way_out = match (&entry.origin, scope) {
-            (origin, Scope::Workspace) if *origin == Origin::of_scope(Scope::Account) => {
+            (origin, StoreScope::Workspace)
+                if *origin == Origin::from_scope(StoreScope::Account) =>
+            {
                 format!("copy it with `repertoire fork {}` first", entry.id)
             }
             (Origin::Files(_), _) => "change its files".to_owned(),
             _ => "name its store with --scope".to_owned(),
         };
-        return Err(Usage(format!(
+        return Err(UsageError(format!(
             "skill {} is not in the {} store: {way_out}",
             entry.id,
             scope.as_str()
@@ -166,17 +176,19 @@ pub(super) fn stored<'a>(
     Ok((&**store, summary))
 }
 
-fn one(
+fn find_artifact(
     repository: &dyn SkillRepository,
     summary: &SkillSummary,
     name: &str,
     variant: Option<&str>,
 ) -> Result<Option<Artifact>> {
     let all = repository.get_artifacts(summary.id, &[])?;
-    Ok(all.into_iter().find(|artifact| is(artifact, name, variant)))
+    Ok(all
+        .into_iter()
+        .find(|artifact| is_artifact_named(artifact, name, variant)))
 }
 
-fn missing(summary: &SkillSummary, name: &str, variant: Option<&str>) -> Error {
+fn artifact_not_found(summary: &SkillSummary, name: &str, variant: Option<&str>) -> Error {
     let variant = variant.map(|v| format!(" for {v}")).unwrap_or_default();
     Error::NotFound {
         what: "artifact",
@@ -184,30 +196,32 @@ fn missing(summary: &SkillSummary, name: &str, variant: Option<&str>) -> Error {
     }
 }
 
-fn put(
+fn put_artifact(
     registry: &Registry,
     new: &NewArtifact,
-    settings: &Settings,
+    settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    let scope = scope(registry, new.scope, settings)?;
-    let (repository, summary) = stored(registry, scope, &new.skill)?;
+    let scope = resolve_scope(registry, new.scope, settings)?;
+    let (repository, summary) = find_stored_skill(registry, scope, &new.skill)?;
     let content = String::from_utf8(read_input(&new.file, MAX_JSON)?)
-        .map_err(|_| Usage(format!("{} is no text", new.file.display())))?;
+        .map_err(|_| UsageError(format!("{} is not UTF-8 text", new.file.display())))?;
     let metadata = match &new.metadata {
         None => None,
         Some(file) => {
             let text = read_input(file, MAX_JSON)?;
             let read = repertoire_core::json::from_slice(&text);
-            Some(read.with_context(|| format!("{}: no JSON object", file.display()))?)
+            Some(read.with_context(|| format!("{}: not a JSON object", file.display()))?)
         }
     };
-    let known = one(repository, &summary, &new.name, new.variant.as_deref())?;
+    let known = find_artifact(repository, &summary, &new.name, new.variant.as_deref())?;
     let (kind, word) = match (&known, new.kind) {
         (_, Some(kind)) => (kind, if known.is_some() { "changed" } else { "added" }),
         (Some(known), None) => (known.kind, "changed"),
         (None, None) => {
-            return Err(Usage(format!("{:?} is new: say what it is with --kind", new.name)).into());
+            return Err(
+                UsageError(format!("{:?} is new: name its kind with --kind", new.name)).into(),
+            );
         }
     };
     let known_metadata = known.as_ref().and_then(|known| known.metadata.clone());
@@ -230,38 +244,38 @@ fn put(
         created_at: None,
         updated_at: None,
     };
-    check(&artifact)?;
+    check_artifact(&artifact)?;
     match known.and_then(|known| known.id) {
         Some(id) => repository.update_artifact(id, &artifact)?,
         None => drop(repository.add_artifact(summary.id, &artifact)?),
     }
-    done(word, &summary, &artifact.name, scope, output)
+    print_outcome(word, &summary, &artifact.name, scope, output)
 }
 
-/// Refuses what would only fail when it is run.
-pub(crate) fn check(artifact: &Artifact) -> Result<()> {
+/// Refuses an artifact that would fail when it is run.
+pub(crate) fn check_artifact(artifact: &Artifact) -> Result<()> {
     match artifact.kind {
         // A script is a template too.
         ArtifactKind::PromptTemplate | ArtifactKind::CodeTemplate => {
             PromptEngine::new().check_str(&artifact.content)?;
         }
-        ArtifactKind::Example => drop(dispatch::examples_of(artifact)?),
+        ArtifactKind::Example => drop(dispatch::parse_examples(artifact)?),
         ArtifactKind::DspyModule => {
-            let module = Module::read(artifact)?;
-            module.state(artifact)?;
+            let module = DspyModule::from_artifact(artifact)?;
+            module.read_state(artifact)?;
         }
         _ => {}
     }
-    assertion::of(artifact)?;
-    Limits::default().of(artifact)?;
+    assertion::read_assertions(artifact)?;
+    Limits::default().for_artifact(artifact)?;
     Ok(())
 }
 
-fn done(
+fn print_outcome(
     word: &str,
     summary: &SkillSummary,
     name: &str,
-    scope: Scope,
+    scope: StoreScope,
     output: &Output,
 ) -> Result<ExitCode> {
     if output.json {
@@ -269,7 +283,7 @@ fn done(
             "skill": summary.path, "artifact": name, "scope": scope.as_str(), "done": word,
         }))?;
     } else {
-        output.print(&format!(
+        output.print_text(&format!(
             "{ID}{}{ID:#}  {DIM}{word} {}{DIM:#}\n",
             summary.path,
             terminal_safe(name)

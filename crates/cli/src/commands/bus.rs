@@ -1,4 +1,4 @@
-//! `call` and `functions`: the bus, for people.
+//! `call` and `functions`: calls and lists functions on the bus.
 
 use std::{fmt::Write as _, path::Path, process::ExitCode, time::Duration};
 
@@ -7,26 +7,26 @@ use repertoire_core::text::terminal_safe;
 use repertoire_serve::iii::{DEFAULT_URL, client::Client};
 use serde_json::Value;
 
-use super::{read_input, serve::runtime, side::check_url};
+use super::{bus_mode::check_url, read_input, serve::build_runtime};
 use crate::{
     args::UrlArgs,
-    failure::Usage,
-    output::{DIM, ID, Output, count, fit, width},
-    settings::Settings,
+    failure::UsageError,
+    output::{DIM, ID, Output, format_count, terminal_width, truncate_to_width},
+    settings::CliSettings,
 };
 
 /// The most bytes of a payload.
 const MAX_PAYLOAD: usize = 64 * 1024 * 1024;
 
-/// Where a bus is, and what to present there.
-pub(crate) struct Place {
+/// The address of a bus and the token for it.
+pub(crate) struct BusEndpoint {
     url: String,
     token: Option<String>,
 }
 
-impl Place {
-    /// As asked for, else the hub of the settings, else where one usually is.
-    pub(super) fn of(args: UrlArgs, settings: &Settings) -> Result<Self> {
+impl BusEndpoint {
+    /// Uses the given URL, else the hub of the settings, else the default address.
+    pub(super) fn from_args(args: UrlArgs, settings: &CliSettings) -> Result<Self> {
         let asked = args.url.filter(|url| !url.is_empty());
         let hub = settings.hub.as_deref().filter(|hub| *hub != "off");
         let hub = hub.map(|hub| match hub.parse::<u16>() {
@@ -43,11 +43,11 @@ impl Place {
     }
 }
 
-pub(crate) fn call(
+pub(crate) fn call_function(
     function: &str,
     payload: &str,
     timeout: Duration,
-    bus: &Place,
+    bus: &BusEndpoint,
     output: &Output,
 ) -> Result<ExitCode> {
     let text = match payload {
@@ -58,10 +58,10 @@ pub(crate) fn call(
         text => text.to_owned(),
     };
     let payload: Value = repertoire_core::json::from_str(&text)
-        .map_err(|error| Usage(format!("the payload is not JSON: {error}")))?;
-    let answer = ask(function, &payload, timeout, bus)?;
+        .map_err(|error| UsageError(format!("the payload is not JSON: {error}")))?;
+    let answer = send_request(function, &payload, timeout, bus)?;
     match (answer, output.json) {
-        // A text is what people came for, not its quotes.
+        // Print a string without its JSON quotes.
         (Value::String(text), false) => output.print_bytes(format!("{text}\n").as_bytes())?,
         (answer, true) => output.print_json(&answer)?,
         (answer, false) => {
@@ -72,10 +72,14 @@ pub(crate) fn call(
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn functions(internal: bool, bus: &Place, output: &Output) -> Result<ExitCode> {
+pub(crate) fn list_functions(
+    internal: bool,
+    bus: &BusEndpoint,
+    output: &Output,
+) -> Result<ExitCode> {
     let payload = serde_json::json!({"include_internal": internal});
     let patience = Duration::from_secs(30);
-    let mut answer = ask("engine::functions::list", &payload, patience, bus)?;
+    let mut answer = send_request("engine::functions::list", &payload, patience, bus)?;
     let rows = answer.get_mut("functions").and_then(Value::as_array_mut);
     let Some(rows) = rows else {
         bail!("{} does not list its functions", bus.url);
@@ -95,8 +99,10 @@ pub(crate) fn functions(internal: bool, bus: &Place, output: &Output) -> Result<
     for row in rows.iter() {
         let (id, worker) = (text(row, "function_id"), text(row, "worker_name"));
         let about = text(row, "description");
-        let about = match width() {
-            Some(width) => fit(&about, width.saturating_sub(longest + worker.len() + 4)),
+        let about = match terminal_width() {
+            Some(width) => {
+                truncate_to_width(&about, width.saturating_sub(longest + worker.len() + 4))
+            }
             None => about,
         };
         // Writing to a string cannot fail.
@@ -105,19 +111,27 @@ pub(crate) fn functions(internal: bool, bus: &Place, output: &Output) -> Result<
             "{ID}{id:longest$}{ID:#}  {DIM}{worker}{DIM:#}  {about}"
         );
     }
-    output.print(&out)?;
-    output.note(format!("{DIM}{}{DIM:#}", count(rows.len(), "function")));
+    output.print_text(&out)?;
+    output.print_note(format!(
+        "{DIM}{}{DIM:#}",
+        format_count(rows.len(), "function")
+    ));
     Ok(ExitCode::SUCCESS)
 }
 
-/// Asks a bus one thing.
-fn ask(function: &str, payload: &Value, patience: Duration, bus: &Place) -> Result<Value> {
+/// Sends one request to a bus and returns the response.
+fn send_request(
+    function: &str,
+    payload: &Value,
+    patience: Duration,
+    bus: &BusEndpoint,
+) -> Result<Value> {
     if function.is_empty() {
-        bail!(Usage(
+        bail!(UsageError(
             "name a function; `repertoire functions` lists them".to_owned()
         ));
     }
-    runtime()?.block_on(async {
+    build_runtime()?.block_on(async {
         let client = Client::connect(&bus.url, bus.token.as_deref()).await?;
         let answer = client.ask(function, &payload.to_string(), patience).await?;
         Ok(repertoire_core::json::from_str(&answer)?)

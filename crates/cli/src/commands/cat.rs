@@ -1,24 +1,24 @@
-//! `cat`: the exact bytes every other surface serves.
+//! `cat`: prints the exact bytes that every interface serves.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use repertoire_core::{PromptName, Uri};
-use repertoire_registry::{Content, Error, Reference, Registry};
+use repertoire_registry::{Error, QualifiedSkillId, Registry, ServedContent};
 use serde_json::json;
 
-use super::open;
-use crate::{output::Output, settings::Settings};
+use super::open_registry;
+use crate::{output::Output, settings::CliSettings};
 
 pub(crate) fn run(
     uri: Option<&str>,
-    prompt: Option<&Reference>,
-    settings: &Settings,
+    prompt: Option<&QualifiedSkillId>,
+    settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
     let uri = uri.map(str::parse::<Uri>).transpose()?;
-    let registry = open(&[], settings, output)?;
+    let registry = open_registry(&[], settings, output)?;
     let (name, content) = match (prompt, uri) {
         (Some(reference), _) => (reference.to_string(), prompt_text(&registry, reference)?),
         (None, Some(uri)) => (uri.to_string(), registry.read(&uri)?),
@@ -37,8 +37,8 @@ pub(crate) fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// A prompt's text, or a skill as one.
-fn prompt_text(registry: &Registry, reference: &Reference) -> Result<Content> {
+/// Returns the text of a prompt, or of a skill as a prompt.
+fn prompt_text(registry: &Registry, reference: &QualifiedSkillId) -> Result<ServedContent> {
     let snapshot = registry.snapshot();
     let name = reference.id.as_str().parse::<PromptName>().ok();
     let prompt = name.filter(|_| reference.origin.is_none());
@@ -46,11 +46,11 @@ fn prompt_text(registry: &Registry, reference: &Reference) -> Result<Content> {
         what: "prompt",
         name: reference.to_string(),
     };
-    let text = match prompt.and_then(|name| snapshot.prompt(&name)) {
+    let text = match prompt.and_then(|name| snapshot.find_prompt(&name)) {
         Some(entry) => registry.prompt_body(entry)?.ok_or_else(missing)?,
-        None => registry.prompt_text(snapshot.skill(reference).ok_or_else(missing)?)?,
+        None => registry.prompt_text(snapshot.find_skill(reference).ok_or_else(missing)?)?,
     };
-    Ok(Content {
+    Ok(ServedContent {
         mime: "text/markdown".into(),
         bytes: text.into(),
     })

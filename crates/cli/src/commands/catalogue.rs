@@ -1,59 +1,68 @@
-//! `catalogue`: what to tell a model of the skills there are, within a budget.
+//! `catalogue`: prints a summary of the skills for a model, within a token budget.
 
 use std::{process::ExitCode, sync::Arc};
 
 use anyhow::Result;
 use repertoire_core::{SkillId, text::terminal_safe};
-use repertoire_registry::{Entry, brief};
+use repertoire_registry::{SkillEntry, render_catalogue_text};
 
 use super::{
-    open,
-    search::{PATIENCE, nothing},
-    setup::finder,
+    open_registry,
+    search::{INDEXING_TIMEOUT, explain_no_match},
+    setup::build_skill_index,
 };
 use crate::{
     args::CatalogueArgs,
-    output::{Output, count},
-    settings::Settings,
+    output::{Output, format_count},
+    settings::CliSettings,
 };
 
-pub(crate) fn run(args: &CatalogueArgs, settings: &Settings, output: &Output) -> Result<ExitCode> {
-    let registry = open(&[], settings, output)?;
+pub(crate) fn run(
+    args: &CatalogueArgs,
+    settings: &CliSettings,
+    output: &Output,
+) -> Result<ExitCode> {
+    let registry = open_registry(&[], settings, output)?;
     let snapshot = registry.snapshot();
-    let entries: Vec<Arc<Entry>> = match &args.message {
+    let entries: Vec<Arc<SkillEntry>> = match &args.message {
         None => snapshot.skills().cloned().collect(),
         Some(message) => {
-            let finder = finder(&registry, &snapshot, settings, PATIENCE, output)?;
-            let found = finder.find(message, snapshot.len().max(1))?;
+            let finder =
+                build_skill_index(&registry, &snapshot, settings, INDEXING_TIMEOUT, output)?;
+            let found = finder.find_skills(message, snapshot.len().max(1))?;
             if !found.iter().any(|one| one.fits) {
-                output.note(nothing(&finder, &found));
+                output.print_note(explain_no_match(&finder, &found));
             }
             let fits = found.into_iter().filter(|one| one.fits);
             fits.filter_map(|one| snapshot.get(&one.id).cloned())
                 .collect()
         }
     };
-    let told = brief(entries.iter(), args.tokens);
+    let catalogue = render_catalogue_text(entries.iter(), args.tokens);
     if output.json {
-        output.print_json(&told)?;
+        output.print_json(&catalogue)?;
         return Ok(ExitCode::SUCCESS);
     }
-    output.print_bytes(told.text.as_bytes())?;
-    output.note(format!(
+    output.print_bytes(catalogue.text.as_bytes())?;
+    output.print_note(format!(
         "about {} of {} tokens: {} in full, {} shortened, {} only named, {} cut",
-        told.tokens,
+        catalogue.tokens,
         args.tokens,
-        count(told.whole.len(), "skill"),
-        told.shortened.len(),
-        told.named.len(),
-        told.cut.len()
+        format_count(catalogue.whole.len(), "skill"),
+        catalogue.shortened.len(),
+        catalogue.named.len(),
+        catalogue.cut.len()
     ));
-    if !told.cut.is_empty() {
-        let cut = told.cut.iter().take(10).map(SkillId::as_str);
+    if !catalogue.cut.is_empty() {
+        let cut = catalogue.cut.iter().take(10).map(SkillId::as_str);
         let cut: Vec<&str> = cut.collect();
-        let more = if told.cut.len() > 10 { ", …" } else { "" };
+        let more = if catalogue.cut.len() > 10 {
+            ", …"
+        } else {
+            ""
+        };
         let cut = terminal_safe(&cut.join(", ")).into_owned();
-        output.note(format!("cut: {cut}{more} (--json names all)"));
+        output.print_note(format!("cut: {cut}{more} (--json names all)"));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,30 +1,30 @@
-//! `doctor`: is everything in order, and if not, what to do.
+//! `doctor`: checks the installation and suggests repairs.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use repertoire_core::text::terminal_safe;
-use repertoire_registry::{Registry, Scope, Trusted};
+use repertoire_registry::{Registry, StoreScope, Trusted};
 use serde_json::{Value, json};
 
-use super::setup::parts;
+use super::setup::list_components;
 use crate::{
-    failure::PROBLEMS,
-    output::{Output, count},
-    settings::Settings,
+    failure::EXIT_PROBLEMS,
+    output::{Output, format_count},
+    settings::CliSettings,
 };
 
-struct Check {
+struct HealthCheck {
     name: &'static str,
     ok: bool,
     detail: String,
     hint: Option<&'static str>,
 }
 
-pub(crate) fn run(settings: Result<Settings>, output: &Output) -> Result<ExitCode> {
+pub(crate) fn run(settings: Result<CliSettings>, output: &Output) -> Result<ExitCode> {
     let mut checks = Vec::new();
     let mut add = |name, ok, detail: String, hint| {
-        checks.push(Check {
+        checks.push(HealthCheck {
             name,
             ok,
             detail,
@@ -43,10 +43,10 @@ pub(crate) fn run(settings: Result<Settings>, output: &Output) -> Result<ExitCod
             if let Some(problem) = &settings.workspace_problem {
                 add("settings", false, problem.clone(), Some("correct the file"));
             }
-            equipment(&settings, output, &mut add);
+            check_components(&settings, output, &mut add);
             let sources = settings.sources;
-            match output.working("reading skills", || Registry::open(sources)) {
-                Ok(registry) => inspect(&registry, &mut add),
+            match output.with_spinner("reading skills", || Registry::open(sources)) {
+                Ok(registry) => check_registry(&registry, &mut add),
                 Err(error) => add("registry", false, error.to_string(), error.hint()),
             }
         }
@@ -62,37 +62,37 @@ pub(crate) fn run(settings: Result<Settings>, output: &Output) -> Result<ExitCod
         for check in &checks {
             let mark = if check.ok { "ok  " } else { "FAIL" };
             let detail = terminal_safe(&check.detail).into_owned();
-            output.print(&format!("{mark}  {:<10} {detail}\n", check.name))?;
+            output.print_text(&format!("{mark}  {:<10} {detail}\n", check.name))?;
             if let Some(hint) = check.hint.filter(|_| !check.ok) {
-                output.hint(hint);
+                output.print_hint(hint);
             }
         }
     }
     Ok(if failed {
-        ExitCode::from(PROBLEMS)
+        ExitCode::from(EXIT_PROBLEMS)
     } else {
         ExitCode::SUCCESS
     })
 }
 
-/// What skills run with: whatever is installed is tried.
-fn equipment(
-    settings: &Settings,
+/// Checks every installed component and the configured model.
+fn check_components(
+    settings: &CliSettings,
     output: &Output,
     add: &mut impl FnMut(&'static str, bool, String, Option<&'static str>),
 ) {
-    for part in parts(settings) {
+    for part in list_components(settings) {
         let at = part.folder.display();
         if !part.installed {
             if part.folder.exists() {
                 let old = format!("{at}: of another version, or not whole");
                 add(part.name, false, old, Some(part.repair));
             } else {
-                add(part.name, true, part.offered(), None);
+                add(part.name, true, part.install_hint(), None);
             }
             continue;
         }
-        match output.working("trying what is installed", || (part.check)(settings)) {
+        match output.with_spinner("checking installed components", || (part.check)(settings)) {
             Ok(what) => add(part.name, true, format!("{what}, in {at}"), None),
             Err(error) => {
                 let problem = format!("{at}: {error:#}");
@@ -102,26 +102,26 @@ fn equipment(
     }
     match &settings.model {
         None => {
-            let none = "none is named: `--model PROVIDER/MODEL`, or `model` in the settings";
+            let none = "none is configured: `--model PROVIDER/MODEL`, or `model` in the settings";
             add("model", true, none.to_owned(), None);
         }
-        Some(id) => match settings.providers().model(id) {
+        Some(id) => match settings.resolved_providers().resolve_model(id) {
             Ok(_) => add("model", true, id.clone(), None),
             Err(error) => add("model", false, error.to_string(), error.hint()),
         },
     }
 }
 
-fn inspect(
+fn check_registry(
     registry: &Registry,
     add: &mut impl FnMut(&'static str, bool, String, Option<&'static str>),
 ) {
-    for scope in [Scope::Workspace, Scope::Account] {
+    for scope in [StoreScope::Workspace, StoreScope::Account] {
         let Ok(store) = registry.store(scope) else {
             continue;
         };
         let path = store.path().display().to_string();
-        match store.check() {
+        match store.check_integrity() {
             Ok(()) => add(scope.as_str(), true, path, None),
             Err(error) => add(scope.as_str(), false, error.to_string(), error.hint()),
         }
@@ -140,8 +140,8 @@ fn inspect(
             by.map(|by| format!("{}:{} by {}", entry.origin, entry.id, by.origin))
         })
         .collect();
-    let skills = count(snapshot.len(), "skill");
-    let prompts = count(snapshot.prompts().count(), "prompt");
+    let skills = format_count(snapshot.len(), "skill");
+    let prompts = format_count(snapshot.prompts().count(), "prompt");
     let hidden = shadowed.len();
     let there = format!("{skills}, {prompts}, {hidden} shadowed");
     add("catalogue", true, there, None);
@@ -151,7 +151,7 @@ fn inspect(
     for notice in registry.notices() {
         let hint = match notice.code {
             "untrusted" => "run `repertoire trust` if you know the workspace",
-            "io_error" => "make it readable, create it, or take it out of the settings",
+            "io_error" => "make it readable, create it, or remove it from the settings",
             "store_corrupt" | "store_newer" => "move the file away, or get a newer version",
             _ => "correct it, or move it out of the folder",
         };

@@ -1,4 +1,4 @@
-//! `eval`: how well messages find the skills they mean, and how well skills do their work.
+//! `eval`: measures how well search finds skills and how well skills perform.
 
 mod activation;
 mod outputs;
@@ -7,47 +7,47 @@ use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
 use repertoire_core::Frontmatter;
-use repertoire_registry::{Registry, Settings as Sources};
+use repertoire_registry::{Registry, RegistrySettings as Sources};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use self::{
-    activation::{Activated, Activation, Goals},
-    outputs::{Case, Outputs},
+    activation::{ActivationCase, ActivationGoals, ActivationReport},
+    outputs::{OutputCase, OutputReport},
 };
-use super::{open, setup::finder};
+use super::{open_registry, setup::build_skill_index};
 use crate::{
     args::EvalArgs,
-    failure::{PROBLEMS, Usage},
+    failure::{EXIT_PROBLEMS, UsageError},
     output::Output,
-    settings::Settings,
+    settings::CliSettings,
 };
 
-/// The file.
+/// The evaluation file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct EvalFile {
     #[serde(default)]
     skills: Option<String>,
     #[serde(default)]
-    goals: Goals,
-    /// The same where skills are found by what messages mean, too.
+    goals: ActivationGoals,
+    /// The goals for search with embeddings.
     #[serde(default)]
-    goals_with_meaning: Goals,
+    goals_with_meaning: ActivationGoals,
     #[serde(default)]
-    activations: Vec<Activation>,
+    activations: Vec<ActivationCase>,
     #[serde(default)]
-    outputs: Vec<Case>,
+    outputs: Vec<OutputCase>,
 }
 
-pub(crate) fn run(args: &EvalArgs, settings: &Settings, output: &Output) -> Result<ExitCode> {
+pub(crate) fn run(args: &EvalArgs, settings: &CliSettings, output: &Output) -> Result<ExitCode> {
     let at = args.file.display();
     let text = std::fs::read_to_string(&args.file).with_context(|| at.to_string())?;
-    let wrong = |reason: String| Usage(format!("{at}: {reason}"));
+    let wrong = |reason: String| UsageError(format!("{at}: {reason}"));
     let yaml = Frontmatter::parse(&text, 1).map_err(|error| wrong(error.to_string()))?;
-    let file: File = serde_json::from_value(Value::Object(yaml.to_json()))
+    let file: EvalFile = serde_json::from_value(Value::Object(yaml.to_json()))
         .map_err(|error| wrong(error.to_string()))?;
-    let registry = registry(args, &file, settings, output)?;
+    let registry = open_eval_registry(args, &file, settings, output)?;
     let snapshot = registry.snapshot();
     let expected = file.activations.iter().map(|one| &one.expect);
     let near = file.activations.iter().filter_map(|one| one.near.as_ref());
@@ -58,49 +58,50 @@ pub(crate) fn run(args: &EvalArgs, settings: &Settings, output: &Output) -> Resu
             return Err(wrong(format!("names the skill {id:?}, which is not there")).into());
         }
     }
-    // What is expected has to make sense before anybody is asked.
+    // Check the assertions before any model is called.
     for case in &file.outputs {
-        case.assertions()?;
+        case.parse_assertions()?;
     }
-    // Figures of half an index would say nothing.
-    let finder = finder(&registry, &snapshot, settings, Duration::MAX, output)?;
-    let activated = Activated::measure(
+    // Metrics of a partial index would be meaningless.
+    let finder = build_skill_index(&registry, &snapshot, settings, Duration::MAX, output)?;
+    let activated = ActivationReport::measure_activations(
         &finder,
         &file.activations,
         &file.goals,
         &file.goals_with_meaning,
     )?;
-    let outputs = Outputs::measure(&registry, &file.outputs, &args.model, settings)?;
+    let outputs = OutputReport::run_cases(&registry, &file.outputs, &args.model, settings)?;
     if output.json {
         let (activations, outputs) = (activated.to_json(), outputs.to_json());
         output.print_json(&json!({"activations": activations, "outputs": outputs}))?;
     } else {
         if !file.activations.is_empty() {
-            activated.print(args.misses, output)?;
+            activated.print_report(args.misses, output)?;
         }
-        outputs.print(output)?;
-        if !finder.understands() && !file.activations.is_empty() {
-            output.note("by words alone: `repertoire setup embeddings` adds what messages mean");
+        outputs.print_results(output)?;
+        if !finder.has_embeddings() && !file.activations.is_empty() {
+            output
+                .print_note("by words alone: `repertoire setup embeddings` adds search by meaning");
         }
     }
     Ok(if activated.is_missed() || outputs.is_missed() {
-        ExitCode::from(PROBLEMS)
+        ExitCode::from(EXIT_PROBLEMS)
     } else {
         ExitCode::SUCCESS
     })
 }
 
-fn registry(
+fn open_eval_registry(
     args: &EvalArgs,
-    file: &File,
-    settings: &Settings,
+    file: &EvalFile,
+    settings: &CliSettings,
     output: &Output,
 ) -> Result<Arc<Registry>> {
     let Some(folder) = &file.skills else {
-        return open(&[], settings, output);
+        return open_registry(&[], settings, output);
     };
     let base = args.file.parent().unwrap_or(std::path::Path::new("."));
     let folder = base.join(folder);
-    crate::settings::need_folder(&folder)?;
-    Ok(Registry::open(Sources::of_folders([folder]))?)
+    crate::settings::require_folder(&folder)?;
+    Ok(Registry::open(Sources::from_folders([folder]))?)
 }

@@ -1,28 +1,28 @@
-//! `history` and `rollback`: every state a stored skill had, and the way back.
+//! `history` and `rollback`: lists the revisions of a stored skill and restores one.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
-use repertoire_core::{markdown::one_line, text::terminal_safe};
-use repertoire_registry::{Error, Reference, Registry, Scope};
+use repertoire_core::{markdown::to_single_line, text::terminal_safe};
+use repertoire_registry::{Error, QualifiedSkillId, Registry, StoreScope};
 use serde_json::json;
 
-use super::{named_scope, open, scope};
+use super::{named_scope, open_registry, resolve_scope};
 use crate::{
     args::ScopeArg,
-    output::{BOLD, Output, count, size},
-    settings::Settings,
+    output::{BOLD, Output, format_count, format_size},
+    settings::CliSettings,
 };
 
 pub(crate) fn run(
-    reference: &Reference,
+    reference: &QualifiedSkillId,
     asked: Option<ScopeArg>,
-    settings: &Settings,
+    settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    let registry = open(&[], settings, output)?;
+    let registry = open_registry(&[], settings, output)?;
     let skill = &reference.id;
-    let scope = scope_of(&registry, reference, asked, settings)?;
+    let scope = resolve_history_scope(&registry, reference, asked, settings)?;
     let revisions = registry.history(scope, skill)?;
     if revisions.is_empty() {
         return Err(Error::NotFound {
@@ -37,66 +37,70 @@ pub(crate) fn run(
         }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    output.note(format!("{skill} in the {} store", scope.as_str()));
+    output.print_note(format!("{skill} in the {} store", scope.as_str()));
     for revision in &revisions {
         let bytes = revision.files.iter().map(|f| f.size).sum();
         let files = match revision.op.as_str() {
             "remove" => String::new(),
-            _ => format!("{}, {}", count(revision.files.len(), "file"), size(bytes)),
+            _ => format!(
+                "{}, {}",
+                format_count(revision.files.len(), "file"),
+                format_size(bytes)
+            ),
         };
         let line = format!(
             "{BOLD}{:>4}{BOLD:#}  {}  {:<8}  {}  {files}",
             revision.revision,
             terminal_safe(&revision.at),
             terminal_safe(&revision.op),
-            terminal_safe(&one_line(revision.version.as_deref().unwrap_or("-"))),
+            terminal_safe(&to_single_line(revision.version.as_deref().unwrap_or("-"))),
         );
-        output.print(&format!("{}\n", line.trim_end()))?;
+        output.print_text(&format!("{}\n", line.trim_end()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn rollback(
-    reference: &Reference,
+pub(crate) fn rollback_skill(
+    reference: &QualifiedSkillId,
     revision: i64,
     asked: Option<ScopeArg>,
-    settings: &Settings,
+    settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    let registry = open(&[], settings, output)?;
+    let registry = open_registry(&[], settings, output)?;
     let skill = &reference.id;
-    let found = scope_of(&registry, reference, asked, settings)?;
+    let found = resolve_history_scope(&registry, reference, asked, settings)?;
     let found = match found {
-        Scope::Workspace => ScopeArg::Workspace,
-        Scope::Account => ScopeArg::Account,
+        StoreScope::Workspace => ScopeArg::Workspace,
+        StoreScope::Account => ScopeArg::Account,
     };
     // The same store as `history` shows, if it may be written.
-    let scope = scope(&registry, Some(found), settings)?;
-    let new = registry.rollback(scope, skill, revision)?;
+    let scope = resolve_scope(&registry, Some(found), settings)?;
+    let new = registry.rollback_skill(scope, skill, revision)?;
     if output.json {
         output.print_json(&json!({"skill": skill, "from": revision, "revision": new}))?;
     }
-    output.note(format!(
-        "{skill} is as in revision {revision} again (now revision {new})"
+    output.print_note(format!(
+        "restored {skill} to revision {revision} (now revision {new})"
     ));
     Ok(ExitCode::SUCCESS)
 }
 
-/// The store whose history is meant: the one that was named, or the first that knows the skill,
-/// a stranger's last.
-pub(super) fn scope_of(
+/// Resolves the store whose history is meant: the named one, or the first that has the skill, an
+/// untrusted workspace's last.
+pub(super) fn resolve_history_scope(
     registry: &Registry,
-    reference: &Reference,
+    reference: &QualifiedSkillId,
     asked: Option<ScopeArg>,
-    settings: &Settings,
-) -> Result<Scope> {
+    settings: &CliSettings,
+) -> Result<StoreScope> {
     match named_scope(reference, asked)? {
-        Some(ScopeArg::Workspace) => return Ok(Scope::Workspace),
-        Some(ScopeArg::Account) => return Ok(Scope::Account),
+        Some(ScopeArg::Workspace) => return Ok(StoreScope::Workspace),
+        Some(ScopeArg::Account) => return Ok(StoreScope::Account),
         None => {}
     }
-    let first = scope(registry, None, settings)?;
-    for scope in [first, Scope::Account, Scope::Workspace] {
+    let first = resolve_scope(registry, None, settings)?;
+    for scope in [first, StoreScope::Account, StoreScope::Workspace] {
         let known = registry.store(scope).is_ok();
         if known && !registry.history(scope, &reference.id)?.is_empty() {
             return Ok(scope);

@@ -1,4 +1,4 @@
-//! `init`: a workspace with its own store, its own folder of skills and its own settings.
+//! `init`: creates a workspace with its own store, skills folder and settings.
 
 use std::{io::Write, path::Path, process::ExitCode};
 
@@ -7,9 +7,9 @@ use repertoire_registry::{store, trust};
 use serde_json::json;
 
 use crate::{
-    failure::Usage,
+    failure::UsageError,
     output::Output,
-    settings::{CONFIG, Settings, need_folder},
+    settings::{CONFIG_FILE, CliSettings, require_folder},
 };
 
 /// Where other tools keep their skills in a project.
@@ -35,31 +35,34 @@ const FOOTER: &str = "
 # scope = \"workspace\"
 ";
 
-pub(crate) fn run(path: &Path, settings: &Settings, output: &Output) -> Result<ExitCode> {
-    need_folder(path)?;
-    let own = path.join(trust::FOLDER);
-    // The account first: without it nothing is left behind, and its folder can be compared.
-    let account = store::Store::open(&settings.account.join(trust::STORE), store::Trust::Own)?;
+pub(crate) fn run(path: &Path, settings: &CliSettings, output: &Output) -> Result<ExitCode> {
+    require_folder(path)?;
+    let own = path.join(trust::WORKSPACE_FOLDER);
+    // Open the account first: if it fails nothing is left behind, and the folders can be compared.
+    let account = store::Store::open(
+        &settings.account.join(trust::STORE_FILE_NAME),
+        store::StoreTrust::Own,
+    )?;
     let is_account = own
         .canonicalize()
         .is_ok_and(|own| settings.account.canonicalize().is_ok_and(|a| a == own));
     if is_account {
-        anyhow::bail!(Usage(format!(
+        anyhow::bail!(UsageError(format!(
             "{} is the account's own folder",
             own.display()
         )));
     }
-    if trust::workspace_store(path).exists() {
-        anyhow::bail!(Usage(format!(
+    if trust::workspace_store_path(path).exists() {
+        anyhow::bail!(UsageError(format!(
             "{} is a workspace already (`repertoire trust` if it came from elsewhere)",
             path.display()
         )));
     }
-    // A workspace that is shared comes without its store, and looks new; it is not.
-    let config = own.join(CONFIG);
+    // A shared workspace comes without its store and looks new, but it may be untrusted.
+    let config = own.join(CONFIG_FILE);
     let brought = std::fs::read_dir(own.join("skills")).is_ok_and(|mut all| all.next().is_some());
     if brought || config.symlink_metadata().is_ok() || own.is_symlink() {
-        anyhow::bail!(Usage(format!(
+        anyhow::bail!(UsageError(format!(
             "{} came with settings or skills of its own: look at them with `repertoire list`, then \
              run `repertoire trust`",
             path.display()
@@ -76,24 +79,24 @@ pub(crate) fn run(path: &Path, settings: &Settings, output: &Output) -> Result<E
         found => format!("folders = {}\n", json!(found)),
     };
     write_new(&config, &format!("{HEADER}{folders}{FOOTER}"))?;
-    // Stores are no files to share: folders and exports are.
+    // Stores are not meant to be shared; folders and exports are.
     write_new(&own.join(".gitignore"), "agents.db*\n")?;
-    trust::trust(&account, path)?;
+    trust::trust_workspace(&account, path)?;
     if output.json {
         output.print_json(&json!({"workspace": path, "folders": found}))?;
     }
-    output.note(format!("workspace {} is ready", path.display()));
+    output.print_note(format!("workspace {} is ready", path.display()));
     for folder in found {
-        output.note(format!("  skills in {folder} are part of it"));
+        output.print_note(format!("  skills in {folder} are part of it"));
     }
-    output.note(format!(
+    output.print_note(format!(
         "  put skills into {}/skills, or `repertoire add` them",
-        trust::FOLDER
+        trust::WORKSPACE_FOLDER
     ));
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a file that is not there yet, never through a link; one that is there stays.
+/// Writes a new file, never through a link; an existing file stays unchanged.
 fn write_new(path: &Path, text: &str) -> Result<()> {
     let file = std::fs::File::options()
         .write(true)

@@ -1,4 +1,4 @@
-//! `lint`: advice on skills, wherever they are.
+//! `lint`: checks skills in the catalogue or in folders.
 
 use std::{
     collections::BTreeMap,
@@ -10,31 +10,31 @@ use std::{
 use anyhow::Result;
 use repertoire_core::{
     RelPath,
-    lint::{self, Finding, Severity, Subject},
+    lint::{self, LintFinding, LintSeverity, LintSubject},
     text::terminal_safe,
 };
-use repertoire_registry::{Entry, Error, Reference, Registry, folder};
+use repertoire_registry::{Error, QualifiedSkillId, Registry, SkillEntry, folder};
 use serde_json::json;
 
-use super::{Target, open, target};
+use super::{SkillTarget, open_registry, resolve_target};
 use crate::{
-    failure::PROBLEMS,
-    output::{BOLD, DIM, Output, count},
-    settings::Settings,
+    failure::EXIT_PROBLEMS,
+    output::{BOLD, DIM, Output, format_count},
+    settings::CliSettings,
 };
 
 pub(crate) fn run(
     targets: &[String],
     strict: bool,
-    settings: &Settings,
+    settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    let mut results: Vec<(String, Vec<Finding>)> = Vec::new();
+    let mut results: Vec<(String, Vec<LintFinding>)> = Vec::new();
     let mut references = Vec::new();
     for text in targets {
-        match target(text, || open(&[], settings, output))? {
-            Target::Skill(reference) => references.push(reference),
-            Target::Folder(path) => {
+        match resolve_target(text, || open_registry(&[], settings, output))? {
+            SkillTarget::Skill(reference) => references.push(reference),
+            SkillTarget::Folder(path) => {
                 let folders = skill_folders(&path, output)?;
                 if folders.is_empty() {
                     anyhow::bail!(Error::NotFound {
@@ -44,14 +44,14 @@ pub(crate) fn run(
                 }
                 for folder in folders {
                     let files = folder::read(&folder)?;
-                    results.push((folder.display().to_string(), findings(&files)));
+                    results.push((folder.display().to_string(), lint_files(&files)));
                 }
             }
         }
     }
     if targets.is_empty() || !references.is_empty() {
-        let registry = open(&[], settings, output)?;
-        output.working("reading skills", || {
+        let registry = open_registry(&[], settings, output)?;
+        output.with_spinner("reading skills", || {
             lint_entries(&registry, &references, &mut results)
         })?;
     }
@@ -59,27 +59,27 @@ pub(crate) fn run(
         .iter()
         .flat_map(|(_, found)| found.iter().map(|f| f.rule.severity))
         .max();
-    print(&results, output)?;
+    print_findings(&results, output)?;
     let limit = if strict {
-        Severity::Warning
+        LintSeverity::Warning
     } else {
-        Severity::Error
+        LintSeverity::Error
     };
     Ok(match worst {
-        Some(worst) if worst >= limit => ExitCode::from(PROBLEMS),
+        Some(worst) if worst >= limit => ExitCode::from(EXIT_PROBLEMS),
         _ => ExitCode::SUCCESS,
     })
 }
 
 fn lint_entries(
     registry: &Registry,
-    references: &[Reference],
-    results: &mut Vec<(String, Vec<Finding>)>,
+    references: &[QualifiedSkillId],
+    results: &mut Vec<(String, Vec<LintFinding>)>,
 ) -> Result<()> {
     let snapshot = registry.snapshot();
-    let mut entries: Vec<&Entry> = Vec::new();
+    let mut entries: Vec<&SkillEntry> = Vec::new();
     for reference in references {
-        entries.push(snapshot.skill(reference).ok_or(Error::NotFound {
+        entries.push(snapshot.find_skill(reference).ok_or(Error::NotFound {
             what: "skill",
             name: reference.to_string(),
         })?);
@@ -89,29 +89,29 @@ fn lint_entries(
     }
     for entry in entries {
         let mut files = BTreeMap::new();
-        for file in &entry.head.files {
-            files.insert(file.path.clone(), registry.file(entry, &file.path)?);
+        for file in &entry.metadata.files {
+            files.insert(file.path.clone(), registry.read_file(entry, &file.path)?);
         }
-        results.push((entry.id.to_string(), findings(&files)));
+        results.push((entry.id.to_string(), lint_files(&files)));
     }
     Ok(())
 }
 
-/// What the linter says of a file set.
-pub(crate) fn findings<B: AsRef<[u8]>>(files: &BTreeMap<RelPath, B>) -> Vec<Finding> {
-    let mut subject = Subject::default();
+/// Lints a set of files.
+pub(crate) fn lint_files<B: AsRef<[u8]>>(files: &BTreeMap<RelPath, B>) -> Vec<LintFinding> {
+    let mut subject = LintSubject::default();
     for (path, bytes) in files {
-        subject.add(path, bytes.as_ref());
+        subject.add_file(path, bytes.as_ref());
     }
-    lint::lint(&subject)
+    lint::lint_skill(&subject)
 }
 
-/// The skill at a folder, or every outermost skill beneath it.
+/// Returns the skill at a folder, or every outermost skill beneath it.
 pub(super) fn skill_folders(path: &Path, output: &Output) -> Result<Vec<PathBuf>> {
     let mut outer: Vec<PathBuf> = Vec::new();
     let (found, passed) = folder::find_skills(path)?;
     for error in passed {
-        output.warn(format!("passed over: {error}"));
+        output.print_warning(format!("skipped: {error}"));
     }
     for folder in found {
         if !outer.iter().any(|skill| folder.starts_with(skill)) {
@@ -121,7 +121,7 @@ pub(super) fn skill_folders(path: &Path, output: &Output) -> Result<Vec<PathBuf>
     Ok(outer)
 }
 
-fn print(results: &[(String, Vec<Finding>)], output: &Output) -> Result<()> {
+fn print_findings(results: &[(String, Vec<LintFinding>)], output: &Output) -> Result<()> {
     if output.json {
         let skills: Vec<_> = results
             .iter()
@@ -157,24 +157,24 @@ fn print(results: &[(String, Vec<Finding>)], output: &Output) -> Result<()> {
             );
         }
     }
-    output.print(&text)?;
+    output.print_text(&text)?;
     let total = results.iter().map(|(_, found)| found.len()).sum();
-    output.note(format!(
+    output.print_note(format!(
         "{DIM}{} in {}{DIM:#}",
-        count(total, "finding"),
-        count(results.len(), "skill")
+        format_count(total, "finding"),
+        format_count(results.len(), "skill")
     ));
     Ok(())
 }
 
-/// The rules, for people and for tools.
-pub(crate) fn rules(output: &Output) -> Result<ExitCode> {
+/// Prints the rules.
+pub(crate) fn print_rules(output: &Output) -> Result<ExitCode> {
     if output.json {
-        output.print_json(&json!({"rules": lint::rules()}))?;
+        output.print_json(&json!({"rules": lint::all_rules()}))?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut text = String::new();
-    for rule in lint::rules() {
+    for rule in lint::all_rules() {
         let _ = writeln!(
             text,
             "{BOLD}{}{BOLD:#} ({})\n  finds: {}\n  do: {}",
@@ -184,6 +184,6 @@ pub(crate) fn rules(output: &Output) -> Result<ExitCode> {
             rule.remedy
         );
     }
-    output.print(&text)?;
+    output.print_text(&text)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,20 +1,20 @@
-//! `list`: what is in the catalogue, flat, as a tree, or with everything that is hidden.
+//! `list`: prints the catalogue flat, as a tree, or with shadowed and skipped skills.
 
 use std::{fmt::Write as _, process::ExitCode, sync::Arc};
 
 use anyhow::Result;
-use repertoire_core::{Uri, markdown::one_line, text::terminal_safe};
-use repertoire_registry::{Entry, Origin, Registry, Snapshot, Trusted};
+use repertoire_core::{Uri, markdown::to_single_line, text::terminal_safe};
+use repertoire_registry::{Origin, Registry, SkillEntry, Snapshot, Trusted};
 use serde_json::{Value, json};
 use unicode_width::UnicodeWidthStr;
 
-use crate::output::{BOLD, DIM, ID, Output, count, fit, width};
+use crate::output::{BOLD, DIM, ID, Output, format_count, terminal_width, truncate_to_width};
 
-/// What JSON says of a skill.
-pub(crate) fn to_json(entry: &Entry) -> Value {
-    let head = &entry.head;
+/// Returns the JSON form of a skill.
+pub(crate) fn entry_to_json(entry: &SkillEntry) -> Value {
+    let head = &entry.metadata;
     let uri = if head.is_skill() {
-        Uri::document(&entry.id)
+        Uri::for_document(&entry.id)
     } else {
         Uri::Body(entry.id.clone())
     };
@@ -26,7 +26,7 @@ pub(crate) fn to_json(entry: &Entry) -> Value {
         "title": head.title,
         "description": head.description,
         "files": head.files.len(),
-        "size": head.size(),
+        "size": head.total_size(),
         "digest": head.digest(),
     });
     if let Some(package) = &head.package {
@@ -35,29 +35,33 @@ pub(crate) fn to_json(entry: &Entry) -> Value {
     value
 }
 
-/// The visible skills, or every skill of an origin.
-fn listed<'a>(snapshot: &'a Snapshot, origin: Option<&Origin>) -> Vec<&'a Arc<Entry>> {
+/// Returns the visible skills, or every skill of an origin.
+fn entries_to_list<'a>(
+    snapshot: &'a Snapshot,
+    origin: Option<&Origin>,
+) -> Vec<&'a Arc<SkillEntry>> {
     if origin.is_none() {
         return snapshot.skills().collect();
     }
     let all = snapshot.all_skills().map(|(entry, _)| entry);
-    all.filter(|entry| wanted(entry, origin)).collect()
+    all.filter(|entry| has_wanted_origin(entry, origin))
+        .collect()
 }
 
-fn wanted(entry: &Entry, origin: Option<&Origin>) -> bool {
+fn has_wanted_origin(entry: &SkillEntry, origin: Option<&Origin>) -> bool {
     origin.is_none_or(|origin| entry.origin == *origin)
 }
 
-/// One line a skill.
-pub(crate) fn flat(
+/// Prints one line per skill.
+pub(crate) fn print_flat(
     registry: &Registry,
     origin: Option<&Origin>,
     output: &Output,
 ) -> Result<ExitCode> {
     let snapshot = registry.snapshot();
-    let entries = listed(&snapshot, origin);
+    let entries = entries_to_list(&snapshot, origin);
     if output.json {
-        let skills: Vec<_> = entries.iter().map(|e| to_json(e)).collect();
+        let skills: Vec<_> = entries.iter().map(|e| entry_to_json(e)).collect();
         output.print_json(&json!({"skills": skills}))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -68,21 +72,21 @@ pub(crate) fn flat(
         .unwrap_or(0);
     let mut text = String::new();
     for entry in &entries {
-        line(&mut text, entry.id.as_str(), column, entry);
+        write_entry_line(&mut text, entry.id.as_str(), column, entry);
     }
-    output.print(&text)?;
-    summary(registry, entries.len(), output);
+    output.print_text(&text)?;
+    print_summary(registry, entries.len(), output);
     Ok(ExitCode::SUCCESS)
 }
 
-/// A label in its column, then what the skill is for, fitted to the terminal.
-fn line(text: &mut String, label: &str, column: usize, entry: &Entry) {
+/// Writes a label in its column, then the description, fitted to the terminal.
+fn write_entry_line(text: &mut String, label: &str, column: usize, entry: &SkillEntry) {
     let pad = column.saturating_sub(label.width());
-    let description = entry.head.description.as_deref().unwrap_or_default();
-    let description = one_line(description);
+    let description = entry.metadata.description.as_deref().unwrap_or_default();
+    let description = to_single_line(description);
     let description = terminal_safe(&description);
-    let fitted = match width() {
-        Some(width) => fit(&description, width.saturating_sub(column + 2).max(20)),
+    let fitted = match terminal_width() {
+        Some(width) => truncate_to_width(&description, width.saturating_sub(column + 2).max(20)),
         None => description.into_owned(),
     };
     let line = format!("{ID}{label}{ID:#}{:pad$}  {fitted}", "");
@@ -90,11 +94,11 @@ fn line(text: &mut String, label: &str, column: usize, entry: &Entry) {
     let _ = writeln!(text, "{}", line.trim_end());
 }
 
-fn summary(registry: &Registry, shown: usize, output: &Output) {
+fn print_summary(registry: &Registry, shown: usize, output: &Output) {
     let snapshot = registry.snapshot();
     let hidden = snapshot.all_skills().filter(|(_, by)| by.is_some()).count();
     let skipped = registry.notices().len();
-    let mut text = count(shown, "skill");
+    let mut text = format_count(shown, "skill");
     if hidden > 0 {
         let _ = write!(text, ", {hidden} shadowed");
     }
@@ -102,42 +106,44 @@ fn summary(registry: &Registry, shown: usize, output: &Output) {
         let _ = write!(text, ", {skipped} skipped");
     }
     if hidden + skipped > 0 {
-        text.push_str(" (`repertoire list --all` says why)");
+        text.push_str(" (`repertoire list --all` shows why)");
     }
-    output.note(format!("{DIM}{text}{DIM:#}"));
+    output.print_note(format!("{DIM}{text}{DIM:#}"));
 }
 
-/// Ids as a tree.
-pub(crate) fn tree(
+/// Prints ids as a tree.
+pub(crate) fn print_tree(
     registry: &Registry,
     origin: Option<&Origin>,
     output: &Output,
 ) -> Result<ExitCode> {
     let snapshot = registry.snapshot();
-    let entries = listed(&snapshot, origin);
+    let entries = entries_to_list(&snapshot, origin);
     if output.json {
-        return flat(registry, origin, output);
+        return print_flat(registry, origin, output);
     }
-    output.print(&draw(&entries.iter().map(|e| &***e).collect::<Vec<_>>()))?;
-    summary(registry, entries.len(), output);
+    output.print_text(&draw_tree(
+        &entries.iter().map(|e| &***e).collect::<Vec<_>>(),
+    ))?;
+    print_summary(registry, entries.len(), output);
     Ok(ExitCode::SUCCESS)
 }
 
-/// One line of a tree in the making.
-struct Row<'a> {
+/// One line of the tree.
+struct TreeRow<'a> {
     label: String,
-    entry: Option<&'a Entry>,
+    entry: Option<&'a SkillEntry>,
 }
 
-/// Draws sorted entries as a tree; folders that are no skills are plain names.
-pub(crate) fn draw(entries: &[&Entry]) -> String {
+/// Draws sorted entries as a tree; folders that are not skills are plain names.
+pub(crate) fn draw_tree(entries: &[&SkillEntry]) -> String {
     let mut rows = Vec::new();
-    branch(entries, 0, "", &mut rows);
+    add_branch(entries, 0, "", &mut rows);
     let column = rows.iter().map(|row| row.label.width()).max().unwrap_or(0);
     let mut text = String::new();
     for row in &rows {
         match row.entry {
-            Some(entry) => line(&mut text, &row.label, column, entry),
+            Some(entry) => write_entry_line(&mut text, &row.label, column, entry),
             None => {
                 let _ = writeln!(text, "{BOLD}{}{BOLD:#}", row.label);
             }
@@ -146,9 +152,14 @@ pub(crate) fn draw(entries: &[&Entry]) -> String {
     text
 }
 
-fn branch<'a>(entries: &[&'a Entry], depth: usize, indent: &str, rows: &mut Vec<Row<'a>>) {
-    let segment = |entry: &Entry| entry.id.segments().nth(depth).map(str::to_owned);
-    let groups: Vec<&[&Entry]> = entries.chunk_by(|a, b| segment(a) == segment(b)).collect();
+fn add_branch<'a>(
+    entries: &[&'a SkillEntry],
+    depth: usize,
+    indent: &str,
+    rows: &mut Vec<TreeRow<'a>>,
+) {
+    let segment = |entry: &SkillEntry| entry.id.segments().nth(depth).map(str::to_owned);
+    let groups: Vec<&[&SkillEntry]> = entries.chunk_by(|a, b| segment(a) == segment(b)).collect();
     let last = groups.len().saturating_sub(1);
     for (at, group) in groups.into_iter().enumerate() {
         let Some(name) = group.first().and_then(|e| segment(e)) else {
@@ -160,17 +171,17 @@ fn branch<'a>(entries: &[&'a Entry], depth: usize, indent: &str, rows: &mut Vec<
             (_, false) => ("├── ", "│   "),
         };
         let own = group.first().filter(|e| e.id.depth() == depth);
-        rows.push(Row {
+        rows.push(TreeRow {
             label: format!("{indent}{knot}{name}"),
             entry: own.copied(),
         });
         let children = if own.is_some() { &group[1..] } else { group };
-        branch(children, depth + 1, &format!("{indent}{below}"), rows);
+        add_branch(children, depth + 1, &format!("{indent}{below}"), rows);
     }
 }
 
-/// Everything: what is visible, what is shadowed and by what, what was skipped and why.
-pub(crate) fn all(
+/// Prints every skill, including shadowed and skipped ones with the reason.
+pub(crate) fn print_all(
     registry: &Registry,
     origin: Option<&Origin>,
     output: &Output,
@@ -178,14 +189,14 @@ pub(crate) fn all(
     let snapshot = registry.snapshot();
     let entries: Vec<_> = snapshot
         .all_skills()
-        .filter(|(entry, _)| wanted(entry, origin))
+        .filter(|(entry, _)| has_wanted_origin(entry, origin))
         .collect();
     let notices = registry.notices();
     if output.json {
         let skills: Vec<_> = entries
             .iter()
             .map(|(entry, by)| {
-                let mut value = to_json(entry);
+                let mut value = entry_to_json(entry);
                 value["shadowed_by"] = json!(by.map(|by| format!("{}:{}", by.origin, by.id)));
                 value
             })
@@ -204,25 +215,25 @@ pub(crate) fn all(
         }
         text.push('\n');
     }
-    output.print(&text)?;
+    output.print_text(&text)?;
     for notice in &notices {
-        output.warn(format!(
+        output.print_warning(format!(
             "skipped [{}] {}",
             notice.code,
             terminal_safe(&notice.message)
         ));
     }
     let hidden = entries.iter().filter(|(_, by)| by.is_some()).count();
-    output.note(format!(
+    output.print_note(format!(
         "{DIM}{}, {hidden} of them shadowed, {} skipped{DIM:#}",
-        count(entries.len(), "skill"),
+        format_count(entries.len(), "skill"),
         notices.len()
     ));
     Ok(ExitCode::SUCCESS)
 }
 
-/// The prompts.
-pub(crate) fn prompts(registry: &Registry, output: &Output) -> Result<ExitCode> {
+/// Prints the prompts.
+pub(crate) fn print_prompts(registry: &Registry, output: &Output) -> Result<ExitCode> {
     let snapshot = registry.snapshot();
     if output.json {
         let prompts: Vec<_> = snapshot
@@ -241,12 +252,12 @@ pub(crate) fn prompts(registry: &Registry, output: &Output) -> Result<ExitCode> 
     }
     let mut text = String::new();
     for entry in snapshot.prompts() {
-        let description = one_line(&entry.prompt.description);
+        let description = to_single_line(&entry.prompt.description);
         let description = terminal_safe(&description);
         let _ = writeln!(text, "{ID}/{}{ID:#}  {description}", entry.prompt.name);
     }
-    output.print(&text)?;
+    output.print_text(&text)?;
     let shown = snapshot.prompts().count();
-    output.note(format!("{DIM}{}{DIM:#}", count(shown, "prompt")));
+    output.print_note(format!("{DIM}{}{DIM:#}", format_count(shown, "prompt")));
     Ok(ExitCode::SUCCESS)
 }

@@ -1,29 +1,29 @@
-//! One file a command. A command takes settings, does its work through the registry and prints.
+//! One file per command. A command takes settings, works through the registry and prints.
 
 mod add;
 mod artifact;
 mod ask;
 mod bus;
+mod bus_mode;
 mod cat;
 mod catalogue;
 mod doctor;
 mod eval;
-mod fix;
 mod history;
 mod init;
 mod lint;
+mod lint_fix;
 mod list;
 mod optimize;
 mod package;
 mod remote;
 mod remove;
-mod renew;
+mod reoptimise;
 mod run;
 mod search;
 mod serve;
 mod setup;
 mod show;
-mod side;
 mod token;
 mod tour;
 mod trace;
@@ -42,20 +42,20 @@ use std::{
 use anyhow::{Context, Result};
 use clap::CommandFactory;
 use repertoire_core::text::terminal_safe;
-use repertoire_registry::{Error, Origin, Reference, Registry, Scope, Trusted};
-use repertoire_serve::client::Pool;
+use repertoire_registry::{Error, Origin, QualifiedSkillId, Registry, StoreScope, Trusted};
+use repertoire_serve::client::ConnectionPool;
 
 use crate::{
     args::{Args, Command, ScopeArg},
-    failure::Usage,
+    failure::UsageError,
     output::Output,
-    settings::Settings,
+    settings::CliSettings,
 };
 
-/// Runs a command. Broken settings stop only what depends on them.
+/// Runs a command; invalid settings fail only the commands that need them.
 pub(crate) fn run(
     command: Command,
-    settings: Result<Settings>,
+    settings: Result<CliSettings>,
     output: &Output,
 ) -> Result<ExitCode> {
     match command {
@@ -64,9 +64,11 @@ pub(crate) fn run(
             strict,
             recursive,
         } => validate::run(&paths, strict, recursive, output),
-        Command::Lint { rules: true, .. } => lint::rules(output),
-        Command::Pack { folder, output: to } => package::pack(&folder, to.as_deref(), output),
-        Command::Unpack { file, output: to } => package::unpack(&file, to, output),
+        Command::Lint { rules: true, .. } => lint::print_rules(output),
+        Command::Pack { folder, output: to } => {
+            package::pack_folder(&folder, to.as_deref(), output)
+        }
+        Command::Unpack { file, output: to } => package::unpack_package(&file, to, output),
         Command::Doctor => doctor::run(settings, output),
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -74,13 +76,17 @@ pub(crate) fn run(
             output.print_bytes(&script)?;
             Ok(ExitCode::SUCCESS)
         }
-        command => run_with(command, &settings?, output),
+        command => run_with_settings(command, &settings?, output),
     }
 }
 
-/// Runs a command that looks at the catalogue.
-#[allow(clippy::too_many_lines, reason = "one arm a command")]
-fn run_with(command: Command, settings: &Settings, output: &Output) -> Result<ExitCode> {
+/// Runs a command that needs valid settings.
+#[allow(clippy::too_many_lines, reason = "one arm per command")]
+fn run_with_settings(
+    command: Command,
+    settings: &CliSettings,
+    output: &Output,
+) -> Result<ExitCode> {
     match command {
         Command::Tour { paths } => tour::run(&paths, settings, output),
         Command::Init { path } => init::run(&path, settings, output),
@@ -91,15 +97,15 @@ fn run_with(command: Command, settings: &Settings, output: &Output) -> Result<Ex
             tree,
             prompts,
         } => {
-            let registry = open(&paths, settings, output)?;
+            let registry = open_registry(&paths, settings, output)?;
             match (prompts, all, tree) {
-                (true, _, _) => list::prompts(&registry, output),
-                (_, true, _) => list::all(&registry, origin.as_ref(), output),
-                (_, _, true) => list::tree(&registry, origin.as_ref(), output),
-                _ => list::flat(&registry, origin.as_ref(), output),
+                (true, _, _) => list::print_prompts(&registry, output),
+                (_, true, _) => list::print_all(&registry, origin.as_ref(), output),
+                (_, _, true) => list::print_tree(&registry, origin.as_ref(), output),
+                _ => list::print_flat(&registry, origin.as_ref(), output),
             }
         }
-        Command::Mcp { paths, expose } => serve::mcp(&paths, &expose, settings, output),
+        Command::Mcp { paths, expose } => serve::serve_mcp(&paths, &expose, settings, output),
         Command::Serve {
             paths,
             port,
@@ -111,7 +117,7 @@ fn run_with(command: Command, settings: &Settings, output: &Output) -> Result<Ex
             bus,
             expose,
         } => {
-            let listen = serve::Listen {
+            let listen = serve::ListenOptions {
                 bus,
                 address: (bind, port).into(),
                 hosts: host,
@@ -119,7 +125,7 @@ fn run_with(command: Command, settings: &Settings, output: &Output) -> Result<Ex
                 access_log,
                 no_auth,
             };
-            serve::http(&paths, listen, &expose, settings, output)
+            serve::serve_http(&paths, listen, &expose, settings, output)
         }
         Command::Worker { config, url } => worker::run(config.as_deref(), url, settings, output),
         Command::Call {
@@ -127,21 +133,23 @@ fn run_with(command: Command, settings: &Settings, output: &Output) -> Result<Ex
             payload,
             timeout,
             bus,
-        } => bus::call(
+        } => bus::call_function(
             &function,
             &payload,
             timeout,
-            &bus::Place::of(bus, settings)?,
+            &bus::BusEndpoint::from_args(bus, settings)?,
             output,
         ),
-        Command::Functions { internal, bus } => {
-            bus::functions(internal, &bus::Place::of(bus, settings)?, output)
-        }
+        Command::Functions { internal, bus } => bus::list_functions(
+            internal,
+            &bus::BusEndpoint::from_args(bus, settings)?,
+            output,
+        ),
         Command::Search(args) => search::run(&args, settings, output),
-        Command::Fork { skill } => artifact::fork(&skill, settings, output),
+        Command::Fork { skill } => artifact::fork_skill(&skill, settings, output),
         Command::Artifact { command } => artifact::run(&command, settings, output),
-        Command::Ask(args) => ask::ask(&args, settings, output),
-        Command::Optimize(args) => optimize::optimize(&args, settings, output),
+        Command::Ask(args) => ask::run_ask(&args, settings, output),
+        Command::Optimize(args) => optimize::run_optimize(&args, settings, output),
         Command::Catalogue(args) => catalogue::run(&args, settings, output),
         Command::Setup { command } => setup::run(command, settings, output),
         Command::Eval(args) => eval::run(&args, settings, output),
@@ -157,13 +165,13 @@ fn run_with(command: Command, settings: &Settings, output: &Output) -> Result<Ex
             ..
         } => {
             if fix {
-                fix::run(&targets, settings, output)?;
+                lint_fix::run(&targets, settings, output)?;
             }
             lint::run(&targets, strict, settings, output)
         }
         Command::Add {
             from: Some(from), ..
-        } => remote::add(from, settings, output),
+        } => remote::add_remote(from, settings, output),
         Command::Add {
             from: None,
             paths,
@@ -171,7 +179,9 @@ fn run_with(command: Command, settings: &Settings, output: &Output) -> Result<Ex
             write,
         } => add::run(&paths, id, &write, settings, output),
         Command::Remote { command } => remote::run(command, settings, output),
-        Command::Approve { skill, revoke } => remote::approve(&skill, revoke, settings, output),
+        Command::Approve { skill, revoke } => {
+            remote::approve_skill(&skill, revoke, settings, output)
+        }
         Command::Remove {
             skills,
             purge,
@@ -182,10 +192,12 @@ fn run_with(command: Command, settings: &Settings, output: &Output) -> Result<Ex
             skill,
             revision,
             scope,
-        } => history::rollback(&skill, revision, scope, settings, output),
-        Command::Import { files, write } => package::import(&files, &write, settings, output),
+        } => history::rollback_skill(&skill, revision, scope, settings, output),
+        Command::Import { files, write } => {
+            package::import_packages(&files, &write, settings, output)
+        }
         Command::Export { skill, output: to } => {
-            package::export(&skill, to.as_deref(), settings, output)
+            package::export_skill(&skill, to.as_deref(), settings, output)
         }
         Command::Trust { path, revoke } => trust::run(path, revoke, settings, output),
         Command::Watch { paths } => watch::run(&paths, settings, output),
@@ -193,94 +205,107 @@ fn run_with(command: Command, settings: &Settings, output: &Output) -> Result<Ex
         | Command::Pack { .. }
         | Command::Unpack { .. }
         | Command::Doctor
-        | Command::Completions { .. } => run(command, Err(Usage(String::new()).into()), output),
+        | Command::Completions { .. } => {
+            run(command, Err(UsageError(String::new()).into()), output)
+        }
     }
 }
 
 /// Opens the catalogue over these folders, or over everything the settings name.
-fn open(paths: &[PathBuf], settings: &Settings, output: &Output) -> Result<Arc<Registry>> {
-    let sources = settings.sources_of(paths)?;
-    let registry = output.working("reading skills", || Registry::open(sources))?;
-    Pool::of(&registry);
+fn open_registry(
+    paths: &[PathBuf],
+    settings: &CliSettings,
+    output: &Output,
+) -> Result<Arc<Registry>> {
+    let sources = settings.sources_for(paths)?;
+    let registry = output.with_spinner("reading skills", || Registry::open(sources))?;
+    ConnectionPool::from_registry(&registry);
     if let Some(problem) = &settings.workspace_problem
         && paths.is_empty()
     {
         match registry.workspace() {
-            Some((_, Trusted::Yes)) => anyhow::bail!(Usage(problem.clone())),
-            _ => output.warn(format!("{} (ignored)", terminal_safe(problem))),
+            Some((_, Trusted::Yes)) => anyhow::bail!(UsageError(problem.clone())),
+            _ => output.print_warning(format!("{} (ignored)", terminal_safe(problem))),
         }
     }
     if let Some((workspace, Trusted::No)) = registry.workspace() {
-        output.note(format!(
-            "workspace {} is not trusted: its skills are shown, they override nothing",
+        output.print_note(format!(
+            "workspace {} is not trusted: its skills are listed but override nothing",
             workspace.display()
         ));
     }
     Ok(registry)
 }
 
-/// The scope a reference names, if it names one that has a store.
-fn named_scope(reference: &Reference, asked: Option<ScopeArg>) -> Result<Option<ScopeArg>> {
+/// Returns the scope that a reference names; fails if that origin has no store.
+fn named_scope(reference: &QualifiedSkillId, asked: Option<ScopeArg>) -> Result<Option<ScopeArg>> {
     Ok(match &reference.origin {
         None => asked,
         Some(Origin::Workspace) => Some(ScopeArg::Workspace),
         Some(Origin::Account) => Some(ScopeArg::Account),
-        Some(other) => anyhow::bail!(Usage(format!(
+        Some(other) => anyhow::bail!(UsageError(format!(
             "{other} is no store: history is kept for workspace: and account: only"
         ))),
     })
 }
 
-/// What a person named: a skill of the catalogue, or a folder.
-enum Target {
-    Skill(Reference),
+/// A skill of the catalogue or a folder, as named by the user.
+enum SkillTarget {
+    Skill(QualifiedSkillId),
     Folder(PathBuf),
 }
 
-/// Tells ids from folders. Where a name could be both, nothing is decided silently.
-fn target(text: &str, registry: impl FnOnce() -> Result<Arc<Registry>>) -> Result<Target> {
+/// Resolves a name to a skill or a folder; a name that is both is an error.
+fn resolve_target(
+    text: &str,
+    registry: impl FnOnce() -> Result<Arc<Registry>>,
+) -> Result<SkillTarget> {
     let path = Path::new(text);
     if text.starts_with(['.', '/', '~']) || text.ends_with('/') {
-        crate::settings::need_folder(path)?;
-        return Ok(Target::Folder(path.to_owned()));
+        crate::settings::require_folder(path)?;
+        return Ok(SkillTarget::Folder(path.to_owned()));
     }
-    let reference = text.parse::<Reference>();
+    let reference = text.parse::<QualifiedSkillId>();
     if !path.is_dir() {
-        return Ok(Target::Skill(reference?));
+        return Ok(SkillTarget::Skill(reference?));
     }
     if let Ok(reference) = reference
-        && let Some(entry) = registry()?.snapshot().skill(&reference)
+        && let Some(entry) = registry()?.snapshot().find_skill(&reference)
     {
-        anyhow::bail!(Usage(format!(
+        anyhow::bail!(UsageError(format!(
             "{text} is a skill and a folder here: write {}:{} or ./{text}",
             entry.origin, entry.id
         )));
     }
-    Ok(Target::Folder(path.to_owned()))
+    Ok(SkillTarget::Folder(path.to_owned()))
 }
 
-/// The store for a write: the one asked for, the one set, or the nearest one.
-fn scope(registry: &Registry, asked: Option<ScopeArg>, settings: &Settings) -> Result<Scope> {
+/// Resolves the store for a write: the requested, the configured, or the nearest one.
+fn resolve_scope(
+    registry: &Registry,
+    asked: Option<ScopeArg>,
+    settings: &CliSettings,
+) -> Result<StoreScope> {
     let trusted = matches!(registry.workspace(), Some((_, Trusted::Yes)));
     let set = settings
         .workspace_scope
         .filter(|_| trusted)
         .or(settings.scope);
     let nearest = if trusted {
-        Scope::Workspace
+        StoreScope::Workspace
     } else {
-        Scope::Account
+        StoreScope::Account
     };
     let scope = match asked {
-        Some(ScopeArg::Workspace) => Scope::Workspace,
-        Some(ScopeArg::Account) => Scope::Account,
+        Some(ScopeArg::Workspace) => StoreScope::Workspace,
+        Some(ScopeArg::Account) => StoreScope::Account,
         None => set.unwrap_or(nearest),
     };
-    if scope == Scope::Workspace {
+    if scope == StoreScope::Workspace {
         match registry.workspace() {
             Some((_, Trusted::Yes)) => {}
             Some((path, Trusted::No)) => return Err(Error::Untrusted(path.to_owned()).into()),
-            None => anyhow::bail!(Usage(
+            None => anyhow::bail!(UsageError(
                 "this folder is in no workspace: run `repertoire init`, or use --scope account"
                     .to_owned()
             )),
@@ -307,15 +332,15 @@ fn read_input(path: &Path, max: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Writes a file in one step: it is there whole, or as it was before.
+/// Writes a file atomically.
 fn write_output(path: &Path, bytes: &[u8]) -> Result<()> {
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
     let context = || path.display().to_string();
-    crate::settings::need_folder(folder)?;
-    crate::interrupt::protect(|_| {
+    crate::settings::require_folder(folder)?;
+    crate::interrupt::run_protected(|_| {
         let mut partial = tempfile::NamedTempFile::new_in(folder).with_context(context)?;
         partial.write_all(bytes).with_context(context)?;
         partial

@@ -1,25 +1,29 @@
-//! `add mcp`, `remote` and `approve`: skills of other servers.
+//! `add mcp`, `remote` and `approve`: manages skills of other servers.
 
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use repertoire_core::text::terminal_safe;
 use repertoire_registry::{
-    Error, Origin, Reference, Registry, Scope,
-    remote::{Label, Refused},
+    Error, Origin, QualifiedSkillId, Registry, StoreScope,
+    remote::{RefusedSkill, RemoteLabel},
 };
-use repertoire_serve::client::{Pool, Reach, Target};
+use repertoire_serve::client::{ConnectionPool, Reach, ServerTarget};
 use serde_json::json;
 
-use super::open;
+use super::open_registry;
 use crate::{
     args::{AddFrom, RemoteCommand},
-    failure::{PROBLEMS, Usage},
-    output::{DIM, ID, Output, count},
-    settings::Settings,
+    failure::{EXIT_PROBLEMS, UsageError},
+    output::{DIM, ID, Output, format_count},
+    settings::CliSettings,
 };
 
-pub(crate) fn add(from: AddFrom, settings: &Settings, output: &Output) -> Result<ExitCode> {
+pub(crate) fn add_remote(
+    from: AddFrom,
+    settings: &CliSettings,
+    output: &Output,
+) -> Result<ExitCode> {
     let AddFrom::Mcp {
         label,
         url,
@@ -29,45 +33,47 @@ pub(crate) fn add(from: AddFrom, settings: &Settings, output: &Output) -> Result
         command,
     } = from;
     let target = match url {
-        Some(url) => Target::http(&url, bearer_env, private.then_some(Reach::Private))?,
-        None => Target::command(command, env)?,
+        Some(url) => ServerTarget::from_url(&url, bearer_env, private.then_some(Reach::Private))?,
+        None => ServerTarget::from_command(command, env)?,
     };
-    let registry = open(&[], settings, output)?;
-    need_account(&registry)?;
-    let pool = Pool::of(&registry);
-    let refused = output.working("asking the server", || pool.add(&registry, &label, &target))?;
-    tell_refused(&label, &refused, output);
-    let skills = of(&registry, &label);
+    let registry = open_registry(&[], settings, output)?;
+    require_account(&registry)?;
+    let pool = ConnectionPool::from_registry(&registry);
+    let refused = output.with_spinner("contacting the server", || {
+        pool.add_server(&registry, &label, &target)
+    })?;
+    warn_refused(&label, &refused, output);
+    let skills = remote_skill_ids(&registry, &label);
     if output.json {
         output.print_json(&json!({"label": label, "skills": skills, "refused": refused.len()}))?;
         return Ok(ExitCode::SUCCESS);
     }
-    output.note(format!(
+    output.print_note(format!(
         "{label} has {}; read when needed, verified each time",
-        count(skills.len(), "skill")
+        format_count(skills.len(), "skill")
     ));
     for id in skills {
-        output.print(&format!("{ID}{id}{ID:#}\n"))?;
+        output.print_text(&format!("{ID}{id}{ID:#}\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn need_account(registry: &Registry) -> Result<()> {
-    registry.store(Scope::Account)?;
+fn require_account(registry: &Registry) -> Result<()> {
+    registry.store(StoreScope::Account)?;
     Ok(())
 }
 
-/// The ids of a server's skills.
-fn of(registry: &Registry, label: &Label) -> Vec<String> {
+/// Returns the ids of a server's skills.
+fn remote_skill_ids(registry: &Registry, label: &RemoteLabel) -> Vec<String> {
     let origin = Origin::Remote(label.as_str().into());
     let snapshot = registry.snapshot();
     let all = snapshot.all_skills().filter(|(e, _)| e.origin == origin);
     all.map(|(entry, _)| entry.id.to_string()).collect()
 }
 
-fn tell_refused(label: &Label, refused: &[Refused], output: &Output) {
+fn warn_refused(label: &RemoteLabel, refused: &[RefusedSkill], output: &Output) {
     for one in refused {
-        output.warn(format!(
+        output.print_warning(format!(
             "{label}: {} is not taken [{}] {}",
             terminal_safe(&one.uri),
             one.code,
@@ -78,14 +84,14 @@ fn tell_refused(label: &Label, refused: &[Refused], output: &Output) {
 
 pub(crate) fn run(
     command: RemoteCommand,
-    settings: &Settings,
+    settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    let registry = open(&[], settings, output)?;
-    settings.forget_instructions();
+    let registry = open_registry(&[], settings, output)?;
+    settings.clear_instructions_cache();
     match command {
-        RemoteCommand::List => list(&registry, output),
-        RemoteCommand::Refresh { labels } => refresh(&registry, labels, output),
+        RemoteCommand::List => list_remotes(&registry, output),
+        RemoteCommand::Refresh { labels } => refresh_remotes(&registry, labels, output),
         RemoteCommand::Remove { label } => {
             if !registry.remove_remote(&label)? {
                 bail!(Error::NotFound {
@@ -96,19 +102,22 @@ pub(crate) fn run(
             if output.json {
                 output.print_json(&json!({"removed": label}))?;
             }
-            output.note(format!("{label} is forgotten"));
+            output.print_note(format!("{label} is removed"));
             Ok(ExitCode::SUCCESS)
         }
     }
 }
 
-fn list(registry: &Registry, output: &Output) -> Result<ExitCode> {
-    let remotes = registry.store(Scope::Account)?.remotes()?;
+fn list_remotes(registry: &Registry, output: &Output) -> Result<ExitCode> {
+    let remotes = registry.store(StoreScope::Account)?.remotes()?;
     let mut shown = Vec::new();
     for remote in &remotes {
-        let target = serde_json::from_value::<Target>(remote.target.clone());
+        let target = serde_json::from_value::<ServerTarget>(remote.target.clone());
         let place = target.map_or_else(|_| "?".to_owned(), |target| target.describe());
-        let skills = remote.label.parse().map_or(0, |l| of(registry, &l).len());
+        let skills = remote
+            .label
+            .parse()
+            .map_or(0, |l| remote_skill_ids(registry, &l).len());
         if output.json {
             shown.push(json!({
                 "label": remote.label, "target": remote.target, "added_at": remote.added_at,
@@ -117,25 +126,29 @@ fn list(registry: &Registry, output: &Output) -> Result<ExitCode> {
             continue;
         }
         let asked = remote.listed_at.as_deref().unwrap_or("never");
-        output.print(&format!(
+        output.print_text(&format!(
             "{ID}{}{ID:#}  {}  {}  {DIM}asked {asked}{DIM:#}\n",
             remote.label,
             terminal_safe(&place),
-            count(skills, "skill"),
+            format_count(skills, "skill"),
         ))?;
     }
     if output.json {
         output.print_json(&json!({"remotes": shown}))?;
     } else if remotes.is_empty() {
-        output.note("no servers; `repertoire add mcp LABEL URL` adds one");
+        output.print_note("no servers; `repertoire add mcp LABEL URL` adds one");
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn refresh(registry: &Registry, labels: Vec<Label>, output: &Output) -> Result<ExitCode> {
-    let pool = Pool::of(registry);
+fn refresh_remotes(
+    registry: &Registry,
+    labels: Vec<RemoteLabel>,
+    output: &Output,
+) -> Result<ExitCode> {
+    let pool = ConnectionPool::from_registry(registry);
     let labels = if labels.is_empty() {
-        let remotes = registry.store(Scope::Account)?.remotes()?;
+        let remotes = registry.store(StoreScope::Account)?.remotes()?;
         let labels = remotes
             .iter()
             .filter_map(|remote| remote.label.parse().ok());
@@ -144,68 +157,70 @@ fn refresh(registry: &Registry, labels: Vec<Label>, output: &Output) -> Result<E
         labels
     };
     let mut failed = None;
-    let mut told = Vec::new();
+    let mut results = Vec::new();
     let only = labels.len() == 1;
     for label in labels {
-        match output.working("asking the server", || pool.refresh(registry, &label)) {
+        match output.with_spinner("contacting the server", || {
+            pool.refresh_server(registry, &label)
+        }) {
             Ok(refused) => {
-                tell_refused(&label, &refused, output);
-                let skills = of(registry, &label).len();
-                told.push(json!({"label": label, "skills": skills, "refused": refused.len()}));
+                warn_refused(&label, &refused, output);
+                let skills = remote_skill_ids(registry, &label).len();
+                results.push(json!({"label": label, "skills": skills, "refused": refused.len()}));
                 if !output.json {
-                    output.note(format!("{label}: {}", count(skills, "skill")));
+                    output.print_note(format!("{label}: {}", format_count(skills, "skill")));
                 }
             }
-            // One that is away must not keep the others from being asked.
+            // An unreachable server must not stop the refresh of the others.
             Err(error) if only => return Err(error.into()),
             Err(error) => {
-                told.push(json!({"label": label, "error": error.to_string()}));
-                output.warn(terminal_safe(&error.to_string()));
+                results.push(json!({"label": label, "error": error.to_string()}));
+                output.print_warning(terminal_safe(&error.to_string()));
                 failed = Some(());
             }
         }
     }
     if output.json {
-        output.print_json(&json!({"remotes": told}))?;
+        output.print_json(&json!({"remotes": results}))?;
     }
     Ok(match failed {
-        Some(()) => ExitCode::from(PROBLEMS),
+        Some(()) => ExitCode::from(EXIT_PROBLEMS),
         None => ExitCode::SUCCESS,
     })
 }
 
-pub(crate) fn approve(
-    skill: &Reference,
+pub(crate) fn approve_skill(
+    skill: &QualifiedSkillId,
     revoke: bool,
-    settings: &Settings,
+    settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    let registry = open(&[], settings, output)?;
+    let registry = open_registry(&[], settings, output)?;
     let snapshot = registry.snapshot();
-    let Some(entry) = snapshot.skill(skill) else {
+    let Some(entry) = snapshot.find_skill(skill) else {
         bail!(Error::NotFound {
             what: "skill",
             name: skill.to_string(),
         });
     };
-    settings.forget_instructions();
+    settings.clear_instructions_cache();
     if revoke {
-        if !registry.disapprove(entry)? {
-            bail!(Usage(format!("{} was not approved", entry.id)));
+        if !registry.revoke_approval(entry)? {
+            bail!(UsageError(format!("{} was not approved", entry.id)));
         }
         if output.json {
             output.print_json(&json!({"skill": entry.id, "approved": false}))?;
         }
-        output.note(format!("{} is no longer approved", entry.id));
+        output.print_note(format!("{} is no longer approved", entry.id));
     } else {
-        registry.approve(entry)?;
+        registry.approve_skill(entry)?;
         if output.json {
             output.print_json(&json!({"skill": entry.id, "approved": true}))?;
         }
-        output.note(format!(
-            "{} is approved with its {} as they are now; any change takes that back",
+        output.print_note(format!(
+            "{} is approved with its {}; any change to them revokes the approval",
             entry.id,
-            count(entry.head.files.len(), "file")
+            format_count(entry.metadata.files.len(), "file")
         ));
     }
     Ok(ExitCode::SUCCESS)

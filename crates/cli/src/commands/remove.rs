@@ -1,38 +1,42 @@
-//! `remove`: skills out of a store.
+//! `remove`: removes skills from a store.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use repertoire_core::SkillId;
-use repertoire_registry::{Error, History, Origin, Reference, Registry, Scope};
+use repertoire_registry::{Error, HistoryPolicy, Origin, QualifiedSkillId, Registry, StoreScope};
 use serde_json::json;
 
-use super::{named_scope, open, scope};
-use crate::{args::ScopeArg, failure::Usage, output::Output, settings::Settings};
+use super::{named_scope, open_registry, resolve_scope};
+use crate::{args::ScopeArg, failure::UsageError, output::Output, settings::CliSettings};
 
 pub(crate) fn run(
-    skills: &[Reference],
+    skills: &[QualifiedSkillId],
     purge: bool,
     asked: Option<ScopeArg>,
-    settings: &Settings,
+    settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    let registry = open(&[], settings, output)?;
-    let history = if purge { History::Purge } else { History::Keep };
-    // Look before the first removal, so that a typo in the last name removes nothing.
+    let registry = open_registry(&[], settings, output)?;
+    let history = if purge {
+        HistoryPolicy::Purge
+    } else {
+        HistoryPolicy::Keep
+    };
+    // Check all names first, so that a typo in the last name removes nothing.
     let mut found = Vec::new();
     for reference in skills {
-        let scope = scope(&registry, named_scope(reference, asked)?, settings)?;
+        let scope = resolve_scope(&registry, named_scope(reference, asked)?, settings)?;
         let id = &reference.id;
         let known = purge && !registry.history(scope, id)?.is_empty();
         if !known {
-            in_scope(&registry, scope, id)?;
+            check_in_scope(&registry, scope, id)?;
         }
         found.push((scope, id));
     }
     for (scope, id) in &found {
-        registry.remove(*scope, id, history)?;
-        output.note(format!("removed {id} from the {} store", scope.as_str()));
+        registry.remove_skill(*scope, id, history)?;
+        output.print_note(format!("removed {id} from the {} store", scope.as_str()));
     }
     if output.json {
         let removed: Vec<_> = found
@@ -44,21 +48,21 @@ pub(crate) fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says where a skill is, if it is not where it was looked for.
-fn in_scope(registry: &Registry, scope: Scope, id: &SkillId) -> Result<()> {
+/// Fails if a skill is not in the given store, and names the store it is in.
+fn check_in_scope(registry: &Registry, scope: StoreScope, id: &SkillId) -> Result<()> {
     let snapshot = registry.snapshot();
-    let wanted = Reference {
-        origin: Some(Origin::of_scope(scope)),
+    let wanted = QualifiedSkillId {
+        origin: Some(Origin::from_scope(scope)),
         id: id.clone(),
     };
-    if snapshot.skill(&wanted).is_some() {
+    if snapshot.find_skill(&wanted).is_some() {
         return Ok(());
     }
     match snapshot.get(id).map(|entry| &entry.origin) {
-        Some(Origin::Files(_)) => anyhow::bail!(Usage(format!(
-            "skill {id} is a file on disk: delete its folder (`repertoire show {id}` says where it is from)"
+        Some(Origin::Files(_)) => anyhow::bail!(UsageError(format!(
+            "skill {id} is a file on disk: delete its folder (`repertoire show {id}` shows its origin)"
         ))),
-        Some(other) => anyhow::bail!(Usage(format!(
+        Some(other) => anyhow::bail!(UsageError(format!(
             "skill {id} is not in the {} store but in {other}: use --scope",
             scope.as_str()
         ))),

@@ -1,4 +1,4 @@
-//! `run`: executes the artifacts of a skill and leaves a trace of each.
+//! `run`: executes the artifacts of a skill and records a trace of each.
 
 use std::{
     io::{IsTerminal, Read, Write},
@@ -8,35 +8,35 @@ use std::{
 
 use anyhow::{Context, Result};
 use repertoire_core::{ArtifactKind, text::terminal_safe};
-use repertoire_registry::{Entry, Error, Reference, Registry, store::TraceFilter};
+use repertoire_registry::{Error, QualifiedSkillId, Registry, SkillEntry, store::TraceFilter};
 use repertoire_runtime::{
-    ArtifactDispatcher, Budget, Error as RunError, ExecutionContext, ExecutionRecord, Metered,
-    Model, PromptEngine, Redactor, SkillSource, Usage, Vault,
-    run::{Plan, Report, plan, run as carry_out},
-    sidecar::{Modules, Sidecar},
-    template::constants_of,
+    ArtifactDispatcher, Budget, Error as RunError, ExecutionContext, ExecutionRecord, MeteredModel,
+    Model, ModelUsage, PromptEngine, Redactor, SkillSource, Vault,
+    run::{RunPlan, RunReport, plan_run, run_plan as carry_out},
+    sidecar::{DspyHandler, Sidecar},
+    template::read_constants,
 };
-use repertoire_serve::runs::{Runnable, equip, trace_of};
+use repertoire_serve::runs::{RunnableSkill, attach_registry, trace_from_record};
 use serde_json::{Map, Value, json};
 
-use super::{open, serve::runtime};
+use super::{open_registry, serve::build_runtime};
 use crate::{
-    args::{ModelArgs, Param, RunArgs},
-    failure::{self, Usage as WrongUsage},
+    args::{ModelArgs, ParamValue, RunArgs},
+    failure::{self, UsageError as WrongUsage},
     interrupt,
-    output::{BOLD, DIM, Output, count},
-    settings::Settings,
+    output::{BOLD, DIM, Output, format_count},
+    settings::CliSettings,
 };
 
-pub(crate) fn run(args: &RunArgs, settings: &Settings, output: &Output) -> Result<ExitCode> {
-    let registry = open(&[], settings, output)?;
-    let entry = find(&registry, &args.skill)?;
-    let skill = Runnable::new(&registry, &entry)?;
+pub(crate) fn run(args: &RunArgs, settings: &CliSettings, output: &Output) -> Result<ExitCode> {
+    let registry = open_registry(&[], settings, output)?;
+    let entry = find_entry(&registry, &args.skill)?;
+    let skill = RunnableSkill::new(&registry, &entry)?;
     let message = args.message.as_deref();
     let asks = !args.dry_run;
-    let mut context = context(&args.model, &args.params, message, asks, settings)?;
-    let dispatcher = dispatcher(settings);
-    equip(&mut context, &registry, &dispatcher);
+    let mut context = build_context(&args.model, &args.params, message, asks, settings)?;
+    let dispatcher = build_dispatcher(settings);
+    attach_registry(&mut context, &registry, &dispatcher);
     if let Some(session) = &args.resume {
         let known = TraceFilter {
             skill: Some(skill.outline().skill_id.clone()),
@@ -56,24 +56,29 @@ pub(crate) fn run(args: &RunArgs, settings: &Settings, output: &Output) -> Resul
             .iter()
             .find_map(|trace| trace.details["values"].as_str());
         if newest.is_some_and(|values| values != context.fingerprint()) {
-            output.warn(
-                "the session was run with another --param or --message: what its scripts kept was \
-                 kept for those",
+            output.print_warning(
+                "the session was run with another --param or --message: the checkpoints of its \
+                 scripts are for those",
             );
         }
         context.session_id.clone_from(session);
     }
-    let steps = plan(&skill, &dispatcher, &context.family(), &args.artifacts)?;
+    let steps = plan_run(
+        &skill,
+        &dispatcher,
+        &context.model_family(),
+        &args.artifacts,
+    )?;
     if args.dry_run {
         return show_plan(&skill, &dispatcher, &steps, &context, output);
     }
-    if context.model.is_none() && steps.asks_a_model() {
+    if context.model.is_none() && steps.requires_model() {
         let none = "this skill asks a model, and none was named".to_owned();
         return Err(RunError::Model(none).into());
     }
-    let live = listen(&mut context, output);
+    let live = stream_answers(&mut context, output);
     stop_on_signal(&context);
-    let report = runtime()?.block_on(carried_out(
+    let report = build_runtime()?.block_on(run_and_trace(
         &registry,
         &skill,
         &dispatcher,
@@ -81,30 +86,30 @@ pub(crate) fn run(args: &RunArgs, settings: &Settings, output: &Output) -> Resul
         &mut context,
         output,
     ));
-    print(report, live, output)
+    print_report(report, live, output)
 }
 
-/// Who runs which kind of artifact here.
-pub(super) fn dispatcher(settings: &Settings) -> ArtifactDispatcher {
+/// Builds the dispatcher with a handler for each kind of artifact.
+pub(super) fn build_dispatcher(settings: &CliSettings) -> ArtifactDispatcher {
     let mut dispatcher = ArtifactDispatcher::default();
     #[cfg(feature = "sandbox")]
-    dispatcher.add(Arc::new(repertoire_runtime::sandbox::Scripts::new(
-        super::setup::sandbox::folder(settings),
+    dispatcher.add_handler(Arc::new(repertoire_runtime::sandbox::ScriptHandler::new(
+        super::setup::sandbox::sandbox_dir(settings),
         settings.script_limits,
     )));
-    let sidecar = Sidecar::new(super::setup::sidecar::program(settings));
-    let modules = Modules::new(Arc::new(sidecar), settings.script_limits);
-    dispatcher.add(Arc::new(modules));
+    let sidecar = Sidecar::new(super::setup::sidecar::sidecar_program(settings));
+    let modules = DspyHandler::new(Arc::new(sidecar), settings.script_limits);
+    dispatcher.add_handler(Arc::new(modules));
     dispatcher
 }
 
-/// Lets a terminal hear answers as they come; says whether it does.
-pub(super) fn listen(context: &mut ExecutionContext, output: &Output) -> bool {
+/// Streams answers to a terminal; returns whether it does.
+pub(super) fn stream_answers(context: &mut ExecutionContext, output: &Output) -> bool {
     let live = !output.json && std::io::stdout().is_terminal();
     if live {
         context.listener = Some(Arc::new(|text: &str| {
             let mut out = std::io::stdout().lock();
-            // With nobody left to see it, the run still leaves its trace.
+            // If stdout is closed, the run still records its trace.
             let _ = out.write_all(terminal_safe(text).as_bytes());
             let _ = out.flush();
         }));
@@ -112,49 +117,52 @@ pub(super) fn listen(context: &mut ExecutionContext, output: &Output) -> bool {
     live
 }
 
-/// The first Ctrl-C stops what is going on in an orderly way, so that it leaves its trace.
+/// Makes the first Ctrl-C stop the run in an orderly way, so that its trace is kept.
 pub(super) fn stop_on_signal(context: &ExecutionContext) {
     let stop = context.stop.clone();
-    interrupt::shut_down_with(move || stop.cancel());
+    interrupt::set_shutdown_handler(move || stop.cancel());
 }
 
-/// Runs a plan, and keeps a trace of each step.
-pub(super) async fn carried_out(
+/// Runs a plan and stores a trace of each step.
+pub(super) async fn run_and_trace(
     registry: &Registry,
-    skill: &Runnable,
+    skill: &RunnableSkill,
     dispatcher: &ArtifactDispatcher,
-    plan: &Plan,
+    plan: &RunPlan,
     context: &mut ExecutionContext,
     output: &Output,
-) -> Report {
+) -> RunReport {
     let mut keep = |record: &ExecutionRecord| {
-        if let Err(error) = registry.put_trace(trace_of(record)) {
-            output.warn(format!("the trace could not be kept: {error}"));
+        if let Err(error) = registry.put_trace(trace_from_record(record)) {
+            output.print_warning(format!("the trace could not be kept: {error}"));
         }
     };
     carry_out(skill, dispatcher, plan, context, &mut keep).await
 }
 
-/// The skill, as the catalogue has it now.
-pub(super) fn find(registry: &Registry, reference: &Reference) -> Result<Arc<Entry>> {
+/// Finds a skill in the current catalogue.
+pub(super) fn find_entry(
+    registry: &Registry,
+    reference: &QualifiedSkillId,
+) -> Result<Arc<SkillEntry>> {
     let snapshot = registry.snapshot();
-    let entry = snapshot.skill(reference).cloned();
+    let entry = snapshot.find_skill(reference).cloned();
     Ok(entry.ok_or_else(|| Error::NotFound {
         what: "skill",
         name: reference.to_string(),
     })?)
 }
 
-/// What a run has at hand: values, what is said, a model within its budget, and pages.
-pub(super) fn context(
+/// Builds the context of a run: values, message, a model with a budget, and pages.
+pub(super) fn build_context(
     model: &ModelArgs,
-    params: &[(String, Param)],
+    params: &[(String, ParamValue)],
     message: Option<&str>,
     asks: bool,
-    settings: &Settings,
+    settings: &CliSettings,
 ) -> Result<ExecutionContext> {
     let mut context = ExecutionContext::new();
-    context.values = values(params)?;
+    context.values = param_values(params)?;
     context.message = match message {
         Some("-") => {
             let mut text = String::new();
@@ -163,34 +171,37 @@ pub(super) fn context(
         }
         other => other.map(str::to_owned),
     };
-    let providers = settings.providers();
+    let providers = settings.resolved_providers();
     context.max_tokens = model.answer_tokens;
     context.redactor = Redactor::with_environment(providers.secrets());
     let named = model.id.as_deref().or(settings.model.as_deref());
     if let Some(id) = named.filter(|_| asks) {
         let budget = Arc::new(Budget::new(model.max_tokens, model.max_cost));
-        context.model = Some(Arc::new(Metered::new(providers.model(id)?, budget)));
+        context.model = Some(Arc::new(MeteredModel::new(
+            providers.resolve_model(id)?,
+            budget,
+        )));
     }
     let vault = model.vault.as_ref().or(settings.vault.as_ref());
     if let Some(folder) = vault {
-        context.engine = PromptEngine::over(Arc::new(Vault::open(folder)?));
+        context.engine = PromptEngine::with_workspace(Arc::new(Vault::open(folder)?));
     }
     Ok(context)
 }
 
-/// The model of a run that cannot do without.
-pub(super) fn model_of(context: &ExecutionContext) -> Result<Arc<dyn Model>> {
-    let none = || RunError::Model("a model is asked, and none was named".to_owned());
+/// Returns the model of a run; fails if none was named.
+pub(super) fn require_model(context: &ExecutionContext) -> Result<Arc<dyn Model>> {
+    let none = || RunError::Model("a model is needed, and none was named".to_owned());
     Ok(context.model.clone().ok_or_else(none)?)
 }
 
-fn values(params: &[(String, Param)]) -> Result<Map<String, Value>> {
+fn param_values(params: &[(String, ParamValue)]) -> Result<Map<String, Value>> {
     let mut values = Map::new();
     for (name, param) in params {
         let value = match param {
-            Param::Text(text) => json!(text),
-            Param::Json(value) => value.clone(),
-            Param::File(path) => {
+            ParamValue::Text(text) => json!(text),
+            ParamValue::Json(value) => value.clone(),
+            ParamValue::File(path) => {
                 let text = std::fs::read_to_string(path);
                 json!(text.with_context(|| format!("--param {name}: {}", path.display()))?)
             }
@@ -200,25 +211,27 @@ fn values(params: &[(String, Param)]) -> Result<Map<String, Value>> {
     Ok(values)
 }
 
-/// What would be sent.
+/// Prints the rendered steps without running them.
 fn show_plan(
-    skill: &Runnable,
+    skill: &RunnableSkill,
     dispatcher: &ArtifactDispatcher,
-    plan: &Plan,
+    plan: &RunPlan,
     context: &ExecutionContext,
     output: &Output,
 ) -> Result<ExitCode> {
     let mut rows = Vec::new();
     for step in &plan.steps {
-        let family = context.family();
-        let info = dispatcher.executed(skill, step, &family).unwrap_or(step);
+        let family = context.model_family();
+        let info = dispatcher
+            .executable_artifact(skill, step, &family)
+            .unwrap_or(step);
         if info != step {
-            output.warn(terminal_safe(&format!(
+            output.print_warning(terminal_safe(&format!(
                 "{}: the sidecar is not available, so {} stands in for it",
                 step.artifact.name, info.artifact.name
             )));
         }
-        let written = skill.content(info)?;
+        let written = skill.load_content(info)?;
         let text = match info.artifact.kind {
             ArtifactKind::PromptTemplate => {
                 let values = context.template_values();
@@ -226,9 +239,9 @@ fn show_plan(
             }
             ArtifactKind::CodeTemplate => {
                 let values = context.template_values();
-                let constants = constants_of(&info.artifact)?;
+                let constants = read_constants(&info.artifact)?;
                 let code = context.engine.render_code(&written, &values, &constants)?;
-                code.shown()
+                code.display_source()
             }
             _ => written,
         };
@@ -250,19 +263,19 @@ fn show_plan(
     for (info, text) in rows {
         let name = terminal_safe(&info.artifact.name);
         let kind = info.artifact.kind.as_str();
-        output.print(&format!(
+        output.print_text(&format!(
             "{BOLD}{name}{BOLD:#} {DIM}({kind}){DIM:#}\n{}\n\n",
             terminal_safe(text.trim_end())
         ))?;
     }
     for skipped in &plan.skipped {
-        output.warn(terminal_safe(skipped));
+        output.print_warning(terminal_safe(skipped));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// A report for programs.
-pub(super) fn to_json(report: &Report, usage: Usage) -> Value {
+/// Returns the JSON form of a report.
+pub(super) fn report_to_json(report: &RunReport, usage: ModelUsage) -> Value {
     let (text, value) = match &report.outcome {
         Ok(done) => (Some(&done.text), done.value.as_ref()),
         Err(_) => (None, None),
@@ -276,36 +289,36 @@ pub(super) fn to_json(report: &Report, usage: Usage) -> Value {
     })
 }
 
-fn print(report: Report, live: bool, output: &Output) -> Result<ExitCode> {
+fn print_report(report: RunReport, live: bool, output: &Output) -> Result<ExitCode> {
     let usage = report.usage();
     if output.json {
-        output.print_json(&to_json(&report, usage))?;
+        output.print_json(&report_to_json(&report, usage))?;
     } else {
-        print_for_people(&report, usage, live, output)?;
+        print_text_report(&report, usage, live, output)?;
     }
-    ended(report, output)
+    report_exit_code(report, output)
 }
 
-/// The answer on stdout, what it took on stderr.
-pub(super) fn print_for_people(
-    report: &Report,
-    usage: Usage,
+/// Prints the answer on stdout and the usage on stderr.
+pub(super) fn print_text_report(
+    report: &RunReport,
+    usage: ModelUsage,
     live: bool,
     output: &Output,
 ) -> Result<()> {
     if let Ok(done) = &report.outcome {
-        // Only what a prompt is answered is heard as it comes.
+        // Only answers to prompts are streamed.
         let is_prompt =
             |record: &ExecutionRecord| record.artifact_kind == ArtifactKind::PromptTemplate;
         if live && (report.records.is_empty() || report.records.iter().any(is_prompt)) {
-            output.print("\n")?;
+            output.print_text("\n")?;
         }
         if !live || report.records.last().is_some_and(|last| !is_prompt(last)) {
             output.print_bytes(format!("{}\n", done.text.trim_end()).as_bytes())?;
         }
     }
     for warning in &report.warnings {
-        output.warn(terminal_safe(warning));
+        output.print_warning(terminal_safe(warning));
     }
     let time: u64 = report
         .records
@@ -319,19 +332,19 @@ pub(super) fn print_for_people(
     let (read, written) = (usage.input_tokens, usage.output_tokens);
     let tokens = format!("{} + {} tokens", read.unwrap_or(0), written.unwrap_or(0));
     if report.records.is_empty() {
-        output.note(format!("{DIM}{tokens}{cost}; no skill was run{DIM:#}"));
+        output.print_note(format!("{DIM}{tokens}{cost}; no skill was run{DIM:#}"));
         return Ok(());
     }
-    output.note(format!(
+    output.print_note(format!(
         "{DIM}{}, {time} ms, {tokens}{cost} · repertoire trace list --session {}{DIM:#}",
-        count(report.records.len(), "artifact"),
+        format_count(report.records.len(), "artifact"),
         report.session_id,
     ));
     Ok(())
 }
 
-/// The exit code of a run.
-pub(super) fn ended(report: Report, output: &Output) -> Result<ExitCode> {
+/// Returns the exit code of a run.
+pub(super) fn report_exit_code(report: RunReport, output: &Output) -> Result<ExitCode> {
     match report.outcome {
         Ok(_) => Ok(ExitCode::SUCCESS),
         Err(error) if output.json => Ok(ExitCode::from(failure::exit_code(error.code()))),

@@ -1,107 +1,109 @@
-//! `search`: the skills that fit a message, and why.
+//! `search`: prints the skills that fit a message, with the reason.
 
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
-use repertoire_core::{markdown::one_line, text::terminal_safe};
+use repertoire_core::{markdown::to_single_line, text::terminal_safe};
 use repertoire_registry::{
     Snapshot,
-    search::{Finder, MEANING_THRESHOLD, Recommendation, THRESHOLD, Why},
+    search::{COSINE_THRESHOLD, LEXICAL_THRESHOLD, MatchReason, Recommendation, SkillIndex},
 };
 use serde_json::json;
 
-use super::{open, setup::finder};
+use super::{open_registry, setup::build_skill_index};
 use crate::{
     args::SearchArgs,
-    output::{DIM, ID, Output, count, fit, width},
-    settings::Settings,
+    output::{DIM, ID, Output, format_count, terminal_width, truncate_to_width},
+    settings::CliSettings,
 };
 
-/// How long somebody waits for skills that were never read.
-pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a search may take to embed new skills.
+pub(super) const INDEXING_TIMEOUT: Duration = Duration::from_secs(3);
 
-pub(crate) fn run(args: &SearchArgs, settings: &Settings, output: &Output) -> Result<ExitCode> {
-    let registry = open(&[], settings, output)?;
+pub(crate) fn run(args: &SearchArgs, settings: &CliSettings, output: &Output) -> Result<ExitCode> {
+    let registry = open_registry(&[], settings, output)?;
     let snapshot = registry.snapshot();
-    let finder = finder(&registry, &snapshot, settings, PATIENCE, output)?;
+    let finder = build_skill_index(&registry, &snapshot, settings, INDEXING_TIMEOUT, output)?;
     let message = args.message.join(" ");
-    let found = finder.find(&message, args.limit)?;
+    let found = finder.find_skills(&message, args.limit)?;
     let shown: Vec<&Recommendation> = found.iter().filter(|one| args.all || one.fits).collect();
     if output.json {
         output.print_json(&json!({
-            "message": message, "by": method(&finder), "skills": shown,
-            "threshold": {"words": THRESHOLD, "meaning": MEANING_THRESHOLD},
-            "unread": finder.wanting(),
+            "message": message, "by": search_method(&finder), "skills": shown,
+            "threshold": {"words": LEXICAL_THRESHOLD, "meaning": COSINE_THRESHOLD},
+            "unread": finder.pending_count(),
         }))?;
         return Ok(ExitCode::SUCCESS);
     }
     for one in &shown {
-        output.print(&format!("{}\n", line(one, &snapshot)))?;
+        output.print_text(&format!("{}\n", format_recommendation(one, &snapshot)))?;
     }
     if shown.is_empty() {
-        output.note(nothing(&finder, &found));
+        output.print_note(explain_no_match(&finder, &found));
     }
-    if finder.wanting() > 0 {
-        output.note(format!(
-            "{} not read yet and found by words alone: `repertoire setup embeddings` reads them",
-            count(finder.wanting(), "skill")
+    if finder.pending_count() > 0 {
+        output.print_note(format!(
+            "{} not embedded yet and found by words alone: run `repertoire setup embeddings`",
+            format_count(finder.pending_count(), "skill")
         ));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn method(finder: &Finder) -> &'static str {
-    if finder.understands() {
+fn search_method(finder: &SkillIndex) -> &'static str {
+    if finder.has_embeddings() {
         "words and meaning"
     } else {
         "words"
     }
 }
 
-/// One line about a skill that was found.
-pub(super) fn line(one: &Recommendation, snapshot: &Snapshot) -> String {
+/// Formats one line about a found skill.
+pub(super) fn format_recommendation(one: &Recommendation, snapshot: &Snapshot) -> String {
     let about = snapshot
         .get(&one.id)
-        .and_then(|entry| entry.head.description.as_deref())
+        .and_then(|entry| entry.metadata.description.as_deref())
         .unwrap_or_default();
     let line = format!(
         "{:>3.0}%  {ID}{}{ID:#}  {DIM}{}{DIM:#}  {}",
         one.score * 100.0,
         terminal_safe(one.id.as_str()),
-        terminal_safe(&reason(one)),
-        terminal_safe(&one_line(about)),
+        terminal_safe(&match_reason(one)),
+        terminal_safe(&to_single_line(about)),
     );
-    width().map_or(line.clone(), |columns| fit(&line, columns + 24))
+    terminal_width().map_or(line.clone(), |columns| {
+        truncate_to_width(&line, columns + 24)
+    })
 }
 
-/// Why nothing fits.
-pub(super) fn nothing(finder: &Finder, found: &[Recommendation]) -> String {
+/// Explains why no skill fits.
+pub(super) fn explain_no_match(finder: &SkillIndex, found: &[Recommendation]) -> String {
     let best = found.first();
     if let Some(cosine) = best.and_then(|best| best.cosine) {
         return format!(
-            "nothing fits: the likest skill means something like it by {cosine:.2}, and \
-             {MEANING_THRESHOLD} is needed (`repertoire search --all` shows them)"
+            "nothing fits: the most similar skill has a similarity of {cosine:.2}, and \
+             {COSINE_THRESHOLD} is needed (`repertoire search --all` shows them)"
         );
     }
     let best = best.map(|best| format!("; the best is at {:.0}%", best.score * 100.0));
-    let embeddings = if finder.understands() {
+    let embeddings = if finder.has_embeddings() {
         ""
     } else {
-        "; `repertoire setup embeddings` also looks at what it means"
+        "; `repertoire setup embeddings` adds search by meaning"
     };
     format!(
-        "nothing fits: no skill speaks of {:.0}% of what the message says{} (`repertoire search \
+        "nothing fits: no skill covers {:.0}% of the words of the message{} (`repertoire search \
          --all` shows them{embeddings})",
-        THRESHOLD * 100.0,
+        LEXICAL_THRESHOLD * 100.0,
         best.unwrap_or_default()
     )
 }
 
-fn reason(one: &Recommendation) -> String {
+fn match_reason(one: &Recommendation) -> String {
     match &one.why {
-        Why::Named => "is named".to_owned(),
-        Why::Phrase(phrase) => format!("says {phrase:?}"),
-        Why::Words => "speaks of it".to_owned(),
-        Why::Meaning => "means something like it".to_owned(),
+        MatchReason::Named => "is named".to_owned(),
+        MatchReason::Phrase(phrase) => format!("says {phrase:?}"),
+        MatchReason::Words => "shares words".to_owned(),
+        MatchReason::Meaning => "has a similar meaning".to_owned(),
     }
 }

@@ -1,4 +1,4 @@
-//! `mcp` and `serve`: the catalogue for hosts, over stdio and over HTTP.
+//! `mcp` and `serve`: serves the catalogue to hosts over stdio and over HTTP.
 
 use std::{
     fmt::Write as _, net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration,
@@ -7,32 +7,32 @@ use std::{
 use anyhow::{Context, Result, bail};
 use repertoire_core::{Digest, SkillId, text::terminal_safe};
 use repertoire_registry::{
-    Registry, Settings as Sources, Trusted,
-    store::{Store, Trust},
+    Registry, RegistrySettings as Sources, Trusted,
+    store::{Store, StoreTrust},
     trust,
 };
 use repertoire_runtime::{Redactor, Vault, Workspace, sidecar::Sidecar};
 use repertoire_serve::{
-    Activation, Engine, Exposure, Options, Runs,
-    client::Pool,
-    http::{AccessLog, Auth, HttpOptions, Listener, Names},
+    ActivationOptions, PromptExposure, RunSettings, ServeOptions, SkillService,
+    client::ConnectionPool,
+    http::{AccessLog, AllowedHosts, Auth, HttpListener, HttpOptions},
 };
 use tokio::{runtime::Runtime, sync::Notify};
 
-use super::{renew::Renewal, side::Side};
+use super::{bus_mode::BusMode, reoptimise::Reoptimiser};
 use crate::{
-    args::{BusArgs, ExposeArgs, Offer},
-    failure::Usage,
+    args::{BusArgs, ExposeArgs, OfferedTool},
+    failure::UsageError,
     interrupt,
-    output::{Output, count},
-    settings::Settings,
+    output::{Output, format_count},
+    settings::CliSettings,
 };
 
-/// The most tokens of one run that a host asks for, unless the settings say otherwise.
-const RUN_TOKENS: u64 = 100_000;
+/// The default token limit of one run that a host starts.
+const DEFAULT_RUN_TOKENS: u64 = 100_000;
 
-/// Where to listen, and who may ask.
-pub(crate) struct Listen {
+/// The address to listen on, and the hosts and origins that are accepted.
+pub(crate) struct ListenOptions {
     pub(crate) address: SocketAddr,
     pub(crate) hosts: Vec<String>,
     pub(crate) origins: Vec<String>,
@@ -41,23 +41,23 @@ pub(crate) struct Listen {
     pub(crate) bus: BusArgs,
 }
 
-pub(crate) fn mcp(
+pub(crate) fn serve_mcp(
     paths: &[PathBuf],
     expose: &ExposeArgs,
-    settings: &Settings,
+    settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    let runtime = runtime()?;
+    let runtime = build_runtime()?;
     let _entered = runtime.enter();
-    let sources = settings.sources_of(paths)?;
-    let engine = engine(sources, expose, settings, output, |_| {})?;
+    let sources = settings.sources_for(paths)?;
+    let engine = open_service(sources, expose, settings, output, |_| {})?;
     let remotes = runtime.spawn(follow_remotes(engine.clone()));
     let stop = engine.clone();
-    interrupt::shut_down_with(move || stop.shut_down());
+    interrupt::set_shutdown_handler(move || stop.shut_down());
     let ended = runtime.block_on(async {
         let ended = repertoire_serve::serve_stdio(engine.clone()).await;
         engine.shut_down();
-        // Programs that were started for this host end with it.
+        // Wait for the programs that were started for this host to end.
         let _ = tokio::time::timeout(Duration::from_secs(2), remotes).await;
         ended
     });
@@ -67,69 +67,69 @@ pub(crate) fn mcp(
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn http(
+pub(crate) fn serve_http(
     paths: &[PathBuf],
-    listen: Listen,
+    listen: ListenOptions,
     expose: &ExposeArgs,
-    settings: &Settings,
+    settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    check_names(&listen)?;
-    let side = Side::of(&listen.bus, settings)?;
-    let auth = Arc::new(auth(&listen, side.address(), settings)?);
+    check_host_names(&listen)?;
+    let side = BusMode::from_args(&listen.bus, settings)?;
+    let auth = Arc::new(build_auth(&listen, side.address(), settings)?);
     let access_log = match listen.access_log.as_deref() {
         None => None,
-        Some(path) if path.as_os_str() == "-" => Some(AccessLog::to(std::io::stderr())),
+        Some(path) if path.as_os_str() == "-" => Some(AccessLog::with_writer(std::io::stderr())),
         Some(path) => {
             let mut open = std::fs::OpenOptions::new();
             let file = open.create(true).append(true).open(path);
-            Some(AccessLog::to(
+            Some(AccessLog::with_writer(
                 file.with_context(|| path.display().to_string())?,
             ))
         }
     };
-    let runtime = runtime()?;
+    let runtime = build_runtime()?;
     runtime.block_on(async {
-        let listener = Listener::bind(listen.address).await?;
+        let listener = HttpListener::bind(listen.address).await?;
         let address = listener.address();
         let side = side.bind().await?;
-        let quiet = output.quiet();
-        let mut sources = settings.sources_of(paths)?;
-        side.adapt(&mut sources, settings);
-        // Serving does not depend on it.
-        let renewal = renewal(settings).unwrap_or_else(|error| {
+        let quiet = output.is_quiet();
+        let mut sources = settings.sources_for(paths)?;
+        side.adapt_sources(&mut sources, settings);
+        // Serving works without it.
+        let renewal = build_reoptimiser(settings).unwrap_or_else(|error| {
             tracing::warn!("states of DSPy modules are not renewed: {error:#}");
             None
         });
         let background = tokio::runtime::Handle::current();
-        let engine = engine(sources, expose, settings, output, move |registry| {
+        let engine = open_service(sources, expose, settings, output, move |registry| {
             if let Some(renewal) = renewal {
-                background.spawn(renewal.go(registry.clone()));
+                background.spawn(renewal.reoptimise_all(registry.clone()));
             }
             if !quiet {
-                let skills = count(registry.snapshot().len(), "skill");
-                Output::whisper(&format!("serving {skills}\n"));
+                let skills = format_count(registry.snapshot().len(), "skill");
+                Output::print_stderr(&format!("serving {skills}\n"));
             }
-            repertoire_serve::iii::boot::log_files(registry);
+            repertoire_serve::iii::startup_log::log_loaded_files(registry);
         })?;
         let remotes = tokio::spawn(follow_remotes(engine.clone()));
         let who = match &*auth {
-            Auth::Open => "for everybody who can reach it",
-            Auth::Tokens(tokens) if tokens.are_required() => "for whoever has a token",
+            Auth::Open => "without a token, for every client that can reach it",
+            Auth::Tokens(tokens) if tokens.is_token_required() => "for clients with a token",
             Auth::Tokens(_) => "for every program on this machine, as there is no token",
         };
-        output.note(format!(
+        output.print_note(format!(
             "listening on http://{address}/mcp {who}; Ctrl-C ends"
         ));
         if let Some(words) = side.describe() {
-            output.note(words);
+            output.print_note(words);
         }
         if output.json {
             let line =
                 serde_json::json!({"url": format!("http://{address}/mcp"), "hub": side.url()});
-            output.print(&format!("{line}\n"))?;
+            output.print_text(&format!("{line}\n"))?;
         }
-        let mut names = Names {
+        let mut names = AllowedHosts {
             hosts: listen.hosts,
             origins: listen.origins,
         };
@@ -139,16 +139,16 @@ pub(crate) fn http(
                 names.hosts.push(address.ip().to_string());
             }
         }
-        let side = side.start(&engine, &names, &auth, &listen.bus, settings);
+        let side = side.start_bus(&engine, &names, &auth, &listen.bus, settings);
         let options = HttpOptions {
-            names,
+            allowed_hosts: names,
             auth,
             access_log,
             ..HttpOptions::default()
         };
         let stop = Arc::new(Notify::new());
         let signal = stop.clone();
-        interrupt::shut_down_with(move || signal.notify_one());
+        interrupt::set_shutdown_handler(move || signal.notify_one());
         let failed = async {
             match engine.registry().await {
                 Err(error) => error,
@@ -157,32 +157,34 @@ pub(crate) fn http(
         };
         let until = async {
             stop.notified().await;
-            output.note("finishing what was accepted; Ctrl-C again ends at once");
+            output.print_note("finishing what was accepted; Ctrl-C again ends at once");
         };
         tokio::select! {
-            ended = listener.serve(engine.clone(), options, until) => ended?,
+            ended = listener.serve_until(engine.clone(), options, until) => ended?,
             error = failed => return Err(error.into()),
         }
-        // Programs that were started for this server end with it.
+        // Wait for the programs that were started for this server to end.
         let _ = tokio::time::timeout(Duration::from_secs(2), remotes).await;
-        side.end().await;
+        side.shut_down().await;
         Ok(ExitCode::SUCCESS)
     })
 }
 
-/// Keeps in touch with other servers, if the account names any.
-async fn follow_remotes(engine: Arc<Engine>) {
+/// Keeps the connections to the account's other servers.
+async fn follow_remotes(engine: Arc<SkillService>) {
     if let Ok(registry) = engine.registry().await {
-        Pool::of(registry).follow(engine).await;
+        ConnectionPool::from_registry(registry)
+            .refresh_periodically(engine)
+            .await;
     }
 }
 
-/// Refuses names and origins that no request could ever have.
-fn check_names(listen: &Listen) -> Result<()> {
+/// Refuses host names and origins that no request can have.
+fn check_host_names(listen: &ListenOptions) -> Result<()> {
     for host in &listen.hosts {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
         if host.is_empty() || host.contains("//") || !host.chars().all(plain) {
-            bail!(Usage(format!(
+            bail!(UsageError(format!(
                 "--host {host:?}: write a name without scheme and path, such as skills.example.com"
             )));
         }
@@ -193,7 +195,7 @@ fn check_names(listen: &Listen) -> Result<()> {
             .or_else(|| origin.strip_prefix("http://"));
         let rest = rest.map(|rest| rest.trim_end_matches('/'));
         if rest.is_none_or(|rest| rest.is_empty() || rest.contains(['/', ' ', '@'])) {
-            bail!(Usage(format!(
+            bail!(UsageError(format!(
                 "--origin {origin:?}: write scheme and host, such as https://app.example.com"
             )));
         }
@@ -201,41 +203,41 @@ fn check_names(listen: &Listen) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn runtime() -> Result<Runtime> {
+pub(super) fn build_runtime() -> Result<Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     Ok(builder.enable_all().thread_name("serve").build()?)
 }
 
-/// Starts to open the registry; what is wrong with it is told when it is known.
-fn engine(
+/// Starts to open the registry; problems are printed once it is open.
+fn open_service(
     sources: Sources,
     expose: &ExposeArgs,
-    settings: &Settings,
+    settings: &CliSettings,
     output: &Output,
     then: impl FnOnce(&Arc<Registry>) + Send + 'static,
-) -> Result<Arc<Engine>> {
+) -> Result<Arc<SkillService>> {
     let which = match (expose.prompts.as_slice(), &settings.skills_as_prompts) {
         ([], Some(set)) => set.as_slice(),
         (given, _) => given,
     };
-    let prompts = exposure(which)?;
-    // What the instructions say follows from what is opened, and how it is offered.
-    let key = Digest::of(format!("{sources:?}{prompts:?}").as_bytes()).hex();
-    let kept = settings.kept_instructions();
-    let options = Options {
+    let prompts = parse_exposure(which)?;
+    // The instructions depend on the sources and on which skills are prompts.
+    let key = Digest::hash_bytes(format!("{sources:?}{prompts:?}").as_bytes()).hex_digits();
+    let kept = settings.instructions_cache_dir();
+    let options = ServeOptions {
         prompts,
         watch: !expose.no_watch,
         instructions_file: Some(kept.join(format!("{}.md", &key[..16]))),
-        ..Options::default()
+        ..ServeOptions::default()
     };
     let problem = settings.workspace_problem.clone();
     let wanted = match &options.prompts {
-        Exposure::Only(ids) => ids.clone(),
-        Exposure::All | Exposure::None => Vec::new(),
+        PromptExposure::Only(ids) => ids.clone(),
+        PromptExposure::All | PromptExposure::None => Vec::new(),
     };
-    let quiet = output.quiet();
-    let activation = activation(expose, settings, output)?;
-    let engine = Engine::open(sources, options, move |registry| {
+    let quiet = output.is_quiet();
+    let activation = build_activation(expose, settings, output)?;
+    let engine = SkillService::open_in_background(sources, options, move |registry| {
         // Writing to a string cannot fail.
         let mut words = String::new();
         if let Some(problem) = problem {
@@ -244,7 +246,7 @@ fn engine(
         if let Some((workspace, Trusted::No)) = registry.workspace() {
             let _ = writeln!(
                 words,
-                "workspace {} is not trusted: its skills can be read, they are no prompts",
+                "workspace {} is not trusted: its skills can be read but are not prompts",
                 terminal_safe(&workspace.to_string_lossy())
             );
         }
@@ -272,123 +274,132 @@ fn engine(
             );
         }
         if !quiet {
-            Output::whisper(&words);
+            Output::print_stderr(&words);
         }
         then(registry);
     });
     if let Some(activation) = activation {
-        engine.activate(activation);
+        engine.enable_activation(activation);
     }
     Ok(engine)
 }
 
-/// What learning states anew takes, if it can and may be done.
-fn renewal(settings: &Settings) -> Result<Option<Renewal>> {
-    let sidecar = Sidecar::new(super::setup::sidecar::program(settings));
+/// Builds the background re-optimisation, if it is enabled and possible.
+fn build_reoptimiser(settings: &CliSettings) -> Result<Option<Reoptimiser>> {
+    let sidecar = Sidecar::new(super::setup::sidecar::sidecar_program(settings));
     let model = settings.model.as_deref().filter(|id| *id != "host");
-    let (true, None, Some(model)) = (settings.renew, sidecar.lacks(), model) else {
+    let (true, None, Some(model)) = (settings.renew, sidecar.unavailable_reason(), model) else {
         return Ok(None);
     };
     let vault = settings.vault.as_ref().map(|folder| Vault::open(folder));
     let vault = vault.transpose()?;
     let (max_tokens, max_cost) = settings.run_limits;
-    Ok(Some(Renewal {
+    Ok(Some(Reoptimiser {
         sidecar,
-        model: settings.providers().model(model)?,
+        model: settings.resolved_providers().resolve_model(model)?,
         workspace: vault.map(|vault| Arc::new(vault) as Arc<dyn Workspace>),
-        limits: (max_tokens.or(Some(RUN_TOKENS)), max_cost),
+        limits: (max_tokens.or(Some(DEFAULT_RUN_TOKENS)), max_cost),
     }))
 }
 
-/// The tools that are offered beyond reading, if any are.
-fn activation(
+/// Builds the tools that are offered beyond reading, if any are.
+fn build_activation(
     expose: &ExposeArgs,
-    settings: &Settings,
+    settings: &CliSettings,
     output: &Output,
-) -> Result<Option<Activation>> {
-    let offers = |what: Offer| expose.offer.contains(&what) || settings.offer.contains(&what);
-    let (search, run) = (offers(Offer::Search), offers(Offer::Run));
+) -> Result<Option<ActivationOptions>> {
+    let offers = |what: OfferedTool| expose.offer.contains(&what) || settings.offer.contains(&what);
+    let (search, run) = (offers(OfferedTool::Search), offers(OfferedTool::Run));
     if !search && !run {
         return Ok(None);
     }
-    let providers = settings.providers();
+    let providers = settings.resolved_providers();
     let (max_tokens, max_cost) = settings.run_limits;
-    let runs = || -> Result<Runs> {
+    let runs = || -> Result<RunSettings> {
         let model = settings.model.as_deref().filter(|id| *id != "host");
         let vault = settings.vault.as_ref().map(|folder| Vault::open(folder));
-        Ok(Runs {
-            model: model.map(|id| providers.model(id)).transpose()?,
+        Ok(RunSettings {
+            model: model.map(|id| providers.resolve_model(id)).transpose()?,
             workspace: vault
                 .transpose()?
                 .map(|vault| Arc::new(vault) as Arc<dyn Workspace>),
-            dispatcher: super::run::dispatcher(settings),
+            dispatcher: super::run::build_dispatcher(settings),
             redactor: Redactor::with_environment(providers.secrets()),
-            max_tokens: max_tokens.or(Some(RUN_TOKENS)),
+            max_tokens: max_tokens.or(Some(DEFAULT_RUN_TOKENS)),
             max_cost,
         })
     };
-    Ok(Some(Activation {
+    Ok(Some(ActivationOptions {
         search,
         run: run.then(runs).transpose()?,
         embedder: search
-            .then(|| super::setup::embedder(None, settings, output))
+            .then(|| super::setup::open_encoder(None, settings, output))
             .flatten(),
     }))
 }
 
-fn exposure(which: &[String]) -> Result<Exposure> {
+fn parse_exposure(which: &[String]) -> Result<PromptExposure> {
     let usage = "--prompts takes `all`, `none`, or ids with commas between them";
     match which {
-        [] => Ok(Exposure::All),
-        [word] if word == "all" => Ok(Exposure::All),
-        [word] if word == "none" => Ok(Exposure::None),
+        [] => Ok(PromptExposure::All),
+        [word] if word == "all" => Ok(PromptExposure::All),
+        [word] if word == "none" => Ok(PromptExposure::None),
         ids => {
             let ids = ids.iter().map(|id| id.trim().parse::<SkillId>());
             let ids = ids.collect::<Result<Vec<_>, _>>();
             match ids {
                 Ok(ids) if ids.iter().all(|id| !matches!(id.as_str(), "all" | "none")) => {
-                    Ok(Exposure::Only(ids))
+                    Ok(PromptExposure::Only(ids))
                 }
-                Ok(_) => bail!(Usage(usage.to_owned())),
-                Err(error) => bail!(Usage(format!("{usage}: {error}"))),
+                Ok(_) => bail!(UsageError(usage.to_owned())),
+                Err(error) => bail!(UsageError(format!("{usage}: {error}"))),
             }
         }
     }
 }
 
-#[allow(clippy::needless_pass_by_value, reason = "as `is_err_and` gives it")]
-fn is_missing(error: std::io::Error) -> bool {
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "the signature that `is_err_and` needs"
+)]
+fn is_not_found(error: std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::NotFound
 }
 
-/// Tokens count as soon as there is one; an address that others can reach does not go without.
-fn auth(listen: &Listen, hub: Option<SocketAddr>, settings: &Settings) -> Result<Auth> {
+/// Requires a token as soon as one exists; an address that others can reach needs one.
+fn build_auth(
+    listen: &ListenOptions,
+    hub: Option<SocketAddr>,
+    settings: &CliSettings,
+) -> Result<Auth> {
     if listen.no_auth {
         return Ok(Auth::Open);
     }
     let mut addresses = std::iter::once(listen.address).chain(hub);
     let open = addresses.find(|address| !address.ip().is_loopback());
     let open_to_others = open.is_some();
-    let file = settings.account.join(trust::STORE);
-    let store = match Store::open(&file, Trust::Own) {
+    let file = settings.account.join(trust::STORE_FILE_NAME);
+    let store = match Store::open(&file, StoreTrust::Own) {
         Ok(store) => store,
-        // Where nothing may be written there may still be tokens to read.
-        Err(error) if error.code() == "io_error" => match Store::open(&file, Trust::ReadOnly) {
-            Ok(store) => store,
-            // Without a store there never was a token.
-            Err(_) if !open_to_others && file.symlink_metadata().is_err_and(is_missing) => {
-                return Ok(Auth::Open);
+        // A store that cannot be written may still have tokens to read.
+        Err(error) if error.code() == "io_error" => {
+            match Store::open(&file, StoreTrust::ReadOnly) {
+                Ok(store) => store,
+                // Without a store no token was ever created.
+                Err(_) if !open_to_others && file.symlink_metadata().is_err_and(is_not_found) => {
+                    return Ok(Auth::Open);
+                }
+                Err(error) => return Err(error.into()),
             }
-            Err(error) => return Err(error.into()),
-        },
+        }
         Err(error) => return Err(error.into()),
     };
     if open_to_others && store.tokens()?.is_empty() {
-        bail!(Usage(format!(
+        bail!(UsageError(format!(
             "{} can be reached by others: make a token with `repertoire token create NAME`, or \
-             say --no-auth",
+             use --no-auth",
             open.unwrap_or(listen.address).ip()
         )));
     }
-    Ok(Auth::tokens(store, open_to_others))
+    Ok(Auth::from_store(store, open_to_others))
 }

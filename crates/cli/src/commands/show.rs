@@ -1,29 +1,31 @@
-//! `show`: one skill with everything a person wants to know before using it.
+//! `show`: prints one skill with its metadata, files and text.
 
 use std::{fmt::Write as _, process::ExitCode};
 
 use anyhow::Result;
-use repertoire_core::{Uri, frontmatter, markdown::one_line, text::terminal_safe};
-use repertoire_registry::{Entry, Error, Reference, Registry, Settings as Sources, Trusted};
+use repertoire_core::{Uri, frontmatter, markdown::to_single_line, text::terminal_safe};
+use repertoire_registry::{
+    Error, QualifiedSkillId, Registry, RegistrySettings as Sources, SkillEntry, Trusted,
+};
 use serde_json::json;
 
-use super::{Target, list, open, target};
+use super::{SkillTarget, list, open_registry, resolve_target};
 use crate::{
-    output::{BOLD, DIM, ID, Output, size},
-    settings::Settings,
+    output::{BOLD, DIM, ID, Output, format_size},
+    settings::CliSettings,
 };
 
-pub(crate) fn run(skill: &str, settings: &Settings, output: &Output) -> Result<ExitCode> {
-    let target = target(skill, || open(&[], settings, output))?;
+pub(crate) fn run(skill: &str, settings: &CliSettings, output: &Output) -> Result<ExitCode> {
+    let target = resolve_target(skill, || open_registry(&[], settings, output))?;
     let (registry, reference) = match target {
-        Target::Skill(reference) => (open(&[], settings, output)?, reference),
-        Target::Folder(path) => {
-            // The folder's own name is its id when it is looked at alone.
-            let registry = Registry::open(Sources::of_folders([path.clone()]))?;
+        SkillTarget::Skill(reference) => (open_registry(&[], settings, output)?, reference),
+        SkillTarget::Folder(path) => {
+            // A folder that is opened alone has its own name as id.
+            let registry = Registry::open(Sources::from_folders([path.clone()]))?;
             let name = path.canonicalize()?;
             let name = name.file_name().unwrap_or_default().to_string_lossy();
-            let reference = name.parse::<Reference>()?;
-            let found = registry.snapshot().skill(&reference).is_some();
+            let reference = name.parse::<QualifiedSkillId>()?;
+            let found = registry.snapshot().find_skill(&reference).is_some();
             if let Some(notice) = registry.notices().into_iter().next().filter(|_| !found) {
                 anyhow::bail!(Error::Skipped {
                     code: notice.code,
@@ -34,24 +36,24 @@ pub(crate) fn run(skill: &str, settings: &Settings, output: &Output) -> Result<E
         }
     };
     let snapshot = registry.snapshot();
-    let entry = snapshot.skill(&reference).ok_or(Error::NotFound {
+    let entry = snapshot.find_skill(&reference).ok_or(Error::NotFound {
         what: "skill",
         name: reference.to_string(),
     })?;
     if output.json {
-        let mut value = list::to_json(entry);
-        value["frontmatter"] = match entry.head.frontmatter.as_deref() {
+        let mut value = list::entry_to_json(entry);
+        value["frontmatter"] = match entry.metadata.frontmatter.as_deref() {
             Some(text) => repertoire_core::json::from_str(text)?,
             None => json!(null),
         };
         value["resources"] = entry
-            .head
+            .metadata
             .files
             .iter()
             .map(|file| {
                 json!({
-                    "uri": Uri::file(&entry.id, &file.path).to_string(),
-                    "mimeType": file.mime(),
+                    "uri": Uri::for_file(&entry.id, &file.path).to_string(),
+                    "mimeType": file.mime_type(),
                     "size": file.size,
                     "digest": file.digest,
                 })
@@ -60,26 +62,30 @@ pub(crate) fn run(skill: &str, settings: &Settings, output: &Output) -> Result<E
         output.print_json(&value)?;
         return Ok(ExitCode::SUCCESS);
     }
-    output.print(&render(&registry, entry)?)?;
+    output.print_text(&render_skill(&registry, entry)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// A skill as text for people.
-pub(crate) fn render(registry: &Registry, entry: &Entry) -> Result<String> {
-    let head = &entry.head;
+/// Formats a skill as text.
+pub(crate) fn render_skill(registry: &Registry, entry: &SkillEntry) -> Result<String> {
+    let head = &entry.metadata;
     let mut text = String::new();
     let title = head.title.as_deref().unwrap_or(entry.id.as_str());
     // Writing to a string cannot fail.
-    let _ = writeln!(text, "{BOLD}{}{BOLD:#}", terminal_safe(&one_line(title)));
+    let _ = writeln!(
+        text,
+        "{BOLD}{}{BOLD:#}",
+        terminal_safe(&to_single_line(title))
+    );
     if let Some(description) = &head.description {
-        let _ = writeln!(text, "{}", terminal_safe(&one_line(description)));
+        let _ = writeln!(text, "{}", terminal_safe(&to_single_line(description)));
     }
     let _ = writeln!(text);
     let mut fact = |name: &str, value: &str| {
         let _ = writeln!(
             text,
             "{DIM}{name:<13}{DIM:#} {}",
-            terminal_safe(&one_line(value))
+            terminal_safe(&to_single_line(value))
         );
     };
     fact("id", entry.id.as_str());
@@ -89,7 +95,7 @@ pub(crate) fn render(registry: &Registry, entry: &Entry) -> Result<String> {
     };
     fact("origin", &format!("{}{trusted}", entry.origin));
     if let Some(package) = &head.package {
-        let artifacts = crate::output::count(package.artifacts, "artifact");
+        let artifacts = crate::output::format_count(package.artifacts, "artifact");
         fact(
             "package",
             &format!("{} {}, {artifacts}", package.name, package.version),
@@ -113,15 +119,19 @@ pub(crate) fn render(registry: &Registry, entry: &Entry) -> Result<String> {
     fact("digest", &head.digest().to_string());
     for file in &head.files {
         let uri = if head.is_skill() {
-            Uri::file(&entry.id, &file.path)
+            Uri::for_file(&entry.id, &file.path)
         } else {
             Uri::Body(entry.id.clone())
         };
-        let _ = writeln!(text, "  {ID}{uri}{ID:#}  {DIM}{}{DIM:#}", size(file.size));
+        let _ = writeln!(
+            text,
+            "  {ID}{uri}{ID:#}  {DIM}{}{DIM:#}",
+            format_size(file.size)
+        );
     }
-    let body = registry.body(entry)?;
+    let body = registry.read_body(entry)?;
     let body = String::from_utf8_lossy(&body);
-    let body = frontmatter::body(&body).trim();
+    let body = frontmatter::strip_frontmatter(&body).trim();
     let _ = writeln!(text, "\n{}", terminal_safe(body));
     Ok(text)
 }

@@ -1,4 +1,4 @@
-//! `token`: who may ask over HTTP.
+//! `token`: manages tokens for HTTP access.
 
 use std::{process::ExitCode, sync::Arc};
 
@@ -7,30 +7,41 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use repertoire_core::text::terminal_safe;
 use repertoire_registry::{
     Error,
-    store::{Access, Store, Trust},
+    store::{Store, StoreTrust, TokenAccess},
     trust,
 };
 use serde_json::json;
 
 use crate::{
     args::TokenCommand,
-    failure::Usage,
+    failure::UsageError,
     output::{DIM, ID, Output},
-    settings::Settings,
+    settings::CliSettings,
 };
 
-pub(crate) fn run(command: TokenCommand, settings: &Settings, output: &Output) -> Result<ExitCode> {
-    let store = Store::open(&settings.account.join(trust::STORE), Trust::Own)?;
+pub(crate) fn run(
+    command: TokenCommand,
+    settings: &CliSettings,
+    output: &Output,
+) -> Result<ExitCode> {
+    let store = Store::open(
+        &settings.account.join(trust::STORE_FILE_NAME),
+        StoreTrust::Own,
+    )?;
     match command {
         TokenCommand::Create {
             name,
             write,
             expires,
         } => {
-            let access = if write { Access::Write } else { Access::Read };
-            create(&store, &name, access, expires, output)
+            let access = if write {
+                TokenAccess::Write
+            } else {
+                TokenAccess::Read
+            };
+            create_token(&store, &name, access, expires, output)
         }
-        TokenCommand::List => list(&store, output),
+        TokenCommand::List => list_tokens(&store, output),
         TokenCommand::Revoke { name } => {
             if !store.revoke_token(&name)? {
                 return Err(Error::NotFound {
@@ -39,8 +50,8 @@ pub(crate) fn run(command: TokenCommand, settings: &Settings, output: &Output) -
                 }
                 .into());
             }
-            output.note(format!(
-                "{} is worthless; running servers know within a second",
+            output.print_note(format!(
+                "{} is revoked; running servers refuse it within a second",
                 terminal_safe(&name)
             ));
             Ok(ExitCode::SUCCESS)
@@ -48,16 +59,16 @@ pub(crate) fn run(command: TokenCommand, settings: &Settings, output: &Output) -
     }
 }
 
-fn create(
+fn create_token(
     store: &Arc<Store>,
     name: &str,
-    access: Access,
+    access: TokenAccess,
     expires: Option<std::time::Duration>,
     output: &Output,
 ) -> Result<ExitCode> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
     if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
-        return Err(Usage(
+        return Err(UsageError(
             "a token's name is 1 to 64 letters, digits and `-`, `_`, `.`, `@`".to_owned(),
         )
         .into());
@@ -70,13 +81,13 @@ fn create(
         value["token"] = secret.into();
         output.print_json(&value)?;
     } else {
-        output.print(&format!("{secret}\n"))?;
-        output.note("keep it now: it is not shown again");
+        output.print_text(&format!("{secret}\n"))?;
+        output.print_note("keep it now: it is not shown again");
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn list(store: &Arc<Store>, output: &Output) -> Result<ExitCode> {
+fn list_tokens(store: &Arc<Store>, output: &Output) -> Result<ExitCode> {
     let tokens = store.tokens()?;
     if output.json {
         output.print_json(&json!({"tokens": tokens}))?;
@@ -88,7 +99,7 @@ fn list(store: &Arc<Store>, output: &Output) -> Result<ExitCode> {
             Some(at) if token.is_expired() => format!(", expired {at}"),
             Some(at) => format!(", until {at}"),
         };
-        output.print(&format!(
+        output.print_text(&format!(
             "{ID}{}{ID:#}  {}  {DIM}made {}{until}{DIM:#}\n",
             token.name,
             token.access.as_str(),
@@ -96,7 +107,7 @@ fn list(store: &Arc<Store>, output: &Output) -> Result<ExitCode> {
         ))?;
     }
     if tokens.is_empty() {
-        output.note("no tokens; `repertoire token create NAME` makes one");
+        output.print_note("no tokens; `repertoire token create NAME` makes one");
     }
     Ok(ExitCode::SUCCESS)
 }

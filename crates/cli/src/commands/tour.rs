@@ -1,19 +1,19 @@
-//! `tour`: a first look. The tree, one skill shown, and where to go from here.
+//! `tour`: shows the tree, one example skill, and the next commands.
 
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
 
-use super::{list, open, show};
+use super::{list, open_registry, show};
 use crate::{
-    output::{BOLD, DIM, Output, count},
-    settings::Settings,
+    output::{BOLD, DIM, Output, format_count},
+    settings::CliSettings,
 };
 
-pub(crate) fn run(paths: &[PathBuf], settings: &Settings, output: &Output) -> Result<ExitCode> {
-    let registry = open(paths, settings, output)?;
+pub(crate) fn run(paths: &[PathBuf], settings: &CliSettings, output: &Output) -> Result<ExitCode> {
+    let registry = open_registry(paths, settings, output)?;
     if output.json {
-        return list::flat(&registry, None, output);
+        return list::print_flat(&registry, None, output);
     }
     let snapshot = registry.snapshot();
     let entries: Vec<_> = snapshot.skills().map(|entry| &**entry).collect();
@@ -22,21 +22,21 @@ pub(crate) fn run(paths: &[PathBuf], settings: &Settings, output: &Output) -> Re
         .find(|entry| entry.id.as_str() == "hello-world")
         .or_else(|| entries.first())
     else {
-        output.note("No skills yet. `repertoire add FOLDER` brings some in.");
+        output.print_note("No skills yet. `repertoire add FOLDER` adds some.");
         return Ok(ExitCode::SUCCESS);
     };
-    output.print(&format!(
+    output.print_text(&format!(
         "{BOLD}{} ready{BOLD:#}\n\n{}\n{DIM}One of them:{DIM:#}\n\n{}\n",
-        count(entries.len(), "skill"),
-        list::draw(&entries),
-        show::render(&registry, example)?.trim_end(),
+        format_count(entries.len(), "skill"),
+        list::draw_tree(&entries),
+        show::render_skill(&registry, example)?.trim_end(),
     ))?;
     let mut from = String::new();
     for path in paths {
         from.push_str(" --from ");
         from.push_str(&path.display().to_string());
     }
-    output.note(format!(
+    output.print_note(format!(
         "\nNext:\n  repertoire{from} show {id}\n  repertoire{from} cat skill://{id}/SKILL.md\n  \
          repertoire{from} lint\n  repertoire add FOLDER      keep skills in your own store",
         id = entries

@@ -1,55 +1,61 @@
-//! `trace`: what was executed, what it cost, how well it went, and the same for other tools.
+//! `trace`: lists, shows, summarises, exports and deletes traces of executions.
 
 use std::{collections::BTreeMap, fmt::Write as _, process::ExitCode};
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
-use repertoire_core::{markdown::one_line, text::terminal_safe};
+use repertoire_core::{markdown::to_single_line, text::terminal_safe};
 use repertoire_registry::{
     Error,
-    store::{Trace, TraceFilter},
+    store::{TraceFilter, TraceRecord},
 };
 use serde_json::{Value, json};
 
-use super::open;
+use super::open_registry;
 use crate::{
-    args::{Format, TraceCommand, Which},
-    output::{BOLD, DIM, Output, count, fit, width},
-    settings::Settings,
+    args::{TraceCommand, TraceFilterArgs, TraceFormat},
+    output::{BOLD, DIM, Output, format_count, terminal_width, truncate_to_width},
+    settings::CliSettings,
 };
 
-pub(crate) fn run(command: TraceCommand, settings: &Settings, output: &Output) -> Result<ExitCode> {
-    let registry = open(&[], settings, output)?;
+pub(crate) fn run(
+    command: TraceCommand,
+    settings: &CliSettings,
+    output: &Output,
+) -> Result<ExitCode> {
+    let registry = open_registry(&[], settings, output)?;
     match command {
         TraceCommand::List { which, limit } => {
-            let traces = registry.traces(&filter(&which, Some(limit))?)?;
-            list(&traces, &which, output)
+            let traces = registry.traces(&build_filter(&which, Some(limit))?)?;
+            list_traces(&traces, &which, output)
         }
         TraceCommand::Show { id } => {
-            let trace = registry.trace(&id)?.ok_or(Error::NotFound {
+            let trace = registry.find_trace(&id)?.ok_or(Error::NotFound {
                 what: "trace",
                 name: id,
             })?;
-            show(&trace, output)
+            show_trace(&trace, output)
         }
-        TraceCommand::Stats { which } => stats(&registry.traces(&filter(&which, None)?)?, output),
+        TraceCommand::Stats { which } => {
+            print_stats(&registry.traces(&build_filter(&which, None)?)?, output)
+        }
         TraceCommand::Export {
             which,
             format,
             output: to,
         } => {
-            let mut traces = registry.traces(&filter(&which, None)?)?;
-            // In the order in which things happened.
+            let mut traces = registry.traces(&build_filter(&which, None)?)?;
+            // Oldest first.
             traces.reverse();
-            let text = export(&traces, format);
+            let text = export_traces(&traces, format);
             match to {
                 None => output.print_bytes(text.as_bytes())?,
                 Some(path) => {
                     let written = std::fs::write(&path, text);
                     written.with_context(|| path.display().to_string())?;
-                    output.note(format!(
+                    output.print_note(format!(
                         "{} in {}",
-                        count(traces.len(), "trace"),
+                        format_count(traces.len(), "trace"),
                         path.display()
                     ));
                 }
@@ -58,11 +64,11 @@ pub(crate) fn run(command: TraceCommand, settings: &Settings, output: &Output) -
         }
         TraceCommand::Forget { older_than } => {
             let before = time_before(older_than)?;
-            let number = registry.forget_traces(&before)?;
+            let number = registry.delete_traces(&before)?;
             if output.json {
                 output.print_json(&json!({"forgotten": number, "before": before}))?;
             }
-            output.note(format!("{} forgotten", count(number, "trace")));
+            output.print_note(format!("{} forgotten", format_count(number, "trace")));
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -72,7 +78,7 @@ fn time_before(span: jiff::Span) -> Result<String> {
     Ok(format!("{:.3}", Timestamp::now().checked_sub(span)?))
 }
 
-fn filter(which: &Which, limit: Option<usize>) -> Result<TraceFilter> {
+fn build_filter(which: &TraceFilterArgs, limit: Option<usize>) -> Result<TraceFilter> {
     Ok(TraceFilter {
         skill: which.skill.clone(),
         session: which.session.clone(),
@@ -81,27 +87,35 @@ fn filter(which: &Which, limit: Option<usize>) -> Result<TraceFilter> {
     })
 }
 
-fn named<'a>(trace: &'a Trace, key: &str) -> &'a str {
+fn detail_text<'a>(trace: &'a TraceRecord, key: &str) -> &'a str {
     trace.details[key].as_str().unwrap_or_default()
 }
 
-fn list(traces: &[Trace], which: &Which, output: &Output) -> Result<ExitCode> {
+fn list_traces(
+    traces: &[TraceRecord],
+    which: &TraceFilterArgs,
+    output: &Output,
+) -> Result<ExitCode> {
     if output.json {
         output.print_json(&json!({"traces": traces}))?;
         return Ok(ExitCode::SUCCESS);
     }
     if traces.is_empty() {
-        output.note(if which.is_everything() {
+        output.print_note(if which.is_unfiltered() {
             "nothing has been run yet: repertoire run SKILL --model PROVIDER/MODEL"
         } else {
-            "no execution is like that"
+            "no execution matches"
         });
     }
     for trace in traces {
-        let name = format!("{} / {}", named(trace, "skill"), named(trace, "artifact"));
+        let name = format!(
+            "{} / {}",
+            detail_text(trace, "skill"),
+            detail_text(trace, "artifact")
+        );
         let model = trace.model_id.as_deref().unwrap_or("-");
         let found = match (&trace.error, trace.assertions_run) {
-            (Some(error), _) => format!("error: {}", one_line(error)),
+            (Some(error), _) => format!("error: {}", to_single_line(error)),
             (None, 0) => "ok".to_owned(),
             (None, all) => format!("ok, {}/{all} assertions", trace.assertions_passed),
         };
@@ -119,13 +133,14 @@ fn list(traces: &[Trace], which: &Which, output: &Output) -> Result<ExitCode> {
                 .unwrap_or_default(),
             terminal_safe(&found),
         );
-        let line = width().map_or(line.clone(), |columns| fit(&line, columns));
-        output.print(&format!("{line}\n"))?;
+        let line =
+            terminal_width().map_or(line.clone(), |columns| truncate_to_width(&line, columns));
+        output.print_text(&format!("{line}\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn show(trace: &Trace, output: &Output) -> Result<ExitCode> {
+fn show_trace(trace: &TraceRecord, output: &Output) -> Result<ExitCode> {
     if output.json {
         output.print_json(trace)?;
         return Ok(ExitCode::SUCCESS);
@@ -139,13 +154,17 @@ fn show(trace: &Trace, output: &Output) -> Result<ExitCode> {
     };
     line("trace", &trace.id);
     line("run", &trace.session_id);
-    line("skill", named(trace, "skill"));
+    line("skill", detail_text(trace, "skill"));
     line(
         "artifact",
-        &format!("{} ({})", named(trace, "artifact"), trace.artifact_kind),
+        &format!(
+            "{} ({})",
+            detail_text(trace, "artifact"),
+            trace.artifact_kind
+        ),
     );
-    line("variant", named(trace, "variant"));
-    line("stood in for", named(trace, "fallback_for"));
+    line("variant", detail_text(trace, "variant"));
+    line("stood in for", detail_text(trace, "fallback_for"));
     line("model", trace.model_id.as_deref().unwrap_or_default());
     line("began", &trace.started_at);
     line("took", &format!("{} ms", trace.duration_ms.unwrap_or(0)));
@@ -196,13 +215,13 @@ fn show(trace: &Trace, output: &Output) -> Result<ExitCode> {
             );
         }
     }
-    output.print(&text)?;
+    output.print_text(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is known of one artifact over all its executions.
+/// Statistics of one artifact over all its executions.
 #[derive(Debug, Default)]
-struct Sums {
+struct ArtifactStats {
     runs: usize,
     errors: usize,
     times: Vec<i64>,
@@ -212,19 +231,19 @@ struct Sums {
     passed: i64,
 }
 
-impl Sums {
-    fn percentile(&self, part: usize) -> i64 {
+impl ArtifactStats {
+    fn duration_percentile(&self, part: usize) -> i64 {
         let at = (self.times.len() * part).div_ceil(100).saturating_sub(1);
         self.times.get(at).copied().unwrap_or(0)
     }
 }
 
-fn stats(traces: &[Trace], output: &Output) -> Result<ExitCode> {
-    let mut all: BTreeMap<(String, String), Sums> = BTreeMap::new();
+fn print_stats(traces: &[TraceRecord], output: &Output) -> Result<ExitCode> {
+    let mut all: BTreeMap<(String, String), ArtifactStats> = BTreeMap::new();
     for trace in traces {
         let key = (
-            named(trace, "skill").to_owned(),
-            named(trace, "artifact").to_owned(),
+            detail_text(trace, "skill").to_owned(),
+            detail_text(trace, "artifact").to_owned(),
         );
         let sums = all.entry(key).or_default();
         sums.runs += 1;
@@ -246,8 +265,8 @@ fn stats(traces: &[Trace], output: &Output) -> Result<ExitCode> {
             .map(|((skill, artifact), sums)| {
                 json!({
                     "skill": skill, "artifact": artifact, "runs": sums.runs,
-                    "errors": sums.errors, "p50_ms": sums.percentile(50),
-                    "p95_ms": sums.percentile(95), "p99_ms": sums.percentile(99),
+                    "errors": sums.errors, "p50_ms": sums.duration_percentile(50),
+                    "p95_ms": sums.duration_percentile(95), "p99_ms": sums.duration_percentile(99),
                     "tokens": sums.tokens, "cost": sums.cost,
                     "assertions_run": sums.checked, "assertions_passed": sums.passed,
                 })
@@ -258,7 +277,7 @@ fn stats(traces: &[Trace], output: &Output) -> Result<ExitCode> {
     }
     let slowest = all
         .values()
-        .map(|sums| sums.percentile(95))
+        .map(|sums| sums.duration_percentile(95))
         .max()
         .unwrap_or(0)
         .max(1);
@@ -274,7 +293,7 @@ fn stats(traces: &[Trace], output: &Output) -> Result<ExitCode> {
         .max()
         .unwrap_or(0)
         .min(48);
-    output.print(&format!(
+    output.print_text(&format!(
         "{DIM}{:<wide$}  runs  fail  {:>7} {:>7}  {:>8}  {:>10}  pass{DIM:#}\n",
         "artifact", "p50 ms", "p95 ms", "tokens", "cost"
     ))?;
@@ -283,14 +302,18 @@ fn stats(traces: &[Trace], output: &Output) -> Result<ExitCode> {
             0 => "   -".to_owned(),
             checked => format!("{:>3}%", sums.passed * 100 / checked),
         };
-        let bar = bar(sums.percentile(50), sums.percentile(95), slowest);
-        output.print(&format!(
+        let bar = latency_bar(
+            sums.duration_percentile(50),
+            sums.duration_percentile(95),
+            slowest,
+        );
+        output.print_text(&format!(
             "{:<wide$}  {:>4}  {:>4}  {:>7} {:>7}  {:>8}  {:>10}  {rate}  {bar}\n",
-            fit(name, wide),
+            truncate_to_width(name, wide),
             sums.runs,
             sums.errors,
-            sums.percentile(50),
-            sums.percentile(95),
+            sums.duration_percentile(50),
+            sums.duration_percentile(95),
             sums.tokens,
             sums.cost
                 .map_or("-".to_owned(), |cost| format!("${cost:.4}")),
@@ -299,8 +322,8 @@ fn stats(traces: &[Trace], output: &Output) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The middle and the slow end of the times, as a line.
-fn bar(middle: i64, slow: i64, slowest: i64) -> String {
+/// Draws the median and the p95 latency as a bar.
+fn latency_bar(middle: i64, slow: i64, slowest: i64) -> String {
     const COLUMNS: i64 = 20;
     let columns = |time: i64| usize::try_from(time * COLUMNS / slowest).unwrap_or(0);
     let full = columns(middle);
@@ -311,7 +334,7 @@ fn bar(middle: i64, slow: i64, slowest: i64) -> String {
     )
 }
 
-fn export(traces: &[Trace], format: Format) -> String {
+fn export_traces(traces: &[TraceRecord], format: TraceFormat) -> String {
     let lines = |rows: &mut dyn Iterator<Item = Value>| {
         rows.fold(String::new(), |mut text, row| {
             text.push_str(&row.to_string());
@@ -320,20 +343,20 @@ fn export(traces: &[Trace], format: Format) -> String {
         })
     };
     match format {
-        Format::Jsonl => lines(&mut traces.iter().map(|trace| json!(trace))),
-        Format::Dspy => lines(&mut traces.iter().filter_map(|trace| {
-            // What has no answer is no example.
+        TraceFormat::Jsonl => lines(&mut traces.iter().map(|trace| json!(trace))),
+        TraceFormat::Dspy => lines(&mut traces.iter().filter_map(|trace| {
+            // An execution without an answer is not an example.
             let (input, answer) = (trace.rendered_input.as_ref()?, trace.raw_output.as_ref()?);
             trace.model_id.as_ref()?;
             Some(json!({
                 "input": input, "output": answer,
                 "passed": trace.error.is_none() && trace.assertions_passed == trace.assertions_run,
-                "skill": named(trace, "skill"), "artifact": named(trace, "artifact"),
+                "skill": detail_text(trace, "skill"), "artifact": detail_text(trace, "artifact"),
                 "model": trace.model_id, "assertions": trace.details["assertions"],
             }))
         })),
-        Format::Otel => {
-            let spans: Vec<Value> = traces.iter().map(span).collect();
+        TraceFormat::Otel => {
+            let spans: Vec<Value> = traces.iter().map(otel_span).collect();
             let text =
                 |key: &str, value: &str| json!({"key": key, "value": {"stringValue": value}});
             let value = json!({"resourceSpans": [{
@@ -348,8 +371,8 @@ fn export(traces: &[Trace], format: Format) -> String {
     }
 }
 
-/// One execution as a span; those of one run are one trace.
-fn span(trace: &Trace) -> Value {
+/// Converts one execution to a span; the executions of one run share a trace id.
+fn otel_span(trace: &TraceRecord) -> Value {
     let hex = |id: &str, digits: usize| {
         let digits_only: String = id.chars().filter(char::is_ascii_hexdigit).collect();
         format!("{digits_only:0<digits$}")[..digits].to_owned()
@@ -366,11 +389,14 @@ fn span(trace: &Trace) -> Value {
             "gen_ai.request.model",
             trace.model_id.as_deref().unwrap_or_default(),
         ),
-        ("repertoire.skill", named(trace, "skill")),
-        ("repertoire.artifact", named(trace, "artifact")),
+        ("repertoire.skill", detail_text(trace, "skill")),
+        ("repertoire.artifact", detail_text(trace, "artifact")),
         ("repertoire.artifact.kind", &trace.artifact_kind),
-        ("repertoire.fallback_for", named(trace, "fallback_for")),
-        ("error.type", named(trace, "code")),
+        (
+            "repertoire.fallback_for",
+            detail_text(trace, "fallback_for"),
+        ),
+        ("error.type", detail_text(trace, "code")),
     ];
     let texts = texts.iter().filter(|(_, value)| !value.is_empty());
     attributes
@@ -397,7 +423,7 @@ fn span(trace: &Trace) -> Value {
     };
     json!({
         "traceId": hex(&trace.session_id, 32), "spanId": hex(&trace.id, 16),
-        "name": format!("{} {}", trace.artifact_kind, named(trace, "artifact")), "kind": 1,
+        "name": format!("{} {}", trace.artifact_kind, detail_text(trace, "artifact")), "kind": 1,
         "startTimeUnixNano": nanos(&trace.started_at), "endTimeUnixNano": nanos(ended),
         "attributes": attributes, "status": status,
     })

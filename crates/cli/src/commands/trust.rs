@@ -1,4 +1,4 @@
-//! `trust`: a workspace from elsewhere may override and run from now on.
+//! `trust`: lets the skills of a workspace override others and run.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -6,33 +6,36 @@ use anyhow::Result;
 use repertoire_registry::{store, trust};
 use serde_json::json;
 
-use crate::{failure::Usage, output::Output, settings::Settings};
+use crate::{failure::UsageError, output::Output, settings::CliSettings};
 
 pub(crate) fn run(
     path: Option<PathBuf>,
     revoke: bool,
-    settings: &Settings,
+    settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
     let Some(workspace) = path.or_else(|| settings.workspace.clone()) else {
-        anyhow::bail!(Usage(
+        anyhow::bail!(UsageError(
             "this folder is in no workspace: name one, or run `repertoire init`".to_owned()
         ));
     };
-    if !workspace.join(trust::FOLDER).is_dir() {
-        anyhow::bail!(Usage(format!(
-            "{} is no workspace: it has no {} folder",
+    if !workspace.join(trust::WORKSPACE_FOLDER).is_dir() {
+        anyhow::bail!(UsageError(format!(
+            "{} is not a workspace: it has no {} folder",
             workspace.display(),
-            trust::FOLDER
+            trust::WORKSPACE_FOLDER
         )));
     }
-    let account = store::Store::open(&settings.account.join(trust::STORE), store::Trust::Own)?;
+    let account = store::Store::open(
+        &settings.account.join(trust::STORE_FILE_NAME),
+        store::StoreTrust::Own,
+    )?;
     if revoke {
-        trust::distrust(&account, &workspace)?;
+        trust::distrust_workspace(&account, &workspace)?;
     } else {
-        trust::trust(&account, &workspace)?;
+        trust::trust_workspace(&account, &workspace)?;
     }
-    settings.forget_instructions();
+    settings.clear_instructions_cache();
     if output.json {
         output.print_json(&json!({"workspace": workspace, "trusted": !revoke}))?;
     }
@@ -41,6 +44,6 @@ pub(crate) fn run(
     } else {
         "trusted"
     };
-    output.note(format!("workspace {} is {word}", workspace.display()));
+    output.print_note(format!("workspace {} is {word}", workspace.display()));
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! `validate`: the verdict of the reference validator, with lines, and the stricter one.
+//! `validate`: applies the rules of the reference validator, or the stricter specification.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,14 +9,14 @@ use anyhow::Result;
 use repertoire_core::{
     FileEntry, Manifest,
     text::terminal_safe,
-    validate::{Level, Problem, validate},
+    validate::{ValidationLevel, ValidationProblem, validate_skill},
 };
 use repertoire_registry::folder;
 use serde_json::json;
 
 use crate::{
-    failure::{PROBLEMS, Usage},
-    output::{Output, count},
+    failure::{EXIT_PROBLEMS, UsageError},
+    output::{Output, format_count},
 };
 
 pub(crate) fn run(
@@ -26,9 +26,9 @@ pub(crate) fn run(
     output: &Output,
 ) -> Result<ExitCode> {
     let level = if strict {
-        Level::Strict
+        ValidationLevel::Strict
     } else {
-        Level::Reference
+        ValidationLevel::Reference
     };
     let mut folders = Vec::new();
     for path in paths {
@@ -36,7 +36,7 @@ pub(crate) fn run(
         if recursive {
             let (found, passed) = folder::find_skills(&folder)?;
             for error in passed {
-                output.warn(format!("passed over: {error}"));
+                output.print_warning(format!("skipped: {error}"));
             }
             folders.extend(found);
         } else {
@@ -46,7 +46,7 @@ pub(crate) fn run(
     let mut invalid = 0;
     let mut results = Vec::new();
     for folder in &folders {
-        let problems = check(folder, level);
+        let problems = check_folder(folder, level);
         let name = terminal_safe(&folder.to_string_lossy()).into_owned();
         invalid += usize::from(!problems.is_empty());
         if output.json {
@@ -54,15 +54,18 @@ pub(crate) fn run(
                 "path": folder, "valid": problems.is_empty(), "problems": problems,
             }));
         } else if problems.is_empty() {
-            output.print(&format!("{name}: valid\n"))?;
+            output.print_text(&format!("{name}: valid\n"))?;
         } else {
-            output.print(&format!("{name}: {}\n", count(problems.len(), "problem")))?;
+            output.print_text(&format!(
+                "{name}: {}\n",
+                format_count(problems.len(), "problem")
+            ))?;
             for problem in &problems {
                 let line = problem
                     .line
                     .map_or(String::new(), |line| format!("SKILL.md:{line}: "));
                 let message = terminal_safe(&problem.message);
-                output.print(&format!("  {line}{message} [{}]\n", problem.code))?;
+                output.print_text(&format!("  {line}{message} [{}]\n", problem.code))?;
             }
         }
     }
@@ -70,26 +73,28 @@ pub(crate) fn run(
         output.print_json(&json!({"valid": invalid == 0, "skills": results}))?;
     }
     if recursive && folders.is_empty() {
-        anyhow::bail!(Usage("no SKILL.md beneath the given folders".to_owned()));
+        anyhow::bail!(UsageError(
+            "no SKILL.md beneath the given folders".to_owned()
+        ));
     }
-    if !strict && folders.iter().any(|f| only_lowercase(f)) {
-        output.hint("hosts look for SKILL.md: rename skill.md (`--strict` refuses it)");
+    if !strict && folders.iter().any(|f| has_only_lowercase_document(f)) {
+        output.print_hint("hosts look for SKILL.md: rename skill.md (`--strict` refuses it)");
     }
     if invalid == 0 {
         return Ok(ExitCode::SUCCESS);
     }
     if !recursive && paths.iter().any(|path| has_skills_beneath(path)) {
-        output.hint("there are skills beneath: `--recursive` validates each of them");
+        output.print_hint("there are skills beneath: `--recursive` validates each of them");
     }
-    Ok(ExitCode::from(PROBLEMS))
+    Ok(ExitCode::from(EXIT_PROBLEMS))
 }
 
-/// Whether the document is there under its lower-case name only.
-fn only_lowercase(folder: &Path) -> bool {
-    matches!(folder::document(folder), Ok(Some(("skill.md", _))))
+/// Whether the folder has only a lower-case `skill.md`.
+fn has_only_lowercase_document(folder: &Path) -> bool {
+    matches!(folder::read_document(folder), Ok(Some(("skill.md", _))))
 }
 
-/// A path to a document means its folder.
+/// Returns the folder of a skill, given the folder or its document.
 fn skill_folder(path: &Path) -> Result<PathBuf> {
     let is_document = path
         .file_name()
@@ -107,9 +112,9 @@ fn skill_folder(path: &Path) -> Result<PathBuf> {
     Ok(path.to_owned())
 }
 
-/// Every problem of one folder.
-fn check(folder: &Path, level: Level) -> Vec<Problem> {
-    let problem = |code, message: String| Problem {
+/// Returns every problem of one folder.
+fn check_folder(folder: &Path, level: ValidationLevel) -> Vec<ValidationProblem> {
+    let problem = |code, message: String| ValidationProblem {
         code,
         line: None,
         message,
@@ -125,18 +130,18 @@ fn check(folder: &Path, level: Level) -> Vec<Problem> {
             .into_owned(),
         Err(error) => return vec![problem("unreadable", error.to_string())],
     };
-    let document = match folder::document(folder) {
+    let document = match folder::read_document(folder) {
         Ok(document) => document,
         Err(error) => return vec![problem("unreadable", error.to_string())],
     };
     let given = document.as_ref().map(|(name, bytes)| (*name, &bytes[..]));
-    let mut problems = validate(&name, given, level);
-    // What the reference does not look at, and no host could be given.
+    let mut problems = validate_skill(&name, given, level);
+    // The reference validator ignores the other files, but no host could be served invalid ones.
     match folder::read(folder) {
         Ok(files) => {
             let entries = files
                 .iter()
-                .map(|(path, bytes)| FileEntry::of(path.clone(), bytes));
+                .map(|(path, bytes)| FileEntry::from_bytes(path.clone(), bytes));
             match Manifest::new(entries) {
                 Err(repertoire_core::Error::NoDocument) | Ok(_) => {}
                 Err(error) => problems.push(problem("files", error.to_string())),

@@ -4,50 +4,51 @@ use std::{path::Path, process::ExitCode};
 
 use anyhow::Result;
 use repertoire_core::text::terminal_safe;
-use repertoire_registry::StateFrom;
+use repertoire_registry::StateBackend;
 use repertoire_serve::{
-    Engine, Options,
+    ServeOptions, SkillService,
     iii::{
-        config::{WorkerConfig, base_of},
-        worker::{Worker, WorkerOptions, url_of},
+        config::{WorkerConfig, pattern_base},
+        worker::{SkillsWorker, WorkerOptions, bus_url},
     },
 };
 
-use super::{serve::runtime, side::check_url};
-use crate::{interrupt, output::Output, settings::Settings};
+use super::{bus_mode::check_url, serve::build_runtime};
+use crate::{interrupt, output::Output, settings::CliSettings};
 
 pub(crate) fn run(
     config: Option<&Path>,
     url: Option<String>,
-    settings: &Settings,
+    settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
     let mut sources = settings.sources.clone();
-    sources.state = StateFrom::Bus;
+    sources.state = StateBackend::Bus;
     let mut options = WorkerOptions {
-        url: url_of(url),
+        url: bus_url(url),
         ..WorkerOptions::default()
     };
     if let Some(path) = config {
-        let (config, problem) = WorkerConfig::load(path);
+        let (config, problem) = WorkerConfig::load_or_default(path);
         if let Some(problem) = problem {
-            output.warn(terminal_safe(&problem));
+            output.print_warning(terminal_safe(&problem));
         }
         let original = std::env::var_os("III_CONFIG_PATH");
-        let files = config.sources(&base_of(path, original.as_deref().map(Path::new)));
+        let files =
+            config.registry_settings(&pattern_base(path, original.as_deref().map(Path::new)));
         sources.skills.extend(files.skills);
         sources.prompts.extend(files.prompts);
-        options.functions = config.functions();
+        options.functions = config.function_options();
     }
     check_url(&options.url)?;
-    let runtime = runtime()?;
+    let runtime = build_runtime()?;
     runtime.block_on(async {
-        let engine = Engine::open(sources, Options::default(), |_| {});
+        let engine = SkillService::open_in_background(sources, ServeOptions::default(), |_| {});
         let stop = engine.clone();
-        interrupt::shut_down_with(move || stop.shut_down());
+        interrupt::set_shutdown_handler(move || stop.shut_down());
         engine.registry().await?;
-        output.note(format!("worker on {}; Ctrl-C ends", options.url));
-        Worker::new(engine, options).run().await;
+        output.print_note(format!("worker on {}; Ctrl-C ends", options.url));
+        SkillsWorker::new(engine, options).run().await;
         Ok(ExitCode::SUCCESS)
     })
 }

@@ -1,4 +1,4 @@
-//! The bus all scenarios share: a hub of our own, or an engine with us as a worker on it.
+//! The bus that all scenarios share: our own hub, or an engine that our worker joins.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 
 use crate::process;
 
-/// How long anything may take that should be there at once.
+/// The deadline for every condition a step waits for.
 pub(crate) const WAIT: Duration = Duration::from_secs(10);
 
-pub(crate) struct Shared {
+pub(crate) struct SharedBus {
     pub(crate) client: IIIClient,
     pub(crate) files: PathBuf,
     mcp: String,
@@ -25,10 +25,12 @@ pub(crate) struct Shared {
     _home: tempfile::TempDir,
 }
 
-static SHARED: OnceLock<Shared> = OnceLock::new();
+static SHARED_BUS: OnceLock<SharedBus> = OnceLock::new();
 
-pub(crate) fn shared() -> &'static Shared {
-    SHARED.get().expect("the scenario is not tagged @engine")
+pub(crate) fn shared_bus() -> &'static SharedBus {
+    SHARED_BUS
+        .get()
+        .expect("the scenario is not tagged @engine")
 }
 
 const SETTINGS: &str = r#"
@@ -65,14 +67,14 @@ pub(crate) async fn start() {
     out.read_line(&mut line).unwrap();
     let said: Value = serde_json::from_str(&line).expect("the server did not start");
     let url = engine.unwrap_or_else(|| said["hub"].as_str().unwrap().to_owned());
-    let shared = Shared {
-        client: process::connect(&url),
+    let shared = SharedBus {
+        client: process::connect_sdk(&url),
         files,
         mcp: said["url"].as_str().unwrap().to_owned(),
         server: Mutex::new(server),
         _home: home,
     };
-    // A bus that nobody answers on is a failure, never a pass.
+    // A bus without a response is a failure, never a pass.
     let start = Instant::now();
     loop {
         let asked = call_on(&shared.client, "skills::resources-templates", json!({}));
@@ -85,30 +87,30 @@ pub(crate) async fn start() {
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }
-    assert!(SHARED.set(shared).is_ok());
+    assert!(SHARED_BUS.set(shared).is_ok());
 }
 
 pub(crate) fn stop() {
-    if let Some(shared) = SHARED.get() {
+    if let Some(shared) = SHARED_BUS.get() {
         let mut server = shared.server.lock().unwrap();
         let _ = server.kill();
         let _ = server.wait();
     }
 }
 
-/// Why a call failed.
+/// The error of a failed call.
 #[derive(Debug, Clone)]
-pub(crate) struct Failed {
+pub(crate) struct CallError {
     pub(crate) code: String,
     pub(crate) message: String,
     pub(crate) stacktrace: Option<String>,
 }
 
-pub(crate) async fn call(function: &str, payload: Value) -> Result<Value, Failed> {
-    call_on(&shared().client, function, payload).await
+pub(crate) async fn call_function(function: &str, payload: Value) -> Result<Value, CallError> {
+    call_on(&shared_bus().client, function, payload).await
 }
 
-async fn call_on(client: &IIIClient, function: &str, payload: Value) -> Result<Value, Failed> {
+async fn call_on(client: &IIIClient, function: &str, payload: Value) -> Result<Value, CallError> {
     let request = TriggerRequest {
         function_id: function.to_owned(),
         payload,
@@ -120,12 +122,12 @@ async fn call_on(client: &IIIClient, function: &str, payload: Value) -> Result<V
             code,
             message,
             stacktrace,
-        } => Failed {
+        } => CallError {
             code,
             message,
             stacktrace,
         },
-        other => Failed {
+        other => CallError {
             code: String::new(),
             message: other.to_string(),
             stacktrace: None,
@@ -133,8 +135,8 @@ async fn call_on(client: &IIIClient, function: &str, payload: Value) -> Result<V
     })
 }
 
-/// Asks over MCP, in the newest revision.
-pub(crate) async fn ask_mcp(method: &str, mut params: Value) -> Result<Value, Failed> {
+/// Sends an MCP request in the newest revision.
+pub(crate) async fn send_mcp_request(method: &str, mut params: Value) -> Result<Value, CallError> {
     params["_meta"] = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientCapabilities": {},
@@ -144,7 +146,7 @@ pub(crate) async fn ask_mcp(method: &str, mut params: Value) -> Result<Value, Fa
     let name = name.and_then(Value::as_str);
     let name = name.map_or(String::new(), |name| format!("Mcp-Name: {name}\r\n"));
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
-    let address = shared().mcp.trim_start_matches("http://");
+    let address = shared_bus().mcp.trim_start_matches("http://");
     let address = address.split('/').next().unwrap().to_owned();
     let request = format!(
         "POST /mcp HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\nAccept: \
@@ -167,7 +169,7 @@ pub(crate) async fn ask_mcp(method: &str, mut params: Value) -> Result<Value, Fa
     let mut stream = serde_json::Deserializer::from_str(&answer[start..]).into_iter::<Value>();
     let mut answer = stream.next().unwrap().unwrap();
     if answer["error"].is_object() {
-        return Err(Failed {
+        return Err(CallError {
             code: answer["error"]["code"].to_string(),
             message: answer["error"]["message"].as_str().unwrap().to_owned(),
             stacktrace: None,

@@ -1,4 +1,4 @@
-//! The behaviour of the functions on a bus, told in features.
+//! The behaviour of the functions on a bus, specified in feature files.
 //!
 //! `cargo test --test bdd -- --tags @pure` needs nothing. Everything else starts a hub, or uses
 //! the engine that `III_ENGINE_WS_URL` names; one that cannot be reached fails the run.
@@ -37,16 +37,16 @@ use cucumber::{
 };
 use futures::{FutureExt as _, StreamExt as _};
 
-use report::Report;
+use report::ScenarioReport;
 use steps::World;
 
 const FEATURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/features");
 
-/// What `cargo test` passes to every test, so that a plain `cargo test -- …` works.
+/// The flags that `cargo test` passes to every test, so that `cargo test -- …` works.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[group(skip)]
-struct Libtest {
-    /// Only scenarios whose name holds one of these
+struct LibtestArgs {
+    /// Only scenarios whose name contains one of these
     #[arg(value_name = "FILTER")]
     filters: Vec<String>,
     #[arg(long, hide = true)]
@@ -73,9 +73,9 @@ struct Libtest {
     quiet: bool,
 }
 
-type Opts = cli::Opts<parser::basic::Cli, runner::basic::Cli, writer::basic::Cli, Libtest>;
+type Opts = cli::Opts<parser::basic::Cli, runner::basic::Cli, writer::basic::Cli, LibtestArgs>;
 
-fn tags<'a>(
+fn scenario_tags<'a>(
     feature: &'a Feature,
     rule: Option<&'a Rule>,
     scenario: &'a Scenario,
@@ -98,7 +98,7 @@ async fn main() -> ExitCode {
     let pick = move |feature: &Feature, rule: Option<&Rule>, scenario: &Scenario| {
         expression
             .as_ref()
-            .is_none_or(|expression| expression.eval(tags(feature, rule, scenario)))
+            .is_none_or(|expression| expression.eval(scenario_tags(feature, rule, scenario)))
             && name
                 .as_ref()
                 .is_none_or(|name| name.is_match(&scenario.name))
@@ -108,12 +108,12 @@ async fn main() -> ExitCode {
     let (mut selected, mut needs_bus) = (Vec::new(), false);
     let mut features = cucumber::Parser::parse(parser::Basic::new(), FEATURES, opts.parser.clone());
     while let Some(feature) = features.next().await {
-        // One that cannot be read is reported by the run itself.
+        // A feature that cannot be parsed is reported by the run itself.
         let Ok(feature) = feature else { continue };
         for scenario in feature.scenarios.iter().filter(|s| pick(&feature, None, s)) {
-            // A keyword that is mistyped is read as prose.
+            // A mistyped keyword is parsed as prose, so the scenario has no steps.
             assert!(!scenario.steps.is_empty(), "{}: no steps", scenario.name);
-            needs_bus |= tags(&feature, None, scenario).any(|tag| tag == "engine");
+            needs_bus |= scenario_tags(&feature, None, scenario).any(|tag| tag == "engine");
             selected.push(format!("{}: {}", feature.name, scenario.name));
         }
     }
@@ -131,22 +131,22 @@ async fn main() -> ExitCode {
     }
     let quiet = opts.writer.verbose == 0 || libtest.quiet;
     let writer = World::cucumber::<&str>()
-        // All of them share one registry.
+        // All scenarios share one registry.
         .max_concurrent_scenarios(1)
         .after(|_, _, _, _, world| {
             async move {
                 if let Some(world) = world {
-                    world.tidy().await;
+                    world.clean_up().await;
                 }
             }
             .boxed_local()
         })
-        .with_writer(Report::new(quiet).fail_on_skipped())
+        .with_writer(ScenarioReport::new(quiet).fail_on_skipped())
         .with_cli(opts)
         .filter_run(FEATURES, pick)
         .await;
     bus::stop();
-    let Report {
+    let ScenarioReport {
         passed,
         failed,
         errors,

@@ -1,4 +1,4 @@
-//! Counts scenarios; prints those that failed, or all of them if asked to.
+//! Counts scenarios and prints the failed ones, or all of them in verbose mode.
 
 use std::collections::HashMap;
 
@@ -10,20 +10,20 @@ use cucumber::{
 
 use crate::steps::World;
 
-type Told = event::Cucumber<World>;
-type Key = (event::Source<Feature>, event::Source<Scenario>);
+type CucumberEvent = event::Cucumber<World>;
+type ScenarioKey = (event::Source<Feature>, event::Source<Scenario>);
 
-pub(crate) struct Report {
+pub(crate) struct ScenarioReport {
     quiet: bool,
     pub(crate) passed: usize,
     pub(crate) failed: usize,
     pub(crate) errors: usize,
-    open: HashMap<Key, (bool, Vec<Event<Told>>)>,
+    open: HashMap<ScenarioKey, (bool, Vec<Event<CucumberEvent>>)>,
     raw: writer::Basic,
     full: writer::Normalize<World, writer::Basic>,
 }
 
-impl Report {
+impl ScenarioReport {
     pub(crate) fn new(quiet: bool) -> Self {
         let colour = writer::Coloring::Auto;
         Self {
@@ -38,10 +38,10 @@ impl Report {
     }
 }
 
-impl Writer<World> for Report {
+impl Writer<World> for ScenarioReport {
     type Cli = writer::basic::Cli;
 
-    async fn handle_event(&mut self, event: parser::Result<Event<Told>>, cli: &Self::Cli) {
+    async fn handle_event(&mut self, event: parser::Result<Event<CucumberEvent>>, cli: &Self::Cli) {
         use event::{Cucumber, Feature as InFeature, Hook, Scenario as InScenario, Step};
         if !self.quiet {
             self.full.handle_event(event.clone(), cli).await;
@@ -56,16 +56,16 @@ impl Writer<World> for Report {
                 return;
             }
         };
-        let Cucumber::Feature(feature, InFeature::Scenario(scenario, told)) = &event.value else {
+        let Cucumber::Feature(feature, InFeature::Scenario(scenario, state)) = &event.value else {
             return;
         };
         let bad = matches!(
-            &told.event,
+            &state.event,
             InScenario::Step(_, Step::Failed(..))
                 | InScenario::Background(_, Step::Failed(..))
                 | InScenario::Hook(_, Hook::Failed(..))
         );
-        let done = matches!(&told.event, InScenario::Finished);
+        let done = matches!(&state.event, InScenario::Finished);
         let key = (feature.clone(), scenario.clone());
         let slot = self.open.entry(key.clone()).or_default();
         slot.0 |= bad;
@@ -80,7 +80,7 @@ impl Writer<World> for Report {
         }
         self.failed += 1;
         if self.quiet {
-            let start = Event::new(Told::feature_started(key.0));
+            let start = Event::new(CucumberEvent::feature_started(key.0));
             self.raw.handle_event(Ok(start), cli).await;
             for event in events {
                 self.raw.handle_event(Ok(event), cli).await;
@@ -89,4 +89,4 @@ impl Writer<World> for Report {
     }
 }
 
-impl writer::Normalized for Report {}
+impl writer::Normalized for ScenarioReport {}

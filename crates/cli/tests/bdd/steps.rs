@@ -1,4 +1,4 @@
-//! What the sentences of the features do.
+//! Step definitions of the feature files.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -9,32 +9,32 @@ use iii_sdk::{
     trigger::Trigger,
 };
 use repertoire_core::{
-    Guard, SkillId, Uri,
-    markdown::Head,
-    surface::{self, IndexEntry, Section},
+    FunctionGuard, SkillId, Uri,
+    markdown::MarkdownSummary,
+    surface::{self, IndexEntry, IndexSection},
 };
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::{
-    bus::{self, Failed, WAIT, shared},
-    standby::Own,
+    bus::{self, CallError, WAIT, shared_bus},
+    standby::WorkerBus,
 };
 
-struct Subscriber {
-    heard: mpsc::UnboundedReceiver<Value>,
+struct TriggerSubscriber {
+    events: mpsc::UnboundedReceiver<Value>,
     trigger: Option<Trigger>,
 }
 
 #[derive(cucumber::World)]
 #[world(init = Self::fresh)]
 pub(crate) struct World {
-    answer: Result<Value, Failed>,
+    answer: Result<Value, CallError>,
     markdown: String,
     functions: Vec<FunctionRef>,
-    subscribers: Vec<Subscriber>,
-    /// A bus of the scenario's own.
-    pub(crate) own: Option<Own>,
+    subscribers: Vec<TriggerSubscriber>,
+    /// The scenario's own bus.
+    pub(crate) worker_bus: Option<WorkerBus>,
 }
 
 impl std::fmt::Debug for World {
@@ -52,12 +52,12 @@ impl World {
             markdown: String::new(),
             functions: Vec::new(),
             subscribers: Vec::new(),
-            own: None,
+            worker_bus: None,
         }
     }
 
-    /// Leaves nothing behind for the next scenario.
-    pub(crate) async fn tidy(&mut self) {
+    /// Removes everything that the next scenario could see.
+    pub(crate) async fn clean_up(&mut self) {
         for function in self.functions.drain(..) {
             function.unregister();
         }
@@ -66,22 +66,22 @@ impl World {
                 trigger.unregister();
             }
         }
-        if let Some(own) = self.own.take() {
-            own.end().await;
+        if let Some(own) = self.worker_bus.take() {
+            own.shut_down().await;
         }
-        if std::panic::catch_unwind(shared).is_err() {
+        if std::panic::catch_unwind(shared_bus).is_err() {
             return;
         }
         for (list, rows, key, remove) in [
             ("skills::list", "skills", "id", "skills::unregister"),
             ("prompts::list", "prompts", "name", "prompts::unregister"),
         ] {
-            let listed = bus::call(list, json!({})).await.unwrap();
+            let listed = bus::call_function(list, json!({})).await.unwrap();
             let rows = listed[rows].as_array().unwrap().iter();
             let ours = rows.filter(|row| row["origin"] == "state");
-            at_once(ours.map(|row| (remove, json!({key: row[key]})))).await;
+            call_concurrently(ours.map(|row| (remove, json!({key: row[key]})))).await;
         }
-        let files = &shared().files;
+        let files = &shared_bus().files;
         let mut had = false;
         for folder in ["skills", "more", "prompts"] {
             for entry in std::fs::read_dir(files.join(folder)).unwrap() {
@@ -95,8 +95,8 @@ impl World {
             }
         }
         if had {
-            eventually(async || rows("skills::list", "skills").await.is_empty()).await;
-            eventually(async || rows("prompts::list", "prompts").await.is_empty()).await;
+            wait_until(async || list_rows("skills::list", "skills").await.is_empty()).await;
+            wait_until(async || list_rows("prompts::list", "prompts").await.is_empty()).await;
         }
     }
 
@@ -104,36 +104,39 @@ impl World {
         self.answer.as_ref().expect("the call failed")
     }
 
-    fn text(&self) -> &str {
+    fn content_text(&self) -> &str {
         self.result()["contents"][0]["text"].as_str().unwrap()
     }
 
-    async fn call(&mut self, function: &str, payload: Value) {
-        self.answer = bus::call(function, payload).await;
+    async fn call_function(&mut self, function: &str, payload: Value) {
+        self.answer = bus::call_function(function, payload).await;
     }
 
-    fn provide<F>(&mut self, id: &str, answer: F)
+    fn provide_function<F>(&mut self, id: &str, answer: F)
     where
         F: Fn(Value) -> Result<Value, SdkError> + Send + Sync + 'static,
     {
         let function = RegisterFunction::new(answer).local_dispatch(false);
-        let function = shared().client.register_function(id, function);
+        let function = shared_bus().client.register_function(id, function);
         self.functions.push(function);
     }
 }
 
-/// What a quoted text of a feature means.
-fn plain(text: &str) -> String {
+/// Resolves the escapes in a quoted text of a feature file.
+fn unescape_text(text: &str) -> String {
     text.replace("\\n", "\n").replace("\\\"", "\"")
 }
 
 fn docstring(step: &Step) -> String {
-    let text = step.docstring.as_deref().expect("a text is missing");
+    let text = step
+        .docstring
+        .as_deref()
+        .expect("the step has no docstring");
     text.trim_start_matches('\n').to_owned()
 }
 
-fn payload(step: &Step) -> Value {
-    // A table turns `\n` into a line, which JSON does not know within a text.
+fn json_payload(step: &Step) -> Value {
+    // A table turns `\n` into a line break, which JSON does not allow within a string.
     let text = docstring(step);
     let text = text.trim();
     serde_json::from_str(text)
@@ -141,8 +144,8 @@ fn payload(step: &Step) -> Value {
         .unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// Waits until something holds; what does not hold in time fails.
-async fn eventually(holds: impl AsyncFn() -> bool) {
+/// Waits until a condition holds; panics after the deadline.
+async fn wait_until(holds: impl AsyncFn() -> bool) {
     let start = Instant::now();
     while !holds().await {
         assert!(start.elapsed() < WAIT, "it did not happen in time");
@@ -150,8 +153,8 @@ async fn eventually(holds: impl AsyncFn() -> bool) {
     }
 }
 
-async fn rows(function: &str, key: &str) -> Vec<Value> {
-    let listed = bus::call(function, json!({})).await.unwrap();
+async fn list_rows(function: &str, key: &str) -> Vec<Value> {
+    let listed = bus::call_function(function, json!({})).await.unwrap();
     listed[key].as_array().unwrap().clone()
 }
 
@@ -159,15 +162,15 @@ fn is_row(row: &Value, name: &str) -> bool {
     row["id"] == name || row["name"] == name
 }
 
-// Names, addresses, markdown.
+// Names, URIs, markdown.
 
 #[then(regex = r#"^"([^"]*)" is a skill id$"#)]
-fn is_id(_: &mut World, id: String) {
+fn is_skill_id(_: &mut World, id: String) {
     id.parse::<SkillId>().unwrap();
 }
 
 #[then(regex = r#"^"([^"]*)" is no skill id because "([^"]*)"$"#)]
-fn is_no_id(_: &mut World, id: String, rule: String) {
+fn is_not_skill_id(_: &mut World, id: String, rule: String) {
     let error = id.parse::<SkillId>().unwrap_err().to_string();
     assert!(error.contains(&rule), "{error}");
 }
@@ -182,23 +185,23 @@ fn long_id(kind: &str, number: usize) -> String {
 }
 
 #[then(regex = r"^an id (with a segment) of (\d+) characters is taken$")]
-fn long_taken(_: &mut World, kind: String, number: usize) {
+fn long_id_accepted(_: &mut World, kind: String, number: usize) {
     long_id(&kind, number).parse::<SkillId>().unwrap();
 }
 
 #[then(regex = r#"^an id (with a segment )?of (\d+) characters is refused because "([^"]*)"$"#)]
-fn long_refused(_: &mut World, kind: String, number: usize, rule: String) {
+fn long_id_refused(_: &mut World, kind: String, number: usize, rule: String) {
     let error = long_id(kind.trim(), number).parse::<SkillId>().unwrap_err();
     assert!(error.to_string().contains(&rule), "{error}");
 }
 
 #[then(regex = r"^an id of (\d+) segments is taken$")]
-fn deep_taken(_: &mut World, number: usize) {
+fn deep_id_accepted(_: &mut World, number: usize) {
     vec!["x"; number].join("/").parse::<SkillId>().unwrap();
 }
 
 #[then(regex = r#"^the URI "([^"]*)" means (the index|the body|the function)(?: "([^"]*)")?$"#)]
-fn means(_: &mut World, uri: String, kind: String, what: String) {
+fn uri_means(_: &mut World, uri: String, kind: String, what: String) {
     let (found, name) = match uri.parse::<Uri>().unwrap() {
         Uri::Index => ("the index", String::new()),
         Uri::Body(id) => ("the body", id.to_string()),
@@ -209,38 +212,49 @@ fn means(_: &mut World, uri: String, kind: String, what: String) {
 }
 
 #[then(regex = r#"^the URI "([^"]*)" is refused$"#)]
-fn is_no_uri(_: &mut World, uri: String) {
+fn is_not_uri(_: &mut World, uri: String) {
     assert!(uri.parse::<Uri>().is_err());
 }
 
 #[then(regex = r#"^the function "([^"]*)" is (not )?guarded$"#)]
-fn guarded(_: &mut World, id: String, not: String) {
-    assert_eq!(Guard::default().check(&id).is_ok(), !not.is_empty());
+fn function_is_guarded(_: &mut World, id: String, not: String) {
+    assert_eq!(
+        FunctionGuard::default().check_function(&id).is_ok(),
+        !not.is_empty()
+    );
 }
 
 #[given("the markdown:")]
-fn markdown(world: &mut World, step: &Step) {
+fn set_markdown(world: &mut World, step: &Step) {
     world.markdown = docstring(step);
 }
 
 #[given(regex = r#"^the markdown "([^"]*)" with a paragraph of (\d+) characters$"#)]
-fn long_markdown(world: &mut World, title: String, number: usize) {
+fn set_long_markdown(world: &mut World, title: String, number: usize) {
     world.markdown = format!("{title}\n\n{}\n", "word ".repeat(number / 5).trim_end());
 }
 
 #[then(regex = r#"^its title is "([^"]*)"$"#)]
 fn title_is(world: &mut World, title: String) {
-    assert_eq!(Head::of(&world.markdown).title, Some(title));
+    assert_eq!(
+        MarkdownSummary::from_markdown(&world.markdown).title,
+        Some(title)
+    );
 }
 
 #[then(regex = r#"^its description is "([^"]*)"$"#)]
-fn description(world: &mut World, text: String) {
-    assert_eq!(Head::of(&world.markdown).summary, Some(text));
+fn description_is(world: &mut World, text: String) {
+    assert_eq!(
+        MarkdownSummary::from_markdown(&world.markdown).summary,
+        Some(text)
+    );
 }
 
 #[then(regex = r#"^its description has (\d+) characters and ends in "([^"]*)"$"#)]
-fn cut(world: &mut World, number: usize, end: String) {
-    let summary = Head::of(&world.markdown).summary.unwrap();
+fn description_is_cut(world: &mut World, number: usize, end: String) {
+    let summary = MarkdownSummary::from_markdown(&world.markdown)
+        .summary
+        .unwrap();
     assert!(
         summary.chars().count() <= number,
         "{}",
@@ -253,14 +267,14 @@ fn cut(world: &mut World, number: usize, end: String) {
 }
 
 #[then(regex = r#"^the index of it has one link, to "([^"]*)"$"#)]
-fn one_link(world: &mut World, uri: String) {
-    let head = Head::of(&world.markdown);
+fn index_has_one_link(world: &mut World, uri: String) {
+    let head = MarkdownSummary::from_markdown(&world.markdown);
     let id: SkillId = "entry".parse().unwrap();
-    let index = surface::index([IndexEntry {
+    let index = surface::render_index([IndexEntry {
         id: &id,
         title: head.title.as_deref(),
         description: head.summary.as_deref(),
-        section: Section::Registered,
+        section: IndexSection::Registered,
     }]);
     let links: Vec<_> = index.match_indices("](").collect();
     let real: Vec<_> = links
@@ -271,61 +285,61 @@ fn one_link(world: &mut World, uri: String) {
     assert!(index.contains(&format!("]({uri})")), "{index}");
 }
 
-// Calls and what comes back.
+// Calls and their results.
 
 #[when(regex = r#"^I call "([^"]*)" with:$"#)]
-async fn call(world: &mut World, function: String, step: &Step) {
-    world.call(&function, payload(step)).await;
+async fn call_function(world: &mut World, function: String, step: &Step) {
+    world.call_function(&function, json_payload(step)).await;
 }
 
 #[when(regex = r#"^I read "([^"]*)"$"#)]
-async fn read(world: &mut World, uri: String) {
+async fn read_uri(world: &mut World, uri: String) {
     world
-        .call("skills::resources-read", json!({"uri": uri}))
+        .call_function("skills::resources-read", json!({"uri": uri}))
         .await;
 }
 
 #[when(regex = r#"^I ask for the next page of "([^"]*)"$"#)]
-async fn next_page(world: &mut World, function: String) {
+async fn request_next_page(world: &mut World, function: String) {
     let cursor = world.result()["next_cursor"].clone();
     assert!(cursor.is_string());
     let payload = json!({"limit": 3, "cursor": cursor});
-    world.call(&function, payload).await;
+    world.call_function(&function, payload).await;
 }
 
 #[then("it succeeds")]
-fn succeeds(world: &mut World) {
+fn call_succeeds(world: &mut World) {
     world.result();
 }
 
 #[then(regex = r#"^it fails with "([^"]*)"$"#)]
-fn fails(world: &mut World, words: String) {
+fn call_fails(world: &mut World, words: String) {
     let error = world.answer.as_ref().expect_err("it succeeded");
     assert!(error.message.contains(&words), "{error:?}");
 }
 
 #[then(regex = r#"^it fails with the code "([^"]*)"$"#)]
-fn fails_with_code(world: &mut World, code: String) {
+fn call_fails_with_code(world: &mut World, code: String) {
     assert_eq!(world.answer.as_ref().expect_err("it succeeded").code, code);
 }
 
 #[then("the error has no stack trace")]
-fn no_trace(world: &mut World) {
+fn error_has_no_stack_trace(world: &mut World) {
     assert_eq!(world.answer.as_ref().unwrap_err().stacktrace, None);
 }
 
 #[then("the result is:")]
 fn result_is(world: &mut World, step: &Step) {
-    assert_eq!(*world.result(), payload(step));
+    assert_eq!(*world.result(), json_payload(step));
 }
 
 #[then(regex = r#"^the result is the text "((?s).*)"$"#)]
-fn result_text(world: &mut World, text: String) {
-    assert_eq!(*world.result(), json!(plain(&text)));
+fn result_text_is(world: &mut World, text: String) {
+    assert_eq!(*world.result(), json!(unescape_text(&text)));
 }
 
 #[then(regex = r#"^the result at "([^"]*)" is (missing|a time|an array|true|false|\d+|".*")$"#)]
-fn result_at(world: &mut World, pointer: String, what: String) {
+fn result_at_is(world: &mut World, pointer: String, what: String) {
     let found = world.result().pointer(&pointer);
     match what.as_str() {
         "missing" => assert_eq!(found, None),
@@ -338,20 +352,20 @@ fn result_at(world: &mut World, pointer: String, what: String) {
         }
         "an array" => assert!(found.unwrap().is_array()),
         literal => match literal.strip_prefix('"').and_then(|l| l.strip_suffix('"')) {
-            Some(text) => assert_eq!(found, Some(&json!(plain(text)))),
+            Some(text) => assert_eq!(found, Some(&json!(unescape_text(text)))),
             None => assert_eq!(found, Some(&serde_json::from_str(literal).unwrap())),
         },
     }
 }
 
 #[then(regex = r#"^the result at "([^"]*)" starts with "(.*)"$"#)]
-fn result_starts(world: &mut World, pointer: String, text: String) {
+fn result_at_starts_with(world: &mut World, pointer: String, text: String) {
     let found = world
         .result()
         .pointer(&pointer)
         .and_then(Value::as_str)
         .unwrap();
-    assert!(found.starts_with(&plain(&text)), "{found}");
+    assert!(found.starts_with(&unescape_text(&text)), "{found}");
 }
 
 #[then(regex = r#"^the type is "([^"]*)"$"#)]
@@ -361,55 +375,63 @@ fn type_is(world: &mut World, mime: String) {
 
 #[then(regex = r#"^the text is "((?s).*)"$"#)]
 fn text_is(world: &mut World, text: String) {
-    assert_eq!(world.text(), plain(&text));
+    assert_eq!(world.content_text(), unescape_text(&text));
 }
 
 #[then(regex = r#"^the text starts with "([^"]*)"$"#)]
-fn text_starts(world: &mut World, text: String) {
-    assert!(world.text().starts_with(&plain(&text)), "{}", world.text());
+fn text_starts_with(world: &mut World, text: String) {
+    assert!(
+        world.content_text().starts_with(&unescape_text(&text)),
+        "{}",
+        world.content_text()
+    );
 }
 
 #[then(regex = r#"^the text has (no|the) line "(.*)"$"#)]
-fn text_line(world: &mut World, which: String, line: String) {
-    let has = world.text().lines().any(|found| found == line);
-    assert_eq!(has, which == "the", "{}", world.text());
+fn text_has_line(world: &mut World, which: String, line: String) {
+    let has = world.content_text().lines().any(|found| found == line);
+    assert_eq!(has, which == "the", "{}", world.content_text());
 }
 
-// Registering.
+// Registration.
 
 #[given(regex = r#"^the skill "([^"]*)" with "(.*)"$"#)]
 #[when(regex = r#"^the skill "([^"]*)" is registered with "(.*)"$"#)]
-async fn skill(_: &mut World, id: String, body: String) {
-    let payload = json!({"id": id, "skill": plain(&body)});
-    bus::call("skills::register", payload).await.unwrap();
+async fn register_skill(_: &mut World, id: String, body: String) {
+    let payload = json!({"id": id, "skill": unescape_text(&body)});
+    bus::call_function("skills::register", payload)
+        .await
+        .unwrap();
 }
 
 #[when(regex = r#"^the skill "([^"]*)" is unregistered$"#)]
-async fn no_skill(_: &mut World, id: String) {
-    bus::call("skills::unregister", json!({"id": id}))
+async fn unregister_skill(_: &mut World, id: String) {
+    bus::call_function("skills::unregister", json!({"id": id}))
         .await
         .unwrap();
 }
 
 #[given(regex = r"^(\d+) skills$")]
-async fn many_skills(_: &mut World, number: usize) {
+async fn register_many_skills(_: &mut World, number: usize) {
     for n in 0..number {
         let payload = json!({"id": format!("s{n:03}"), "skill": format!("# {n}")});
-        bus::call("skills::register", payload).await.unwrap();
+        bus::call_function("skills::register", payload)
+            .await
+            .unwrap();
     }
 }
 
-/// Makes many calls, some of them at a time.
-async fn at_once(calls: impl Iterator<Item = (&str, Value)>) {
+/// Makes the calls with up to 32 of them in flight.
+async fn call_concurrently(calls: impl Iterator<Item = (&str, Value)>) {
     futures::stream::iter(calls)
-        .map(|(function, payload)| bus::call(function, payload))
+        .map(|(function, payload)| bus::call_function(function, payload))
         .buffer_unordered(32)
         .for_each(|answer| async move { assert!(answer.is_ok(), "{answer:?}") })
         .await;
 }
 
 #[given(regex = r"^(\d+) skills with ids and titles as long as they may be$")]
-async fn long_skills(_: &mut World, number: usize) {
+async fn register_long_skills(_: &mut World, number: usize) {
     // Each of four bytes, so that a row is several kilobytes.
     let body = format!("# {}\n", "🦀".repeat(140));
     let skills = (0..number).map(|n| {
@@ -417,17 +439,17 @@ async fn long_skills(_: &mut World, number: usize) {
         let id = format!("long-{n:08}{}", segments.repeat(15));
         ("skills::register", json!({"id": id, "skill": body}))
     });
-    at_once(skills).await;
+    call_concurrently(skills).await;
 }
 
 #[then(regex = r"^the answer has fewer than (\d+) bytes$")]
-fn fewer_bytes(world: &mut World, most: usize) {
+fn answer_has_fewer_bytes(world: &mut World, most: usize) {
     let bytes = world.result().to_string().len();
     assert!(bytes < most, "{bytes}");
 }
 
 #[then(regex = r#"^following its cursor, "([^"]*)" has (\d+) rows of "([^"]*)" in all$"#)]
-async fn all_rows(world: &mut World, function: String, number: usize, key: String) {
+async fn row_count_over_pages(world: &mut World, function: String, number: usize, key: String) {
     let mut names = Vec::new();
     loop {
         let rows = world.result()[key.as_str()].as_array().unwrap();
@@ -436,7 +458,9 @@ async fn all_rows(world: &mut World, function: String, number: usize, key: Strin
         if cursor.is_null() {
             break;
         }
-        world.call(&function, json!({"cursor": cursor})).await;
+        world
+            .call_function(&function, json!({"cursor": cursor}))
+            .await;
     }
     let rows = names.len();
     names.sort();
@@ -445,54 +469,56 @@ async fn all_rows(world: &mut World, function: String, number: usize, key: Strin
 }
 
 #[given(regex = r"^a skill at each of (\d+) levels$")]
-async fn levels(_: &mut World, number: usize) {
+async fn register_nested_skills(_: &mut World, number: usize) {
     for level in 1..=number {
-        let payload = json!({"id": nested(level), "skill": format!("level {level}")});
-        bus::call("skills::register", payload).await.unwrap();
+        let payload = json!({"id": nested_id(level), "skill": format!("level {level}")});
+        bus::call_function("skills::register", payload)
+            .await
+            .unwrap();
     }
 }
 
-fn nested(level: usize) -> String {
+fn nested_id(level: usize) -> String {
     let segments: Vec<String> = (1..=level).map(|n| format!("l{n}")).collect();
     segments.join("/")
 }
 
 #[when(regex = r"^I read the skill at level (\d+)$")]
 async fn read_level(world: &mut World, level: usize) {
-    read(world, format!("iii://{}", nested(level))).await;
+    read_uri(world, format!("iii://{}", nested_id(level))).await;
 }
 
 #[then(regex = r"^the line of level (\d+) is indented by (\d+) spaces$")]
-fn indented(world: &mut World, level: usize, spaces: usize) {
-    let id = nested(level);
+fn line_is_indented(world: &mut World, level: usize, spaces: usize) {
+    let id = nested_id(level);
     let line = format!("{:spaces$}- [`{id}`](iii://{id})", "");
     assert!(
-        world.text().lines().any(|l| l.starts_with(&line)),
+        world.content_text().lines().any(|l| l.starts_with(&line)),
         "{}",
-        world.text()
+        world.content_text()
     );
 }
 
 #[when(regex = r#"^I register "([^"]*)" with a body of (\d+) bytes$"#)]
 async fn register_sized(world: &mut World, id: String, bytes: usize) {
     let payload = json!({"id": id, "skill": "x".repeat(bytes)});
-    world.call("skills::register", payload).await;
+    world.call_function("skills::register", payload).await;
 }
 
 #[when(regex = r"^I register an id (with a segment )?of (\d+) characters$")]
 async fn register_long(world: &mut World, kind: String, number: usize) {
     let payload = json!({"id": long_id(kind.trim(), number), "skill": "x"});
-    world.call("skills::register", payload).await;
+    world.call_function("skills::register", payload).await;
 }
 
 #[when(regex = r"^I register a prompt with a name of (\d+) characters$")]
-async fn long_prompt(world: &mut World, number: usize) {
+async fn register_long_prompt(world: &mut World, number: usize) {
     let payload = json!({"name": "x".repeat(number), "description": "d", "function_id": "f"});
-    world.call("prompts::register", payload).await;
+    world.call_function("prompts::register", payload).await;
 }
 
 #[given(regex = r#"^the prompt "([^"]*)" rendered by "([^"]*)"(?: that requires "([^"]*)")?$"#)]
-async fn prompt(_: &mut World, name: String, function: String, required: String) {
+async fn register_prompt(_: &mut World, name: String, function: String, required: String) {
     let arguments = match required.as_str() {
         "" => json!([]),
         name => json!([{"name": name, "required": true}]),
@@ -501,54 +527,56 @@ async fn prompt(_: &mut World, name: String, function: String, required: String)
     let payload = json!({
         "name": name, "description": description, "arguments": arguments, "function_id": function,
     });
-    bus::call("prompts::register", payload).await.unwrap();
+    bus::call_function("prompts::register", payload)
+        .await
+        .unwrap();
 }
 
 #[then("nothing is registered")]
-async fn nothing(_: &mut World) {
-    assert!(rows("skills::list", "skills").await.is_empty());
-    assert!(rows("prompts::list", "prompts").await.is_empty());
+async fn nothing_is_registered(_: &mut World) {
+    assert!(list_rows("skills::list", "skills").await.is_empty());
+    assert!(list_rows("prompts::list", "prompts").await.is_empty());
 }
 
 #[then(regex = r#"^"([^"]*)" has (\d+) rows? of "([^"]*)"$"#)]
 async fn row_count(_: &mut World, function: String, number: usize, key: String) {
-    let rows = rows(&function, &key).await;
+    let rows = list_rows(&function, &key).await;
     assert_eq!(rows.len(), number, "{rows:?}");
 }
 
 #[then(regex = r#"^"([^"]*)" has the row "([^"]*)" of "([^"]*)"$"#)]
 async fn has_row(_: &mut World, function: String, name: String, key: String) {
-    let rows = rows(&function, &key).await;
+    let rows = list_rows(&function, &key).await;
     assert!(rows.iter().any(|row| is_row(row, &name)), "{rows:?}");
 }
 
 #[then(regex = r#"^eventually "([^"]*)" has the row "([^"]*)" of "([^"]*)"$"#)]
-async fn has_row_soon(_: &mut World, function: String, name: String, key: String) {
+async fn eventually_has_row(_: &mut World, function: String, name: String, key: String) {
     let has = async || {
-        rows(&function, &key)
+        list_rows(&function, &key)
             .await
             .iter()
             .any(|row| is_row(row, &name))
     };
-    eventually(has).await;
+    wait_until(has).await;
 }
 
 #[then(regex = r#"^eventually "([^"]*)" has (\d+) rows of "([^"]*)"$"#)]
-async fn row_count_soon(_: &mut World, function: String, number: usize, key: String) {
-    eventually(async || rows(&function, &key).await.len() == number).await;
+async fn eventually_row_count(_: &mut World, function: String, number: usize, key: String) {
+    wait_until(async || list_rows(&function, &key).await.len() == number).await;
 }
 
 #[then(regex = r#"^the row "([^"]*)" of "([^"]*)" has the origin "([^"]*)"$"#)]
 async fn row_origin(_: &mut World, name: String, function: String, origin: String) {
     let key = function.split("::").next().unwrap().to_owned();
-    let rows = rows(&function, &key).await;
+    let rows = list_rows(&function, &key).await;
     let row = rows.iter().find(|row| is_row(row, &name)).unwrap();
     assert_eq!(row["origin"], origin);
 }
 
 #[then(regex = r#"^the function "([^"]*)" is listed with schemas$"#)]
-async fn listed(_: &mut World, id: String) {
-    let functions = rows("engine::functions::list", "functions").await;
+async fn function_has_schemas(_: &mut World, id: String) {
+    let functions = list_rows("engine::functions::list", "functions").await;
     let row = functions
         .iter()
         .find(|row| row["function_id"] == id)
@@ -562,32 +590,32 @@ async fn listed(_: &mut World, id: String) {
     }
 }
 
-// Functions of the scenario's own.
+// Functions that the scenario provides.
 
 #[given(regex = r#"^the function "([^"]*)" that answers:$"#)]
-fn answers(world: &mut World, id: String, step: &Step) {
-    let answer = payload(step);
-    world.provide(&id, move |_| Ok(answer.clone()));
+fn provide_fixed_answer(world: &mut World, id: String, step: &Step) {
+    let answer = json_payload(step);
+    world.provide_function(&id, move |_| Ok(answer.clone()));
 }
 
 #[given(regex = r#"^the function "([^"]*)" that fails with "([^"]*)"$"#)]
-fn failing(world: &mut World, id: String, words: String) {
-    world.provide(&id, move |_| Err(SdkError::Handler(words.clone())));
+fn provide_failing_function(world: &mut World, id: String, words: String) {
+    world.provide_function(&id, move |_| Err(SdkError::Handler(words.clone())));
 }
 
 #[given(regex = r#"^the function "([^"]*)" that answers with a text of (\d+) bytes$"#)]
-fn flooding(world: &mut World, id: String, bytes: usize) {
-    world.provide(&id, move |_| Ok(json!("x".repeat(bytes))));
+fn provide_large_answer(world: &mut World, id: String, bytes: usize) {
+    world.provide_function(&id, move |_| Ok(json!("x".repeat(bytes))));
 }
 
 #[given(regex = r#"^the function "([^"]*)" that answers with what it was given$"#)]
-fn echoing(world: &mut World, id: String) {
-    world.provide(&id, |given| Ok(without_caller(given)));
+fn provide_echo(world: &mut World, id: String) {
+    world.provide_function(&id, |given| Ok(without_caller(given)));
 }
 
 #[given(regex = r#"^the function "([^"]*)" that answers with its arguments as text$"#)]
-fn naming(world: &mut World, id: String) {
-    world.provide(&id, |given| {
+fn provide_arguments_text(world: &mut World, id: String) {
+    world.provide_function(&id, |given| {
         let given: BTreeMap<String, Value> = serde_json::from_value(without_caller(given))?;
         let words = given
             .iter()
@@ -603,74 +631,82 @@ fn without_caller(mut given: Value) -> Value {
     given
 }
 
-// Hearing of changes.
+// Change notifications.
 
 #[given(regex = r#"^a subscriber to "([^"]*)"$"#)]
 #[when(regex = r#"^another subscriber to "([^"]*)" joins$"#)]
-fn subscriber(world: &mut World, kind: String) {
-    subscribe(world, &kind, json!({}));
+fn add_subscriber(world: &mut World, kind: String) {
+    subscribe_to_trigger(world, &kind, json!({}));
 }
 
 #[given(regex = r#"^a subscriber to "([^"]*)" with:$"#)]
-fn configured(world: &mut World, kind: String, step: &Step) {
-    subscribe(world, &kind, payload(step));
+fn add_configured_subscriber(world: &mut World, kind: String, step: &Step) {
+    subscribe_to_trigger(world, &kind, json_payload(step));
 }
 
-#[allow(deprecated, reason = "this is how the seed's workers follow")]
-fn subscribe(world: &mut World, kind: &str, config: Value) {
-    let (tell, heard) = mpsc::unbounded_channel();
+#[allow(
+    deprecated,
+    reason = "workers of the original project subscribe this way"
+)]
+fn subscribe_to_trigger(world: &mut World, kind: &str, config: Value) {
+    let (sender, heard) = mpsc::unbounded_channel();
     let id = format!("bdd::on_change_{}", uuid::Uuid::new_v4().simple());
-    world.provide(&id, move |event| {
-        let _ = tell.send(without_caller(event));
+    world.provide_function(&id, move |event| {
+        let _ = sender.send(without_caller(event));
         Ok(Value::Null)
     });
     let input = RegisterTriggerInput::new(kind, &id, config);
-    let trigger = shared().client.register_trigger(input).unwrap();
-    world.subscribers.push(Subscriber {
-        heard,
+    let trigger = shared_bus().client.register_trigger(input).unwrap();
+    world.subscribers.push(TriggerSubscriber {
+        events: heard,
         trigger: Some(trigger),
     });
 }
 
 #[then("it hears:")]
-async fn hears(world: &mut World, step: &Step) {
+async fn subscriber_receives(world: &mut World, step: &Step) {
     let subscriber = world.subscribers.last_mut().unwrap();
-    let heard = tokio::time::timeout(WAIT, subscriber.heard.recv()).await;
-    assert_eq!(heard.expect("it heard nothing").unwrap(), payload(step));
+    let heard = tokio::time::timeout(WAIT, subscriber.events.recv()).await;
+    assert_eq!(
+        heard.expect("no event arrived").unwrap(),
+        json_payload(step)
+    );
 }
 
 #[when("it stops following")]
-fn stop_following(world: &mut World) {
+fn unsubscribe_last(world: &mut World) {
     let trigger = world.subscribers.last_mut().unwrap().trigger.take();
     trigger.unwrap().unregister();
 }
 
 #[then("the first one heard nothing")]
-async fn heard_nothing(world: &mut World) {
+async fn first_received_nothing(world: &mut World) {
     let last = world.subscribers.last_mut().unwrap();
-    let mark = tokio::time::timeout(WAIT, last.heard.recv()).await.unwrap();
+    let mark = tokio::time::timeout(WAIT, last.events.recv())
+        .await
+        .unwrap();
     assert_eq!(mark.unwrap(), json!({"op": "register", "id": "mark"}));
-    assert!(world.subscribers[0].heard.try_recv().is_err());
+    assert!(world.subscribers[0].events.try_recv().is_err());
 }
 
 // Files.
 
 #[when(regex = r#"^the file "([^"]*)" is written:$"#)]
-fn write(_: &mut World, path: String, step: &Step) {
-    let path = shared().files.join(path);
+fn write_file(_: &mut World, path: String, step: &Step) {
+    let path = shared_bus().files.join(path);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    std::fs::write(path, plain(&docstring(step)) + "\n").unwrap();
+    std::fs::write(path, unescape_text(&docstring(step)) + "\n").unwrap();
 }
 
 #[when(regex = r#"^the file "([^"]*)" is removed$"#)]
-fn remove(_: &mut World, path: String) {
-    std::fs::remove_file(shared().files.join(path)).unwrap();
+fn remove_file(_: &mut World, path: String) {
+    std::fs::remove_file(shared_bus().files.join(path)).unwrap();
 }
 
 #[then(regex = r#"^eventually reading "([^"]*)" gives a text that starts with "([^"]*)"$"#)]
-async fn read_soon(_: &mut World, uri: String, text: String) {
-    eventually(async || {
-        let read = bus::call("skills::resources-read", json!({"uri": uri})).await;
+async fn eventually_reads(_: &mut World, uri: String, text: String) {
+    wait_until(async || {
+        let read = bus::call_function("skills::resources-read", json!({"uri": uri})).await;
         read.is_ok_and(|read| {
             let found = read["contents"][0]["text"].as_str().unwrap();
             found.starts_with(&text)
@@ -682,29 +718,40 @@ async fn read_soon(_: &mut World, uri: String, text: String) {
 // MCP.
 
 #[when(regex = r#"^an MCP client asks "([^"]*)" with:$"#)]
-async fn ask(world: &mut World, method: String, step: &Step) {
-    world.answer = bus::ask_mcp(&method, payload(step)).await;
+async fn mcp_client_requests(world: &mut World, method: String, step: &Step) {
+    world.answer = bus::send_mcp_request(&method, json_payload(step)).await;
 }
 
 #[when(regex = r#"^an MCP client calls the tool "([^"]*)" with:$"#)]
-async fn call_tool(world: &mut World, name: String, step: &Step) {
-    let params = json!({"name": name, "arguments": payload(step)});
-    world.answer = bus::ask_mcp("tools/call", params).await;
+async fn mcp_client_calls_tool(world: &mut World, name: String, step: &Step) {
+    let params = json!({"name": name, "arguments": json_payload(step)});
+    world.answer = bus::send_mcp_request("tools/call", params).await;
 }
 
-async fn tools() -> Vec<Value> {
-    let listed = bus::ask_mcp("tools/list", json!({})).await.unwrap();
+async fn list_mcp_tools() -> Vec<Value> {
+    let listed = bus::send_mcp_request("tools/list", json!({}))
+        .await
+        .unwrap();
     listed["tools"].as_array().unwrap().clone()
 }
 
 #[then(regex = r#"^eventually the MCP tools have "([^"]*)"$"#)]
-async fn has_tool_soon(_: &mut World, name: String) {
-    eventually(async || tools().await.iter().any(|tool| tool["name"] == name)).await;
+async fn eventually_has_tool(_: &mut World, name: String) {
+    wait_until(async || {
+        list_mcp_tools()
+            .await
+            .iter()
+            .any(|tool| tool["name"] == name)
+    })
+    .await;
 }
 
 #[then(regex = r#"^the MCP tools (have|do not have) "([^"]*)"$"#)]
 async fn has_tool(_: &mut World, which: String, name: String) {
-    let has = tools().await.iter().any(|tool| tool["name"] == name);
+    let has = list_mcp_tools()
+        .await
+        .iter()
+        .any(|tool| tool["name"] == name);
     assert_eq!(has, which == "have");
 }
 

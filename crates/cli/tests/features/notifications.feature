@@ -63,7 +63,7 @@ Feature: Hearing of changes
       {"op": "unregister", "id": "direct"}
       """
 
-  Scenario: Whoever stops following hears no more
+  Scenario: A subscriber that stops following is no longer notified
     Given a subscriber to "skills::on-change"
     When it stops following
     And the skill "demo" is registered with "# Demo"

@@ -1,9 +1,9 @@
 @engine @standby
 Feature: Workers that come and go
-  One worker serves. A second one waits, and takes over functions and trigger types when the first
-  is gone. A bus that tells nobody of its state is read again, and the worker says so.
+  One worker serves. A second one stands by, and takes over functions and trigger types when the
+  first is gone. If a bus sends no state changes, the worker logs that and reads the state again.
 
-  Scenario: A standby takes over, and whoever followed goes on hearing
+  Scenario: A standby takes over, and followers are still notified
     Given a bus whose functions are left to workers
     And a worker that serves on it
     And a worker that stands by on it
@@ -18,7 +18,7 @@ Feature: Workers that come and go
   Scenario: A bus that does not tell of its state is read again before every listing
     Given a bus that does not tell of changes of its state
     And a worker that serves on it
-    Then the worker says "it is read again before every listing"
+    Then the worker says "is read again before every listing"
     And its skills are ""
     When the row "direct" of skills is set on it
     Then its skills are "direct"

@@ -1,4 +1,4 @@
-//! Hubs, workers and followers as processes and clients of a test.
+//! Hub and worker processes and change subscribers for tests.
 
 use std::{
     io::{BufRead, BufReader},
@@ -15,55 +15,55 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 const BIN: &str = env!("CARGO_BIN_EXE_repertoire");
-/// How long anything may take that should be there soon.
+/// The deadline for every condition a test waits for.
 pub(crate) const WAIT: Duration = Duration::from_secs(20);
 
-/// A process that ends with this value, and what it said.
-pub(crate) struct Running {
+/// A child process that is killed on drop, with its collected stderr.
+pub(crate) struct TestProcess {
     pub(crate) child: Child,
-    pub(crate) said: Arc<Mutex<String>>,
+    pub(crate) stderr: Arc<Mutex<String>>,
 }
 
-impl Running {
-    pub(crate) fn over(mut child: Child) -> Self {
-        let said: Arc<Mutex<String>> = Arc::default();
-        let (heard, errors) = (said.clone(), child.stderr.take().unwrap());
+impl TestProcess {
+    pub(crate) fn from_child(mut child: Child) -> Self {
+        let stderr: Arc<Mutex<String>> = Arc::default();
+        let (heard, errors) = (stderr.clone(), child.stderr.take().unwrap());
         std::thread::spawn(move || {
             for line in BufReader::new(errors).lines().map_while(Result::ok) {
                 *heard.lock().unwrap() += &(line + "\n");
             }
         });
-        Self { child, said }
+        Self { child, stderr }
     }
 
-    /// Waits until it has said something.
-    pub(crate) fn says(&self, words: &str) {
+    /// Waits until stderr contains the text.
+    pub(crate) fn wait_for_stderr(&self, words: &str) {
         let start = Instant::now();
-        while !self.said.lock().unwrap().contains(words) {
+        while !self.stderr.lock().unwrap().contains(words) {
             assert!(
                 start.elapsed() < WAIT,
                 "{words}: {}",
-                self.said.lock().unwrap()
+                self.stderr.lock().unwrap()
             );
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 
-    pub(crate) fn signal(&self, name: &str) {
+    pub(crate) fn send_signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         let sent = Command::new("kill").args([name, &pid]).status().unwrap();
         assert!(sent.success());
     }
 }
 
-impl Drop for Running {
+impl Drop for TestProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-pub(crate) fn command(home: &Path) -> Command {
+pub(crate) fn cli_command(home: &Path) -> Command {
     let mut command = Command::new(BIN);
     command
         .env("REPERTOIRE_HOME", home)
@@ -74,9 +74,9 @@ pub(crate) fn command(home: &Path) -> Command {
     command
 }
 
-/// Starts a server with a hub; gives it with the hub's address.
-pub(crate) fn serve(home: &Path, more: &[&str]) -> (Running, String) {
-    let mut child = command(home)
+/// Starts a server with a hub and returns it with the URL of the hub.
+pub(crate) fn start_server(home: &Path, more: &[&str]) -> (TestProcess, String) {
+    let mut child = cli_command(home)
         .args(["serve", "--port", "0", "--json"])
         .args(more)
         .stdout(Stdio::piped())
@@ -86,15 +86,15 @@ pub(crate) fn serve(home: &Path, more: &[&str]) -> (Running, String) {
     let mut line = String::new();
     let out = child.stdout.take().unwrap();
     BufReader::new(out).read_line(&mut line).unwrap();
-    let running = Running::over(child);
-    let said: Value =
-        serde_json::from_str(&line).unwrap_or_else(|_| panic!("{}", running.said.lock().unwrap()));
+    let running = TestProcess::from_child(child);
+    let said: Value = serde_json::from_str(&line)
+        .unwrap_or_else(|_| panic!("{}", running.stderr.lock().unwrap()));
     let url = said["hub"].as_str().unwrap_or_default().to_owned();
     (running, url)
 }
 
-/// Starts the worker as an engine does.
-pub(crate) fn worker(url: &str, home: &Path) -> Running {
+/// Starts the worker the way an engine starts it.
+pub(crate) fn start_worker(url: &str, home: &Path) -> TestProcess {
     let child = Command::new(env!("CARGO_BIN_EXE_skills"))
         .env("III_URL", url)
         .env("HOME", home)
@@ -103,11 +103,11 @@ pub(crate) fn worker(url: &str, home: &Path) -> Running {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    Running::over(child)
+    TestProcess::from_child(child)
 }
 
-/// A client of the SDK.
-pub(crate) fn connect(url: &str) -> IIIClient {
+/// Connects an SDK client with telemetry disabled.
+pub(crate) fn connect_sdk(url: &str) -> IIIClient {
     let otel = iii_helpers::observability::OtelConfig {
         enabled: Some(false),
         ..Default::default()
@@ -119,31 +119,37 @@ pub(crate) fn connect(url: &str) -> IIIClient {
     register_worker(url, options)
 }
 
-/// Somebody who follows the changes of the skills.
-pub(crate) struct Follower {
-    pub(crate) heard: mpsc::UnboundedReceiver<Value>,
+/// A client that is subscribed to changes of skills.
+pub(crate) struct ChangeSubscriber {
+    pub(crate) change_ids: mpsc::UnboundedReceiver<Value>,
     pub(crate) client: IIIClient,
 }
 
-#[allow(deprecated, reason = "this is how the seed's workers follow")]
-pub(crate) fn follow(url: &str, id: &str) -> Follower {
-    let client = connect(url);
-    let (tell, heard) = mpsc::unbounded_channel();
+#[allow(
+    deprecated,
+    reason = "workers of the original project subscribe this way"
+)]
+pub(crate) fn subscribe_to_changes(url: &str, id: &str) -> ChangeSubscriber {
+    let client = connect_sdk(url);
+    let (sender, heard) = mpsc::unbounded_channel();
     let function = RegisterFunction::new(move |event: Value| {
-        let _ = tell.send(event["id"].clone());
+        let _ = sender.send(event["id"].clone());
         Ok::<_, iii_sdk::Error>(Value::Null)
     });
     client.register_function(id, function);
     let input = RegisterTriggerInput::new("skills::on-change", id, json!({}));
     client.register_trigger(input).unwrap();
-    Follower { heard, client }
+    ChangeSubscriber {
+        change_ids: heard,
+        client,
+    }
 }
 
-impl Follower {
-    pub(crate) async fn hears(&mut self, id: &str) {
+impl ChangeSubscriber {
+    pub(crate) async fn wait_for_change(&mut self, id: &str) {
         loop {
-            let heard = tokio::time::timeout(WAIT, self.heard.recv()).await;
-            if heard.expect("it heard nothing").unwrap() == id {
+            let heard = tokio::time::timeout(WAIT, self.change_ids.recv()).await;
+            if heard.expect("no change notification arrived").unwrap() == id {
                 return;
             }
         }

@@ -1,5 +1,5 @@
-//! Servers and wires for tests: the real command, spoken to by hand over stdio and HTTP.
-#![allow(dead_code, reason = "each test file uses its part")]
+//! MCP servers for tests: the real command over stdio and raw HTTP, and a scripted HTTP server.
+#![allow(dead_code, reason = "each test binary uses only some helpers")]
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 pub(crate) const BIN: &str = env!("CARGO_BIN_EXE_repertoire");
 const WAIT: Duration = Duration::from_secs(30);
 
-/// The parameters that revision 2026-07-28 wants with every request.
-pub(crate) fn modern(mut params: Value) -> Value {
+/// Adds the `_meta` that revision 2026-07-28 requires in every request.
+pub(crate) fn with_modern_meta(mut params: Value) -> Value {
     let can = params.pointer("/_meta/io.modelcontextprotocol~1clientCapabilities");
     let can = can.cloned().unwrap_or_else(|| json!({}));
     params["_meta"] = json!({
@@ -30,24 +30,24 @@ pub(crate) fn modern(mut params: Value) -> Value {
     params
 }
 
-/// A server over stdio.
-pub(crate) struct Piped {
+/// The real command as an MCP server over stdio.
+pub(crate) struct StdioServer {
     pub(crate) child: Child,
     pub(crate) stdin: Option<ChildStdin>,
     lines: Receiver<Vec<u8>>,
     errors: Arc<Mutex<Vec<u8>>>,
     next: u64,
-    era: Era,
+    era: ProtocolEra,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Era {
+pub(crate) enum ProtocolEra {
     Legacy,
     Modern,
 }
 
-impl Piped {
-    pub(crate) fn start(home: &Path, args: &[&str], era: Era) -> Self {
+impl StdioServer {
+    pub(crate) fn start(home: &Path, args: &[&str], era: ProtocolEra) -> Self {
         let mut child = Command::new(BIN)
             .arg("mcp")
             .args(args)
@@ -70,7 +70,7 @@ impl Piped {
                 }
             }
         });
-        let errors = overhear(child.stderr.take().unwrap());
+        let errors = collect_output(child.stderr.take().unwrap());
         let mut server = Self {
             child,
             stdin,
@@ -79,8 +79,8 @@ impl Piped {
             next: 0,
             era,
         };
-        if era == Era::Legacy {
-            let hello = server.ask(
+        if era == ProtocolEra::Legacy {
+            let hello = server.send_request(
                 "initialize",
                 json!({
                     "protocolVersion": "2025-11-25", "capabilities": {"sampling": {}},
@@ -88,57 +88,57 @@ impl Piped {
                 }),
             );
             assert_eq!(hello["result"]["protocolVersion"], "2025-11-25");
-            server.send(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+            server.send_line(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
         }
         server
     }
 
-    pub(crate) fn send(&mut self, line: &[u8]) {
+    pub(crate) fn send_line(&mut self, line: &[u8]) {
         let stdin = self.stdin.as_mut().unwrap();
         stdin.write_all(line).unwrap();
         stdin.write_all(b"\n").unwrap();
     }
 
-    /// The next line, if there is one within a time.
-    pub(crate) fn line(&self, patience: Duration) -> Option<Value> {
+    /// Returns the next message, or `None` if none arrives in time.
+    pub(crate) fn read_message(&self, patience: Duration) -> Option<Value> {
         let line = self.lines.recv_timeout(patience).ok()?;
         Some(serde_json::from_slice(&line).unwrap())
     }
 
-    /// Asks, and gives the whole answer; what is not the answer is passed over.
-    pub(crate) fn ask(&mut self, method: &str, params: Value) -> Value {
+    /// Sends a request and returns its response; other messages are skipped.
+    pub(crate) fn send_request(&mut self, method: &str, params: Value) -> Value {
         self.next += 1;
         let id = self.next;
         let params = match self.era {
-            Era::Legacy => params,
-            Era::Modern => modern(params),
+            ProtocolEra::Legacy => params,
+            ProtocolEra::Modern => with_modern_meta(params),
         };
         let message = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
-        self.send(message.to_string().as_bytes());
+        self.send_line(message.to_string().as_bytes());
         let start = Instant::now();
         while start.elapsed() < WAIT {
             let line = self
-                .line(WAIT)
-                .unwrap_or_else(|| panic!("no answer: {}", self.said()));
-            // The server counts its own questions.
+                .read_message(WAIT)
+                .unwrap_or_else(|| panic!("no response: {}", self.stderr_text()));
+            // The server numbers its own requests, so an id alone does not identify a response.
             if line["id"] == id && line.get("method").is_none() {
                 return line;
             }
         }
-        panic!("no answer to {method}");
+        panic!("no response to {method}");
     }
 
-    /// What it said on stderr.
-    pub(crate) fn said(&self) -> String {
+    /// Returns the stderr collected so far.
+    pub(crate) fn stderr_text(&self) -> String {
         String::from_utf8_lossy(&self.errors.lock().unwrap()).into_owned()
     }
 
-    pub(crate) fn memory(&self) -> u64 {
-        memory(self.child.id())
+    pub(crate) fn memory_kib(&self) -> u64 {
+        process_memory_kib(self.child.id())
     }
 }
 
-impl Drop for Piped {
+impl Drop for StdioServer {
     fn drop(&mut self) {
         drop(self.stdin.take());
         let _ = self.child.kill();
@@ -146,8 +146,8 @@ impl Drop for Piped {
     }
 }
 
-/// Resident memory of a process, in KiB.
-pub(crate) fn memory(id: u32) -> u64 {
+/// Returns the resident memory of a process in KiB.
+pub(crate) fn process_memory_kib(id: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
     let line = status
         .lines()
@@ -156,7 +156,7 @@ pub(crate) fn memory(id: u32) -> u64 {
     line.trim().split(' ').next().unwrap().parse().unwrap()
 }
 
-fn overhear(mut from: impl Read + Send + 'static) -> Arc<Mutex<Vec<u8>>> {
+fn collect_output(mut from: impl Read + Send + 'static) -> Arc<Mutex<Vec<u8>>> {
     let heard = Arc::new(Mutex::new(Vec::new()));
     let keep = heard.clone();
     std::thread::spawn(move || {
@@ -168,24 +168,24 @@ fn overhear(mut from: impl Read + Send + 'static) -> Arc<Mutex<Vec<u8>>> {
     heard
 }
 
-/// A server over HTTP.
-pub(crate) struct Http {
+/// The real command as an MCP server over HTTP.
+pub(crate) struct HttpServer {
     pub(crate) child: Child,
     pub(crate) port: u16,
     errors: Arc<Mutex<Vec<u8>>>,
 }
 
-/// What came back.
+/// A parsed HTTP response.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     pub(crate) headers: String,
     pub(crate) body: Vec<u8>,
 }
 
-impl Answer {
-    /// The JSON-RPC message, from a body or from the last event of a stream.
-    pub(crate) fn message(&self) -> Value {
+impl HttpResponse {
+    /// Returns the JSON-RPC message of the body or of the last event of a stream.
+    pub(crate) fn rpc_message(&self) -> Value {
         let text = String::from_utf8_lossy(&self.body);
         let data = text.lines().rev().find_map(|l| l.strip_prefix("data: {"));
         match data {
@@ -196,7 +196,7 @@ impl Answer {
     }
 }
 
-impl Http {
+impl HttpServer {
     pub(crate) fn start(home: &Path, args: &[&str]) -> Self {
         let mut child = Command::new(BIN)
             .args(["serve", "--hub", "off", "--port", "0", "--json"])
@@ -208,7 +208,7 @@ impl Http {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let errors = overhear(child.stderr.take().unwrap());
+        let errors = collect_output(child.stderr.take().unwrap());
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap())
             .read_line(&mut line)
@@ -231,16 +231,16 @@ impl Http {
         stream
     }
 
-    /// Sends a request as it is and reads what comes back.
-    pub(crate) fn raw(&self, request: &[u8]) -> Answer {
+    /// Sends the bytes unchanged and reads the response.
+    pub(crate) fn send_raw(&self, request: &[u8]) -> HttpResponse {
         let mut stream = self.connect();
-        // A server that refuses a body may answer before it has read it.
+        // A server that refuses a body may respond before it has read it.
         let _ = stream.write_all(request);
-        read_answer(&mut BufReader::new(stream))
+        read_response(&mut BufReader::new(stream))
     }
 
-    /// A request with these headers besides the usual ones.
-    pub(crate) fn post(&self, headers: &str, body: &[u8]) -> Answer {
+    /// Posts a message with these headers in addition to the usual ones.
+    pub(crate) fn post_message(&self, headers: &str, body: &[u8]) -> HttpResponse {
         let mut request = format!(
             "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nContent-Type: application/json\r\n\
              Accept: application/json, text/event-stream\r\nContent-Length: {}\r\n\
@@ -250,15 +250,20 @@ impl Http {
         )
         .into_bytes();
         request.extend_from_slice(body);
-        self.raw(&request)
+        self.send_raw(&request)
     }
 
-    /// Asks in revision 2026-07-28.
-    pub(crate) fn ask(&self, method: &str, params: Value) -> Answer {
-        self.ask_with("", method, params)
+    /// Sends a request in revision 2026-07-28.
+    pub(crate) fn send_request(&self, method: &str, params: Value) -> HttpResponse {
+        self.send_request_with("", method, params)
     }
 
-    pub(crate) fn ask_with(&self, more: &str, method: &str, params: Value) -> Answer {
+    pub(crate) fn send_request_with(
+        &self,
+        more: &str,
+        method: &str,
+        params: Value,
+    ) -> HttpResponse {
         let name = match method {
             "resources/read" => params["uri"].as_str(),
             "prompts/get" | "tools/call" => params["name"].as_str(),
@@ -267,17 +272,17 @@ impl Http {
         let name = name.map_or(String::new(), |name| format!("Mcp-Name: {name}\r\n"));
         let headers =
             format!("MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: {method}\r\n{name}{more}");
-        let body = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": modern(params)});
-        self.post(&headers, body.to_string().as_bytes())
+        let body = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": with_modern_meta(params)});
+        self.post_message(&headers, body.to_string().as_bytes())
     }
 
-    /// Shakes hands in revision 2025-11-25, and gives the headers of the session.
+    /// Initializes a session in revision 2025-11-25 and returns its headers.
     pub(crate) fn session(&self) -> String {
         let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
             "protocolVersion": "2025-11-25", "capabilities": {},
             "clientInfo": {"name": "test", "version": "1"},
         }});
-        let answer = self.post("", hello.to_string().as_bytes());
+        let answer = self.post_message("", hello.to_string().as_bytes());
         let session = answer.headers.lines().find_map(|line| {
             let (name, value) = line.split_once(':')?;
             name.eq_ignore_ascii_case("mcp-session-id")
@@ -288,35 +293,36 @@ impl Http {
             session.unwrap()
         );
         let ready = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
-        assert_eq!(self.post(&headers, ready).status, 202);
+        assert_eq!(self.post_message(&headers, ready).status, 202);
         headers
     }
 
-    pub(crate) fn ask_legacy(&self, session: &str, method: &str, params: &Value) -> Value {
+    pub(crate) fn send_legacy_request(&self, session: &str, method: &str, params: &Value) -> Value {
         let body = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
-        self.post(session, body.to_string().as_bytes()).message()
+        self.post_message(session, body.to_string().as_bytes())
+            .rpc_message()
     }
 
-    /// What it said on stderr.
-    pub(crate) fn said(&self) -> String {
+    /// Returns the stderr collected so far.
+    pub(crate) fn stderr_text(&self) -> String {
         String::from_utf8_lossy(&self.errors.lock().unwrap()).into_owned()
     }
 
-    pub(crate) fn get(&self, path: &str, headers: &str) -> Answer {
+    pub(crate) fn get(&self, path: &str, headers: &str) -> HttpResponse {
         let request =
             format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n{headers}\r\n");
-        self.raw(request.as_bytes())
+        self.send_raw(request.as_bytes())
     }
 }
 
-impl Drop for Http {
+impl Drop for HttpServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-pub(crate) fn read_answer(stream: &mut impl BufRead) -> Answer {
+pub(crate) fn read_response(stream: &mut impl BufRead) -> HttpResponse {
     let mut headers = String::new();
     let mut line = String::new();
     loop {
@@ -353,50 +359,50 @@ pub(crate) fn read_answer(stream: &mut impl BufRead) -> Answer {
             }
         }
     }
-    Answer {
+    HttpResponse {
         status: status.unwrap_or(0),
         headers,
         body,
     }
 }
 
-/// What a scripted server answers: to a request with its headers, a status, headers and a body.
-pub(crate) type Script = dyn Fn(&str, &Value) -> (u16, String, Vec<u8>) + Send + Sync;
+/// Maps request headers and message to the status, headers and body of the response.
+pub(crate) type ResponseScript = dyn Fn(&str, &Value) -> (u16, String, Vec<u8>) + Send + Sync;
 
-/// A server over HTTP that does what a test tells it to.
-pub(crate) struct Scripted {
+/// An HTTP server whose responses are computed by the test.
+pub(crate) struct ScriptedServer {
     pub(crate) url: String,
-    /// The head and the message of every request.
-    pub(crate) seen: Arc<Mutex<Vec<(String, Value)>>>,
+    /// The headers and the message of every request.
+    pub(crate) requests: Arc<Mutex<Vec<(String, Value)>>>,
 }
 
-impl Scripted {
-    pub(crate) fn start(script: Arc<Script>) -> Self {
+impl ScriptedServer {
+    pub(crate) fn start(script: Arc<ResponseScript>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/mcp", listener.local_addr().unwrap());
-        let seen: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
-        let log = seen.clone();
+        let requests: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
+        let log = requests.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { return };
                 let (script, log) = (script.clone(), log.clone());
-                std::thread::spawn(move || converse(stream, &*script, &log));
+                std::thread::spawn(move || serve_connection(stream, &*script, &log));
             }
         });
-        Self { url, seen }
+        Self { url, requests }
     }
 
-    pub(crate) fn asked(&self, method: &str) -> usize {
-        let seen = self.seen.lock().unwrap();
+    pub(crate) fn request_count(&self, method: &str) -> usize {
+        let seen = self.requests.lock().unwrap();
         seen.iter().filter(|(_, m)| m["method"] == method).count()
     }
 }
 
-fn converse(stream: TcpStream, script: &Script, log: &Mutex<Vec<(String, Value)>>) {
+fn serve_connection(stream: TcpStream, script: &ResponseScript, log: &Mutex<Vec<(String, Value)>>) {
     let mut out = stream.try_clone().unwrap();
     let mut stream = BufReader::new(stream);
     loop {
-        let request = read_answer(&mut stream);
+        let request = read_response(&mut stream);
         if request.headers.is_empty() {
             return;
         }
@@ -411,15 +417,15 @@ fn converse(stream: TcpStream, script: &Script, log: &Mutex<Vec<(String, Value)>
         )
         .into_bytes();
         answer.extend(body);
-        // In one piece: two would wait for each other's acknowledgement.
+        // One write: two writes would wait for the acknowledgement of the first.
         if out.write_all(&answer).is_err() {
             return;
         }
     }
 }
 
-/// A JSON answer to a message.
-pub(crate) fn reply(message: &Value, result: &Value) -> (u16, String, Vec<u8>) {
+/// Builds a successful JSON response to a message.
+pub(crate) fn json_response(message: &Value, result: &Value) -> (u16, String, Vec<u8>) {
     let body = json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
     let headers = "Content-Type: application/json\r\n".to_owned();
     (200, headers, body.to_string().into_bytes())

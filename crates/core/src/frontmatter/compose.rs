@@ -1,11 +1,11 @@
-//! From YAML events to fields, paying for every node and every copy as it comes.
+//! Builds fields from YAML events and charges every node and copy against a budget.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle};
 use serde_json::{Number, Value};
 
-use super::{Field, Frontmatter, MAX_BYTES, Oddity};
+use super::{Frontmatter, FrontmatterField, MAX_BYTES, UnsupportedYaml};
 use crate::error::{Error, Result};
 
 const MAX_DEPTH: usize = 16;
@@ -13,7 +13,7 @@ const MAX_NODES: usize = 4096;
 const MAX_ALIASES: usize = 32;
 
 /// A node read from the event stream.
-struct Node {
+struct YamlNode {
     value: Value,
     text: Option<String>,
     line: usize,
@@ -24,8 +24,8 @@ struct Node {
     weight: usize,
 }
 
-/// A node that aliases can repeat, with what a copy of it costs.
-struct Anchor {
+/// A node that aliases can repeat, with the cost of a copy.
+struct AnchoredNode {
     value: Value,
     text: Option<String>,
     weight: usize,
@@ -36,16 +36,16 @@ pub(super) struct Composer<'a> {
     yaml: &'a str,
     first_line: usize,
     parser: Parser<'a, saphyr_parser::StrInput<'a>>,
-    anchors: BTreeMap<usize, Anchor>,
-    /// How many lines there are.
+    anchors: BTreeMap<usize, AnchoredNode>,
+    /// Number of lines of the YAML.
     lines: usize,
     /// Bytes that aliases added so far.
     copied: usize,
-    /// Where the last character was looked for: characters and bytes.
-    place: (usize, usize),
+    /// Position of the last character lookup, in characters and in bytes.
+    cursor: (usize, usize),
     aliases: usize,
     nodes: usize,
-    oddities: Vec<(usize, Oddity)>,
+    unsupported_yaml: Vec<(usize, UnsupportedYaml)>,
 }
 
 impl<'a> Composer<'a> {
@@ -57,37 +57,37 @@ impl<'a> Composer<'a> {
             anchors: BTreeMap::new(),
             lines: yaml.lines().count().max(1),
             copied: 0,
-            place: (0, 0),
+            cursor: (0, 0),
             aliases: 0,
             nodes: 0,
-            oddities: Vec::new(),
+            unsupported_yaml: Vec::new(),
         }
     }
 
-    fn line(&self, mark: Marker) -> usize {
+    fn document_line(&self, mark: Marker) -> usize {
         // The parser counts from 1; a mark past the end belongs to the last line.
         self.first_line + mark.line().clamp(1, self.lines) - 1
     }
 
-    fn refuse<T>(&self, mark: Marker, rule: impl Into<String>) -> Result<T> {
+    fn yaml_error<T>(&self, mark: Marker, rule: impl Into<String>) -> Result<T> {
         Err(Error::Frontmatter {
-            line: self.line(mark),
+            line: self.document_line(mark),
             rule: rule.into(),
         })
     }
 
-    fn next(&mut self) -> Result<(Event<'a>, Marker)> {
+    fn next_event(&mut self) -> Result<(Event<'a>, Marker)> {
         match self.parser.next_event() {
             Some(Ok((event, span))) => Ok((event, span.start)),
             Some(Err(error)) => {
                 let mark = *error.marker();
                 if error.info().contains("recursion limit") {
                     return Err(Error::FrontmatterBudget {
-                        line: self.line(mark),
+                        line: self.document_line(mark),
                         rule: format!("nested deeper than {MAX_DEPTH} levels"),
                     });
                 }
-                self.refuse(mark, format!("not valid YAML: {}", error.info()))
+                self.yaml_error(mark, format!("not valid YAML: {}", error.info()))
             }
             None => Err(Error::Frontmatter {
                 line: self.first_line,
@@ -99,63 +99,64 @@ impl<'a> Composer<'a> {
     pub(super) fn compose(mut self) -> Result<Frontmatter> {
         let not_mapping = "must be a mapping of fields such as `name: …`";
         loop {
-            match self.next()? {
+            match self.next_event()? {
                 (Event::MappingStart(_, tag), mark) => {
                     if tag.is_some() {
-                        return self.refuse(mark, "tags are not allowed");
+                        return self.yaml_error(mark, "tags are not allowed");
                     }
                     self.note_flow(mark);
-                    let fields = self.mapping(1)?.0;
-                    self.finish()?;
+                    let fields = self.read_mapping(1)?.0;
+                    self.expect_stream_end()?;
                     return Ok(Frontmatter {
                         fields,
-                        oddities: self.oddities,
+                        unsupported_yaml: self.unsupported_yaml,
                     });
                 }
                 (Event::StreamStart | Event::DocumentStart(_) | Event::Nothing, _) => {}
-                (_, mark) => return self.refuse(mark, not_mapping),
+                (_, mark) => return self.yaml_error(mark, not_mapping),
             }
         }
     }
 
-    /// After the one document nothing may follow.
-    fn finish(&mut self) -> Result<()> {
+    /// Checks that nothing follows the document.
+    fn expect_stream_end(&mut self) -> Result<()> {
         loop {
-            match self.next()? {
+            match self.next_event()? {
                 (Event::StreamEnd, _) => return Ok(()),
                 (Event::DocumentEnd, _) => {}
-                (_, mark) => return self.refuse(mark, "must be a single YAML document"),
+                (_, mark) => return self.yaml_error(mark, "must be a single YAML document"),
             }
         }
     }
 
-    /// Reads the entries of a mapping whose start was read; also says how heavy it is.
-    fn mapping(&mut self, depth: usize) -> Result<(Vec<Field>, usize)> {
-        let mut fields: Vec<Field> = Vec::new();
+    /// Reads the entries of a mapping after its start event; also returns its node count.
+    fn read_mapping(&mut self, depth: usize) -> Result<(Vec<FrontmatterField>, usize)> {
+        let mut fields: Vec<FrontmatterField> = Vec::new();
         let mut weight = 1;
         let mut child_column = None;
         loop {
-            let (event, mark) = self.next()?;
+            let (event, mark) = self.next_event()?;
             if matches!(event, Event::MappingEnd) {
                 return Ok((fields, weight));
             }
-            let key = self.node(event, mark, depth)?;
+            let key = self.read_node(event, mark, depth)?;
             let Some(key_text) = key.text else {
-                return self.refuse(mark, "a key must be plain text");
+                return self.yaml_error(mark, "a key must be plain text");
             };
             if key_text == crate::json::RESERVED {
-                return self.refuse(mark, format!("the key `{key_text}` is reserved"));
+                return self.yaml_error(mark, format!("the key `{key_text}` is reserved"));
             }
             if fields.iter().any(|f| f.key == key_text) {
-                return self.refuse(mark, format!("duplicate key `{key_text}`"));
+                return self.yaml_error(mark, format!("duplicate key `{key_text}`"));
             }
-            let (event, value_mark) = self.next()?;
-            let value = self.node(event, value_mark, depth)?;
+            let (event, value_mark) = self.next_event()?;
+            let value = self.read_node(event, value_mark, depth)?;
             weight += key.weight + value.weight;
             if value.is_mapping && *child_column.get_or_insert(value.column) != value.column {
-                self.oddities.push((value.line, Oddity::Indentation));
+                self.unsupported_yaml
+                    .push((value.line, UnsupportedYaml::Indentation));
             }
-            fields.push(Field {
+            fields.push(FrontmatterField {
                 key: key_text,
                 line: key.line,
                 value: value.value,
@@ -165,16 +166,16 @@ impl<'a> Composer<'a> {
         }
     }
 
-    fn node(&mut self, event: Event<'a>, mark: Marker, depth: usize) -> Result<Node> {
-        let line = self.line(mark);
-        self.spend(1, line)?;
+    fn read_node(&mut self, event: Event<'a>, mark: Marker, depth: usize) -> Result<YamlNode> {
+        let line = self.document_line(mark);
+        self.charge_nodes(1, line)?;
         if depth > MAX_DEPTH {
             return Err(Error::FrontmatterBudget {
                 line,
                 rule: format!("nested deeper than {MAX_DEPTH} levels"),
             });
         }
-        let node = |value, text, is_mapping, weight| Node {
+        let node = |value, text, is_mapping, weight| YamlNode {
             value,
             text,
             line,
@@ -185,44 +186,44 @@ impl<'a> Composer<'a> {
         };
         match event {
             Event::Scalar(text, style, anchor, tag) => {
-                self.check(anchor, tag.is_some(), mark)?;
-                let value = scalar(&text, style);
+                self.check_properties(anchor, tag.is_some(), mark)?;
+                let value = parse_scalar(&text, style);
                 let text = text.into_owned();
-                self.keep(anchor, &value, Some(&text), 1, mark)?;
+                self.store_anchor(anchor, &value, Some(&text), 1, mark)?;
                 Ok(node(value, Some(text), false, 1))
             }
             Event::SequenceStart(anchor, tag) => {
-                self.check(anchor, tag.is_some(), mark)?;
+                self.check_properties(anchor, tag.is_some(), mark)?;
                 self.note_flow(mark);
                 let mut items = Vec::new();
                 let mut weight = 1;
                 loop {
-                    let (event, mark) = self.next()?;
+                    let (event, mark) = self.next_event()?;
                     if matches!(event, Event::SequenceEnd) {
                         break;
                     }
-                    let item = self.node(event, mark, depth + 1)?;
+                    let item = self.read_node(event, mark, depth + 1)?;
                     weight += item.weight;
                     items.push(item.value);
                 }
                 let value = Value::Array(items);
-                self.keep(anchor, &value, None, weight, mark)?;
+                self.store_anchor(anchor, &value, None, weight, mark)?;
                 Ok(node(value, None, false, weight))
             }
             Event::MappingStart(anchor, tag) => {
-                self.check(anchor, tag.is_some(), mark)?;
+                self.check_properties(anchor, tag.is_some(), mark)?;
                 self.note_flow(mark);
-                let (fields, weight) = self.mapping(depth + 1)?;
+                let (fields, weight) = self.read_mapping(depth + 1)?;
                 let child_lines = fields.iter().map(|f| f.line).collect();
                 let value = Value::Object(fields.into_iter().map(|f| (f.key, f.value)).collect());
-                self.keep(anchor, &value, None, weight, mark)?;
-                Ok(Node {
+                self.store_anchor(anchor, &value, None, weight, mark)?;
+                Ok(YamlNode {
                     child_lines,
                     ..node(value, None, true, weight)
                 })
             }
             Event::Alias(anchor) => {
-                self.oddities.push((line, Oddity::Anchor));
+                self.unsupported_yaml.push((line, UnsupportedYaml::Anchor));
                 self.aliases += 1;
                 if self.aliases > MAX_ALIASES {
                     return Err(Error::FrontmatterBudget {
@@ -230,13 +231,13 @@ impl<'a> Composer<'a> {
                         rule: format!("more than {MAX_ALIASES} aliases"),
                     });
                 }
-                // The price is paid before the copy is made.
+                // Charge the budget before the copy is made.
                 let Some(found) = self.anchors.get(&anchor) else {
-                    return self.refuse(mark, "an alias must follow its anchor");
+                    return self.yaml_error(mark, "an alias must follow its anchor");
                 };
                 let (weight, bytes) = (found.weight, found.bytes);
-                self.spend(weight, line)?;
-                self.copy(bytes, line)?;
+                self.charge_nodes(weight, line)?;
+                self.charge_copied_bytes(bytes, line)?;
                 match self.anchors.get(&anchor) {
                     Some(found) => Ok(node(
                         found.value.clone(),
@@ -244,15 +245,15 @@ impl<'a> Composer<'a> {
                         found.value.is_object(),
                         weight,
                     )),
-                    None => self.refuse(mark, "an alias must follow its anchor"),
+                    None => self.yaml_error(mark, "an alias must follow its anchor"),
                 }
             }
-            _ => self.refuse(mark, "not valid YAML here"),
+            _ => self.yaml_error(mark, "not valid YAML here"),
         }
     }
 
-    /// Remembers a node for aliases; the copy kept for them counts like theirs.
-    fn keep(
+    /// Stores a node for aliases; the stored copy counts against the same budget.
+    fn store_anchor(
         &mut self,
         anchor: usize,
         value: &Value,
@@ -263,9 +264,9 @@ impl<'a> Composer<'a> {
         if anchor == 0 {
             return Ok(());
         }
-        let bytes = size_of_value(value);
-        self.copy(bytes, self.line(mark))?;
-        let kept = Anchor {
+        let bytes = estimate_size(value);
+        self.charge_copied_bytes(bytes, self.document_line(mark))?;
+        let kept = AnchoredNode {
             value: value.clone(),
             text: text.cloned(),
             weight,
@@ -275,7 +276,7 @@ impl<'a> Composer<'a> {
         Ok(())
     }
 
-    fn copy(&mut self, bytes: usize, line: usize) -> Result<()> {
+    fn charge_copied_bytes(&mut self, bytes: usize, line: usize) -> Result<()> {
         self.copied += bytes;
         if self.copied > 2 * MAX_BYTES {
             return Err(Error::FrontmatterBudget {
@@ -286,7 +287,7 @@ impl<'a> Composer<'a> {
         Ok(())
     }
 
-    fn spend(&mut self, weight: usize, line: usize) -> Result<()> {
+    fn charge_nodes(&mut self, weight: usize, line: usize) -> Result<()> {
         self.nodes += weight;
         if self.nodes > MAX_NODES {
             return Err(Error::FrontmatterBudget {
@@ -297,20 +298,20 @@ impl<'a> Composer<'a> {
         Ok(())
     }
 
-    fn check(&mut self, anchor: usize, tagged: bool, mark: Marker) -> Result<()> {
+    fn check_properties(&mut self, anchor: usize, tagged: bool, mark: Marker) -> Result<()> {
         if tagged {
-            return self.refuse(mark, "tags are not allowed");
+            return self.yaml_error(mark, "tags are not allowed");
         }
         if anchor != 0 {
-            let line = self.line(mark);
-            self.oddities.push((line, Oddity::Anchor));
+            let line = self.document_line(mark);
+            self.unsupported_yaml.push((line, UnsupportedYaml::Anchor));
         }
         Ok(())
     }
 
     fn note_flow(&mut self, mark: Marker) {
-        // Marks count characters and come in order, so the search goes on where it ended.
-        let (mut characters, mut bytes) = self.place;
+        // Marks count characters and arrive in order, so the search resumes where it ended.
+        let (mut characters, mut bytes) = self.cursor;
         if mark.index() < characters {
             (characters, bytes) = (0, 0);
         }
@@ -318,30 +319,30 @@ impl<'a> Composer<'a> {
         let rest = self.yaml.get(bytes..).unwrap_or_default();
         let found = rest.char_indices().nth(skip);
         if let Some((at, _)) = found {
-            self.place = (mark.index(), bytes + at);
+            self.cursor = (mark.index(), bytes + at);
         }
         if matches!(found, Some((_, '{' | '['))) {
-            let line = self.line(mark);
-            self.oddities.push((line, Oddity::Flow));
+            let line = self.document_line(mark);
+            self.unsupported_yaml.push((line, UnsupportedYaml::Flow));
         }
     }
 }
 
-/// About how many bytes a copy of a value takes.
-fn size_of_value(value: &Value) -> usize {
+/// Estimates how many bytes a copy of a value takes.
+fn estimate_size(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 8,
         Value::String(text) => text.len() + 8,
-        Value::Array(items) => items.iter().map(size_of_value).sum::<usize>() + 8,
+        Value::Array(items) => items.iter().map(estimate_size).sum::<usize>() + 8,
         Value::Object(map) => {
-            let entry = |(key, value): (&String, &Value)| key.len() + 8 + size_of_value(value);
+            let entry = |(key, value): (&String, &Value)| key.len() + 8 + estimate_size(value);
             map.iter().map(entry).sum::<usize>() + 8
         }
     }
 }
 
 /// Types a scalar by the YAML 1.2 core schema.
-fn scalar(text: &str, style: ScalarStyle) -> Value {
+fn parse_scalar(text: &str, style: ScalarStyle) -> Value {
     if style != ScalarStyle::Plain {
         return Value::String(text.to_owned());
     }
@@ -349,12 +350,12 @@ fn scalar(text: &str, style: ScalarStyle) -> Value {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
         "true" | "True" | "TRUE" => Value::Bool(true),
         "false" | "False" | "FALSE" => Value::Bool(false),
-        _ => number(text).map_or_else(|| Value::String(text.to_owned()), Value::Number),
+        _ => parse_number(text).map_or_else(|| Value::String(text.to_owned()), Value::Number),
     }
 }
 
-/// A number JSON can hold; `.inf` and `.nan` stay the text they are.
-fn number(text: &str) -> Option<Number> {
+/// Parses a number that JSON can represent; `.inf` and `.nan` stay text.
+fn parse_number(text: &str) -> Option<Number> {
     let radix = |digits: &str, radix| {
         u64::from_str_radix(digits, radix)
             .ok()

@@ -1,20 +1,20 @@
-//! The rules themselves: a table of what exists, and the functions that find.
+//! The table of lint rules and the functions that check them.
 
 use pulldown_cmark::{Event, Options, Parser, Tag};
 
-use super::{Finding, Rule, Severity, Subject};
+use super::{LintFinding, LintRule, LintSeverity, LintSubject};
 use crate::{
     frontmatter::{self, Frontmatter},
-    markdown::{Head, cut},
-    text::{Hidden, find_hidden},
+    markdown::{MarkdownSummary, truncate_text},
+    text::{HiddenCharacter, find_hidden},
 };
 
 macro_rules! table {
     ($($name:ident: $id:literal, $severity:ident, $about:literal, $remedy:literal;)*) => {
-        $(pub(super) static $name: Rule = Rule {
-            id: $id, severity: Severity::$severity, about: $about, remedy: $remedy,
+        $(pub(super) static $name: LintRule = LintRule {
+            id: $id, severity: LintSeverity::$severity, about: $about, remedy: $remedy,
         };)*
-        pub(super) static ALL: &[&Rule] = &[$(&$name),*];
+        pub(super) static ALL: &[&LintRule] = &[$(&$name),*];
     };
 }
 
@@ -36,7 +36,7 @@ table! {
         "say both, for example: `Fills PDF forms. Use when the user wants a form completed.`";
     TAG_CHARACTERS: "tag-characters", Error,
         "Unicode tag characters, an alphabet people cannot see",
-        "delete them; they have no honest use in a skill";
+        "delete them; they have no legitimate use in a skill";
     HIDDEN_UNICODE: "hidden-unicode", Warning,
         "zero-width characters",
         "delete them";
@@ -51,7 +51,7 @@ table! {
         "save the file as UTF-8 without one";
     HIDDEN_COMMENT: "hidden-comment", Warning,
         "an HTML comment: a model reads it, a person sees nothing",
-        "say it in the open or delete it";
+        "write it as visible text or delete it";
     METADATA_INSTRUCTIONS: "metadata-instructions", Error,
         "instructions to the model in a name, description, title or tag",
         "describe the skill; put instructions into the body";
@@ -59,10 +59,10 @@ table! {
         "text that tells a model to drop its instructions or to hide something",
         "delete it, unless the skill is about such text";
     PIPED_DOWNLOAD: "piped-download", Error,
-        "a download that is run without being looked at",
+        "a download that is run without inspection",
         "download to a file, check its digest, then run it";
     PERSISTENCE: "persistence", Warning,
-        "a command that makes something survive on the machine",
+        "a command that installs something permanently on the machine",
         "ask the user to do it, and say why";
     FORGED_SEPARATOR: "forged-separator", Warning,
         "a line that looks like the separator between files in prompt text",
@@ -75,8 +75,14 @@ table! {
         "name a prompt_template in `metadata.fallback_artifact`";
 }
 
-fn found(out: &mut Vec<Finding>, rule: &'static Rule, path: &str, line: usize, reason: String) {
-    out.push(Finding {
+fn push_finding(
+    out: &mut Vec<LintFinding>,
+    rule: &'static LintRule,
+    path: &str,
+    line: usize,
+    reason: String,
+) {
+    out.push(LintFinding {
         rule,
         path: path.to_owned(),
         line,
@@ -84,49 +90,58 @@ fn found(out: &mut Vec<Finding>, rule: &'static Rule, path: &str, line: usize, r
     });
 }
 
-pub(super) fn not_a_document(path: &str, line: usize, reason: String, out: &mut Vec<Finding>) {
-    found(out, &NOT_A_DOCUMENT, path, line, reason);
+pub(super) fn report_invalid_document(
+    path: &str,
+    line: usize,
+    reason: String,
+    out: &mut Vec<LintFinding>,
+) {
+    push_finding(out, &NOT_A_DOCUMENT, path, line, reason);
 }
 
-pub(super) fn hidden_characters(path: &str, text: &str, out: &mut Vec<Finding>) {
+pub(super) fn check_hidden_characters(path: &str, text: &str, out: &mut Vec<LintFinding>) {
     let mut last = None;
     for (line, c, class) in find_hidden(text) {
-        // One finding per line and class: a hidden sentence is one thing.
+        // One finding per line and class, so a hidden sentence is reported once.
         if last.replace((line, class)) == Some((line, class)) {
             continue;
         }
         let rule = match class {
-            Hidden::Tag => &TAG_CHARACTERS,
-            Hidden::ZeroWidth => &HIDDEN_UNICODE,
-            Hidden::Bidi => &BIDI_UNICODE,
-            Hidden::Control => &CONTROL_CHARACTERS,
-            Hidden::Bom => &STRAY_BOM,
+            HiddenCharacter::Tag => &TAG_CHARACTERS,
+            HiddenCharacter::ZeroWidth => &HIDDEN_UNICODE,
+            HiddenCharacter::Bidi => &BIDI_UNICODE,
+            HiddenCharacter::Control => &CONTROL_CHARACTERS,
+            HiddenCharacter::Bom => &STRAY_BOM,
         };
-        found(out, rule, path, line, format!("U+{:04X}", u32::from(c)));
+        push_finding(out, rule, path, line, format!("U+{:04X}", u32::from(c)));
     }
 }
 
-/// Rules that look at one line at a time, in any text file.
-pub(super) fn lines(path: &str, text: &str, out: &mut Vec<Finding>) {
+/// Checks the rules that apply to single lines of any text file.
+pub(super) fn check_lines(path: &str, text: &str, out: &mut Vec<LintFinding>) {
     for (index, line) in text.lines().enumerate() {
         let number = index + 1;
-        if is_separator(line) {
-            let reason = format!("`{}`", cut(line, 60));
-            found(out, &FORGED_SEPARATOR, path, number, reason);
+        if is_file_separator(line) {
+            let reason = format!("`{}`", truncate_text(line, 60));
+            push_finding(out, &FORGED_SEPARATOR, path, number, reason);
         }
-        for old in old_links(line) {
-            let reason = format!("`{}` is now `{}`", cut(old.text, 80), cut(&old.new, 80));
-            found(out, &OLD_FUNCTION_LINK, path, number, reason);
+        for old in find_old_links(line) {
+            let reason = format!(
+                "`{}` is now `{}`",
+                truncate_text(old.text, 80),
+                truncate_text(&old.new, 80)
+            );
+            push_finding(out, &OLD_FUNCTION_LINK, path, number, reason);
         }
         let lower = line.to_lowercase();
-        if let Some(reason) = piped_download(&lower) {
-            found(out, &PIPED_DOWNLOAD, path, number, reason);
+        if let Some(reason) = find_piped_download(&lower) {
+            push_finding(out, &PIPED_DOWNLOAD, path, number, reason);
         }
-        if let Some(place) = PLACES.iter().find(|p| lower.contains(**p)) {
-            found(out, &PERSISTENCE, path, number, format!("`{place}`"));
+        if let Some(place) = PERSISTENCE_PATTERNS.iter().find(|p| lower.contains(**p)) {
+            push_finding(out, &PERSISTENCE, path, number, format!("`{place}`"));
         }
-        if let Some(phrase) = OVERRIDES.iter().find(|p| lower.contains(**p)) {
-            found(
+        if let Some(phrase) = OVERRIDE_PHRASES.iter().find(|p| lower.contains(**p)) {
+            push_finding(
                 out,
                 &OVERRIDE_INSTRUCTIONS,
                 path,
@@ -137,15 +152,15 @@ pub(super) fn lines(path: &str, text: &str, out: &mut Vec<Finding>) {
     }
 }
 
-/// A link of the scheme before functions had a place of their own.
-struct OldLink<'a> {
+/// A function link in the scheme used before `iii://fn/`.
+struct OldFunctionLink<'a> {
     at: usize,
     text: &'a str,
     new: String,
 }
 
-/// The links `iii://<anything>/<worker>::<function>` in a text.
-fn old_links(text: &str) -> Vec<OldLink<'_>> {
+/// Finds the links `iii://<anything>/<worker>::<function>` in a text.
+fn find_old_links(text: &str) -> Vec<OldFunctionLink<'_>> {
     let mut links = Vec::new();
     for (at, scheme) in text.match_indices("iii://") {
         let rest = &text[at + scheme.len()..];
@@ -162,7 +177,7 @@ fn old_links(text: &str) -> Vec<OldLink<'_>> {
             && function.contains("::")
             && function.parse::<crate::FunctionId>().is_ok();
         if is_old {
-            links.push(OldLink {
+            links.push(OldFunctionLink {
                 at,
                 text: &text[at..at + scheme.len() + first.len() + 1 + function.len()],
                 new: format!("iii://fn/{}", function.replace("::", "/")),
@@ -172,9 +187,9 @@ fn old_links(text: &str) -> Vec<OldLink<'_>> {
     links
 }
 
-/// The text with every link of the old scheme written in the new one; `None` if it has none.
+/// Rewrites every link of the old scheme; returns `None` if there is none.
 pub(super) fn fix_old_links(text: &str) -> Option<String> {
-    let links = old_links(text);
+    let links = find_old_links(text);
     if links.is_empty() {
         return None;
     }
@@ -189,7 +204,7 @@ pub(super) fn fix_old_links(text: &str) -> Option<String> {
     Some(out)
 }
 
-const PLACES: [&str; 9] = [
+const PERSISTENCE_PATTERNS: [&str; 9] = [
     "crontab -",
     ">> ~/.bashrc",
     ">> ~/.zshrc",
@@ -201,7 +216,7 @@ const PLACES: [&str; 9] = [
     "/etc/ld.so.preload",
 ];
 
-const OVERRIDES: [&str; 9] = [
+const OVERRIDE_PHRASES: [&str; 9] = [
     "ignore previous instructions",
     "ignore all previous",
     "ignore the above",
@@ -213,7 +228,7 @@ const OVERRIDES: [&str; 9] = [
     "without telling the user",
 ];
 
-const IN_METADATA: [&str; 9] = [
+const METADATA_PHRASES: [&str; 9] = [
     "you must",
     "system prompt",
     "always use this",
@@ -225,7 +240,7 @@ const IN_METADATA: [&str; 9] = [
     "[system",
 ];
 
-fn is_separator(line: &str) -> bool {
+fn is_file_separator(line: &str) -> bool {
     line.strip_prefix("--- ")
         .and_then(|rest| rest.strip_suffix(" ---"))
         .is_some_and(|path| !path.is_empty())
@@ -233,8 +248,8 @@ fn is_separator(line: &str) -> bool {
         || line.starts_with("# skill://")
 }
 
-/// A fetch whose output goes straight into an interpreter.
-fn piped_download(line: &str) -> Option<String> {
+/// Finds a download whose output is passed straight to an interpreter.
+fn find_piped_download(line: &str) -> Option<String> {
     const FETCHERS: [&str; 6] = [
         "curl ",
         "wget ",
@@ -267,12 +282,17 @@ fn piped_download(line: &str) -> Option<String> {
     ]
     .iter()
     .any(|s| before.contains(s));
-    (piped || substituted).then(|| format!("`{}`", cut(line.trim(), 80)))
+    (piped || substituted).then(|| format!("`{}`", truncate_text(line.trim(), 80)))
 }
 
-/// Links of a markdown file: do they lead somewhere, and in one step?
-pub(super) fn links(subject: &Subject<'_>, path: &str, text: &str, out: &mut Vec<Finding>) {
-    let body = frontmatter::body(text);
+/// Checks that the relative links of a markdown file exist and are one step from `SKILL.md`.
+pub(super) fn check_links(
+    subject: &LintSubject<'_>,
+    path: &str,
+    text: &str,
+    out: &mut Vec<LintFinding>,
+) {
+    let body = frontmatter::strip_frontmatter(text);
     let offset = text.len() - body.len();
     let line_of = |at: usize| text[..offset + at].matches('\n').count() + 1;
     for (event, range) in Parser::new_ext(body, Options::empty()).into_offset_iter() {
@@ -288,14 +308,14 @@ pub(super) fn links(subject: &Subject<'_>, path: &str, text: &str, out: &mut Vec
             continue;
         }
         let line = line_of(range.start);
-        match resolve(path, target) {
-            Some(resolved) if subject.has(&resolved) => {
+        match resolve_link(path, target) {
+            Some(resolved) if subject.has_file(&resolved) => {
                 if path != crate::path::DOCUMENT && resolved != crate::path::DOCUMENT {
                     let reason = format!("leads on to {resolved}");
-                    found(out, &DEEP_REFERENCE, path, line, reason);
+                    push_finding(out, &DEEP_REFERENCE, path, line, reason);
                 }
             }
-            Some(_) => found(
+            Some(_) => push_finding(
                 out,
                 &BROKEN_LINK,
                 path,
@@ -304,14 +324,14 @@ pub(super) fn links(subject: &Subject<'_>, path: &str, text: &str, out: &mut Vec
             ),
             None => {
                 let reason = format!("`{target}` leads out of the skill");
-                found(out, &BROKEN_LINK, path, line, reason);
+                push_finding(out, &BROKEN_LINK, path, line, reason);
             }
         }
     }
 }
 
-/// The path a relative link means, `None` if it leaves the skill.
-fn resolve(from: &str, target: &str) -> Option<String> {
+/// Resolves a relative link to a path; returns `None` if it leaves the skill.
+fn resolve_link(from: &str, target: &str) -> Option<String> {
     let decoded = target.replace("%20", " ");
     let mut segments: Vec<&str> = from.split('/').collect();
     segments.pop();
@@ -327,39 +347,44 @@ fn resolve(from: &str, target: &str) -> Option<String> {
     Some(segments.join("/"))
 }
 
-/// Rules about the document as a whole.
-pub(super) fn document(path: &str, text: &str, out: &mut Vec<Finding>) {
-    let body = frontmatter::body(text);
+/// Checks the rules for the document as a whole.
+pub(super) fn check_document(path: &str, text: &str, out: &mut Vec<LintFinding>) {
+    let body = frontmatter::strip_frontmatter(text);
     let first = text[..text.len() - body.len()].matches('\n').count() + 1;
     let lines = body.lines().count();
     // Four characters a token is the usual rule of thumb for English.
     let tokens = body.chars().count() / 4;
     if lines > 500 || tokens > 5000 {
         let reason = format!("{lines} lines, about {tokens} tokens");
-        found(out, &LONG_BODY, path, first, reason);
+        push_finding(out, &LONG_BODY, path, first, reason);
     }
     for (event, range) in Parser::new_ext(body, Options::empty()).into_offset_iter() {
         if let Event::Html(html) | Event::InlineHtml(html) = event
             && html.contains("<!--")
         {
             let line = first + body[..range.start].matches('\n').count();
-            let reason = format!("`{}`", cut(html.trim(), 60));
-            found(out, &HIDDEN_COMMENT, path, line, reason);
+            let reason = format!("`{}`", truncate_text(html.trim(), 60));
+            push_finding(out, &HIDDEN_COMMENT, path, line, reason);
         }
     }
 }
 
-/// Rules about frontmatter and title.
-pub(super) fn metadata(path: &str, front: &Frontmatter, text: &str, out: &mut Vec<Finding>) {
+/// Checks the rules for frontmatter and title.
+pub(super) fn check_metadata(
+    path: &str,
+    front: &Frontmatter,
+    text: &str,
+    out: &mut Vec<LintFinding>,
+) {
     for field in front.fields() {
-        instructions(path, field.line, &field.value.to_string(), out);
+        check_instructions(path, field.line, &field.value.to_string(), out);
     }
-    if let Some(title) = Head::of(text).title {
+    if let Some(title) = MarkdownSummary::from_markdown(text).title {
         let line = text
             .lines()
             .position(|l| l.contains(&title))
             .map_or(1, |i| i + 1);
-        instructions(path, line, &title, out);
+        check_instructions(path, line, &title, out);
     }
     let Some(field) = front.get("description") else {
         return;
@@ -377,18 +402,18 @@ pub(super) fn metadata(path: &str, front: &Frontmatter, text: &str, out: &mut Ve
         } else {
             "does not say when to use the skill".to_owned()
         };
-        found(out, &VAGUE_DESCRIPTION, path, field.line, reason);
+        push_finding(out, &VAGUE_DESCRIPTION, path, field.line, reason);
     }
 }
 
-fn instructions(path: &str, line: usize, text: &str, out: &mut Vec<Finding>) {
+fn check_instructions(path: &str, line: usize, text: &str, out: &mut Vec<LintFinding>) {
     let lower = text.to_lowercase();
-    let phrase = IN_METADATA
+    let phrase = METADATA_PHRASES
         .iter()
-        .chain(&OVERRIDES)
+        .chain(&OVERRIDE_PHRASES)
         .find(|p| lower.contains(**p));
     if let Some(phrase) = phrase {
-        found(
+        push_finding(
             out,
             &METADATA_INSTRUCTIONS,
             path,
@@ -398,8 +423,8 @@ fn instructions(path: &str, line: usize, text: &str, out: &mut Vec<Finding>) {
     }
 }
 
-/// Rules about the package file: its tags, patterns and fallbacks.
-pub(super) fn package(path: &str, text: &str, out: &mut Vec<Finding>) {
+/// Checks the rules for the package file: its tags, patterns and fallbacks.
+pub(super) fn check_package(path: &str, text: &str, out: &mut Vec<LintFinding>) {
     let Ok(value) = crate::json::from_str::<serde_json::Value>(text) else {
         return;
     };
@@ -416,7 +441,7 @@ pub(super) fn package(path: &str, text: &str, out: &mut Vec<Finding>) {
         "trigger_phrases",
     ] {
         if let Some(field) = value.get(key) {
-            instructions(
+            check_instructions(
                 path,
                 line_of(&format!("\"{key}\"")),
                 &field.to_string(),
@@ -433,7 +458,7 @@ pub(super) fn package(path: &str, text: &str, out: &mut Vec<Finding>) {
                 .and_then(|n| n.as_str())
                 .unwrap_or_default();
             let reason = format!("artifact {name:?}");
-            found(out, &MISSING_FALLBACK, path, line_of(name), reason);
+            push_finding(out, &MISSING_FALLBACK, path, line_of(name), reason);
         }
     }
 }

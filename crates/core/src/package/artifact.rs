@@ -4,17 +4,17 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use uuid::Uuid;
 
-use super::Metadata;
+use super::ArtifactMetadata;
 use crate::{
-    error::{Error, Result, excerpt},
+    error::{Error, Result, input_excerpt},
     path::RelPath,
 };
 
-/// What an artifact is, and so which handler runs it.
+/// The kind of an artifact, which selects its handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum ArtifactKind {
-    /// What the skill is for; put into context.
+    /// The purpose of the skill; added to the context.
     Description,
     /// A template rendered and sent to a model.
     PromptTemplate,
@@ -52,7 +52,7 @@ impl ArtifactKind {
     }
 
     /// The extension of such an artifact's file in the folder form.
-    pub(super) fn extension(self) -> &'static str {
+    pub(super) fn file_extension(self) -> &'static str {
         match self {
             Self::Description | Self::Approach | Self::Example => "md",
             Self::PromptTemplate => "j2",
@@ -69,7 +69,7 @@ impl std::str::FromStr for ArtifactKind {
         Self::ALL
             .into_iter()
             .find(|kind| kind.as_str() == text)
-            .ok_or_else(|| Error::UnknownKind(excerpt(text)))
+            .ok_or_else(|| Error::UnknownKind(input_excerpt(text)))
     }
 }
 
@@ -83,7 +83,7 @@ impl<'de> Deserialize<'de> for ArtifactKind {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
         text.parse()
-            .map_err(|_| D::Error::custom(format!("unknown kind `{}`", excerpt(&text))))
+            .map_err(|_| D::Error::custom(format!("unknown kind `{}`", input_excerpt(&text))))
     }
 }
 
@@ -91,20 +91,20 @@ impl<'de> Deserialize<'de> for ArtifactKind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Artifact {
-    /// A UUID; made from the artifact's place when absent.
+    /// A UUID; made from package, name and variant when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<Uuid>,
     /// What it is.
     pub kind: ArtifactKind,
     /// Its name, unique within the package for each variant.
     pub name: String,
-    /// Its place in display and execution.
+    /// Its position in display and execution.
     #[serde(default)]
     pub ordinal: i64,
     /// The template, code, text or JSON itself. In the folder form it is in `file` instead.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub content: String,
-    /// Its file in the folder form, where that is not the usual one.
+    /// Its file in the folder form, where that is not the default one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<RelPath>,
     /// The model family it is meant for; none is the default.
@@ -112,7 +112,7 @@ pub struct Artifact {
     pub model_variant: Option<String>,
     /// Kind-specific settings: assertions, fallback, limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub metadata: Option<Metadata>,
+    pub metadata: Option<ArtifactMetadata>,
     /// Serialised DSPy state, base64 in JSON.
     #[serde(
         default,
@@ -129,18 +129,18 @@ pub struct Artifact {
 }
 
 impl Artifact {
-    /// The artifact named as fallback, if one is.
-    pub fn fallback(&self) -> Option<&str> {
+    /// The name of the fallback artifact, if there is one.
+    pub fn fallback_name(&self) -> Option<&str> {
         self.metadata.as_ref()?.get("fallback_artifact")?.as_str()
     }
 
-    pub(super) fn check(&self) -> Result<()> {
+    pub(super) fn check_artifact(&self) -> Result<()> {
         let refuse = |text: String| Err(Error::Package(text));
         let name = &self.name;
         if name.trim().is_empty() || name.chars().count() > 128 {
             return refuse(format!(
                 "artifact name {:?}: 1 to 128 characters are needed",
-                excerpt(name)
+                input_excerpt(name)
             ));
         }
         if let Some(variant) = &self.model_variant {
@@ -149,7 +149,7 @@ impl Artifact {
                 return refuse(format!(
                     "artifact {name:?}: model_variant {:?} must be 1 to 64 letters, digits, `.`, \
                      `_` or `-`",
-                    excerpt(variant)
+                    input_excerpt(variant)
                 ));
             }
         }

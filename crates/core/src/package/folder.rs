@@ -1,7 +1,7 @@
 //! The folder form of a package.
 //!
-//! File names are chosen the same way every time, from ordinal, name, variant and kind; only a
-//! name that an author chose differently is remembered in the artifact.
+//! File names are derived deterministically from ordinal, name, variant and kind; only a different
+//! name chosen by the author is stored in the artifact.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
@@ -14,14 +14,14 @@ use crate::{
     id::{SkillId, SkillName},
     path::{DOCUMENT, RelPath},
     surface::frontmatter_block,
-    text::slug,
+    text::make_slug,
 };
 
 impl Package {
     /// The files of the folder form, sorted by path.
     pub fn to_folder(&self) -> Result<BTreeMap<RelPath, Bytes>> {
         let mut files = BTreeMap::new();
-        let lead = self.lead().map(std::ptr::from_ref);
+        let lead = self.body_artifact().map(std::ptr::from_ref);
         let paths = self.artifact_paths()?;
         let mut manifest = self.clone();
         manifest.frontmatter = None;
@@ -36,26 +36,26 @@ impl Package {
             entry.content = String::new();
             entry.file = Some(path.clone());
             if Some(std::ptr::from_ref(artifact)) != lead {
-                put(&mut files, path, Bytes::from(artifact.content.clone()))?;
+                insert_file(&mut files, path, Bytes::from(artifact.content.clone()))?;
             }
         }
-        put(
+        insert_file(
             &mut files,
             RelPath::document(),
             self.skill_document()?.into(),
         )?;
         if !self.is_plain() {
-            put(&mut files, package_file()?, manifest.to_json().into())?;
+            insert_file(&mut files, package_file_path()?, manifest.to_json().into())?;
         }
         for file in &self.files {
-            put(&mut files, file.path.clone(), file.bytes.clone())?;
+            insert_file(&mut files, file.path.clone(), file.bytes.clone())?;
         }
         Ok(files)
     }
 
-    /// Where this is kept, and the folder to keep there. An ordinary skill that is called by its
-    /// whole id needs no package file to say so: its place does.
-    pub fn placed(&self) -> Result<(SkillId, BTreeMap<RelPath, Bytes>)> {
+    /// Returns the id to store this package under, and its folder. An ordinary skill whose name is
+    /// its whole id needs no package file, because the path already gives the id.
+    pub fn to_stored_folder(&self) -> Result<(SkillId, BTreeMap<RelPath, Bytes>)> {
         let id = self.skill_id()?;
         let named = Self {
             name: id.name().to_owned(),
@@ -72,40 +72,43 @@ impl Package {
         let document = files
             .remove(&RelPath::document())
             .ok_or(Error::NoDocument)?;
-        let document = text_of(DOCUMENT, &document)?;
-        let Some(manifest) = files.get(&package_file()?).filter(|m| is_manifest(m)) else {
-            return Self::plain(document, files);
+        let document = decode_utf8(DOCUMENT, &document)?;
+        let Some(manifest) = files
+            .get(&package_file_path()?)
+            .filter(|m| is_package_file(m))
+        else {
+            return Self::from_plain_skill(document, files);
         };
         let mut package: Self =
             crate::json::from_slice(manifest).map_err(|e| super::json_error(&e))?;
-        files.remove(&package_file()?);
+        files.remove(&package_file_path()?);
         if package.artifacts.len() > super::MAX_ARTIFACTS {
             return Err(Error::Package("too many artifacts".to_owned()));
         }
-        package.refuse_inlined()?;
-        let led = package.take_contents(&mut files, &document)?;
+        package.reject_inlined_contents()?;
+        let led = package.load_contents(&mut files, &document)?;
         package.files = files
             .into_iter()
             .map(|(path, bytes)| PackageFile { path, bytes })
             .collect();
-        package.forget_usual_paths()?;
+        package.drop_default_paths()?;
         if !led {
             let generated = package.skill_document()?;
-            // With a description that is not the body, the body has to be kept as it is.
-            if package.lead().is_some() || generated != document {
+            // With a description that is not the body, the document has to be kept separately.
+            if package.body_artifact().is_some() || generated != document {
                 package.document = Some(document);
             }
         }
-        package.check()?;
+        package.check_package()?;
         Ok(package)
     }
 
     /// An ordinary skill as a package without artifacts.
-    fn plain(document: String, files: BTreeMap<RelPath, Bytes>) -> Result<Self> {
-        let front = Frontmatter::of(&document)?;
+    fn from_plain_skill(document: String, files: BTreeMap<RelPath, Bytes>) -> Result<Self> {
+        let front = Frontmatter::from_document(&document)?;
         let field = |key: &str| {
             front
-                .text(key)
+                .get_text(key)
                 .map(str::to_owned)
                 .ok_or_else(|| Error::Field {
                     field: key.to_owned(),
@@ -118,33 +121,33 @@ impl Package {
                 .into_iter()
                 .map(|(path, bytes)| PackageFile { path, bytes })
                 .collect(),
-            ..Self::named(field("name")?, field("description")?, Some(document))
+            ..Self::new(field("name")?, field("description")?, Some(document))
         };
-        package.check()?;
+        package.check_package()?;
         Ok(package)
     }
 
-    /// Whether this says no more than a folder without a package file does.
+    /// Whether a folder without a package file expresses the same package.
     pub fn is_plain(&self) -> bool {
         let Some(document) = &self.document else {
             return false;
         };
-        let Ok(front) = Frontmatter::of(document) else {
+        let Ok(front) = Frontmatter::from_document(document) else {
             return false;
         };
-        let said = |key: &str| front.text(key).unwrap_or_default().to_owned();
+        let said = |key: &str| front.get_text(key).unwrap_or_default().to_owned();
         let bare = Self {
             files: self.files.clone(),
-            ..Self::named(said("name"), said("description"), self.document.clone())
+            ..Self::new(said("name"), said("description"), self.document.clone())
         };
-        // A file that would be taken for a package file makes the folder say something else.
+        // A file that parses as a package file would change the meaning of the folder.
         let taken =
-            |file: &PackageFile| file.path.as_str() == PACKAGE_FILE && is_manifest(&file.bytes);
+            |file: &PackageFile| file.path.as_str() == PACKAGE_FILE && is_package_file(&file.bytes);
         *self == bare && !self.files.iter().any(taken)
     }
 
-    /// In the folder form contents are in files and nowhere else.
-    fn refuse_inlined(&self) -> Result<()> {
+    /// Refuses contents in the package file: in the folder form they are separate files.
+    fn reject_inlined_contents(&self) -> Result<()> {
         if self.frontmatter.is_some() || self.document.is_some() || !self.files.is_empty() {
             return Err(Error::Package(format!(
                 "{PACKAGE_FILE} must not have `frontmatter`, `document` or `files`: they are the \
@@ -160,8 +163,8 @@ impl Package {
         }
     }
 
-    /// Moves the files of artifacts into their contents; says whether one is the document's body.
-    fn take_contents(
+    /// Moves artifact files into artifact contents; returns whether one is the document's body.
+    fn load_contents(
         &mut self,
         files: &mut BTreeMap<RelPath, Bytes>,
         document: &str,
@@ -175,7 +178,7 @@ impl Package {
                 )));
             };
             if path.is_document() {
-                crate::frontmatter::split(document)?
+                crate::frontmatter::split_document(document)?
                     .body
                     .clone_into(&mut artifact.content);
                 artifact.file = None;
@@ -192,23 +195,25 @@ impl Package {
                     artifact.name
                 ))
             })?;
-            artifact.content = text_of(path.as_str(), &bytes)?;
+            artifact.content = decode_utf8(path.as_str(), &bytes)?;
         }
         let Some(led) = led else { return Ok(false) };
-        if self.lead().map(std::ptr::from_ref) != self.artifacts.get(led).map(std::ptr::from_ref) {
+        if self.body_artifact().map(std::ptr::from_ref)
+            != self.artifacts.get(led).map(std::ptr::from_ref)
+        {
             return Err(Error::Package(
                 "only the first description artifact without a variant can be SKILL.md".into(),
             ));
         }
-        let block = crate::frontmatter::split(document)?.block;
+        let block = crate::frontmatter::split_document(document)?.block;
         if block != frontmatter_block(&self.skill_name()?, &self.description) {
             self.frontmatter = Some(block.to_owned());
         }
         Ok(true)
     }
 
-    /// Forgets every file name that would be chosen again.
-    fn forget_usual_paths(&mut self) -> Result<()> {
+    /// Clears every file name that equals the default one.
+    fn drop_default_paths(&mut self) -> Result<()> {
         let given: Vec<_> = self.artifacts.iter().map(|a| a.file.clone()).collect();
         let lead = given.iter().position(Option::is_none);
         let mut own: BTreeSet<usize> = BTreeSet::new();
@@ -216,7 +221,7 @@ impl Package {
             for (index, artifact) in self.artifacts.iter_mut().enumerate() {
                 artifact.file = given[index].clone().filter(|_| own.contains(&index));
             }
-            // Without a body artifact, the first description must not be taken for one.
+            // Without a body artifact, the first description must not be mistaken for one.
             if lead.is_none() {
                 self.document = Some(String::new());
             }
@@ -233,9 +238,9 @@ impl Package {
         }
     }
 
-    /// The file of each artifact: its own, `SKILL.md` for the lead, else the usual one.
+    /// The file of each artifact: its own, `SKILL.md` for the body artifact, else the default one.
     fn artifact_paths(&self) -> Result<Vec<RelPath>> {
-        let lead = self.lead().map(std::ptr::from_ref);
+        let lead = self.body_artifact().map(std::ptr::from_ref);
         let mut taken: BTreeSet<String> = self
             .files
             .iter()
@@ -250,22 +255,22 @@ impl Package {
             } else if let Some(file) = &artifact.file {
                 paths.push(file.clone());
             } else {
-                paths.push(usual_path(artifact, &mut taken)?);
+                paths.push(default_path(artifact, &mut taken)?);
             }
         }
         Ok(paths)
     }
 }
 
-fn usual_path(artifact: &Artifact, taken: &mut BTreeSet<String>) -> Result<RelPath> {
-    let slug = slug(&artifact.name);
+fn default_path(artifact: &Artifact, taken: &mut BTreeSet<String>) -> Result<RelPath> {
+    let slug = make_slug(&artifact.name);
     let name = if slug.is_empty() { "artifact" } else { &slug };
     let variant = match &artifact.model_variant {
         Some(variant) => format!("-{}", variant.to_lowercase().trim_end_matches('.')),
         None => String::new(),
     };
     let stem = format!("artifacts/{:02}-{name}{variant}", artifact.ordinal);
-    let extension = artifact.kind.extension();
+    let extension = artifact.kind.file_extension();
     let mut path = format!("{stem}.{extension}");
     let mut copy = 2;
     while !taken.insert(path.clone()) {
@@ -275,7 +280,7 @@ fn usual_path(artifact: &Artifact, taken: &mut BTreeSet<String>) -> Result<RelPa
     path.parse()
 }
 
-fn put(files: &mut BTreeMap<RelPath, Bytes>, path: RelPath, bytes: Bytes) -> Result<()> {
+fn insert_file(files: &mut BTreeMap<RelPath, Bytes>, path: RelPath, bytes: Bytes) -> Result<()> {
     match files.entry(path) {
         Entry::Vacant(place) => {
             place.insert(bytes);
@@ -285,8 +290,8 @@ fn put(files: &mut BTreeMap<RelPath, Bytes>, path: RelPath, bytes: Bytes) -> Res
     }
 }
 
-/// Whether a `skill.json` is ours: any tool may keep a file of that name in a skill.
-fn is_manifest(bytes: &[u8]) -> bool {
+/// Whether a `skill.json` is a package file: other tools may use that name in a skill.
+fn is_package_file(bytes: &[u8]) -> bool {
     crate::json::from_slice::<serde_json::Value>(bytes).is_ok_and(|value| {
         value
             .get("artifacts")
@@ -294,11 +299,11 @@ fn is_manifest(bytes: &[u8]) -> bool {
     })
 }
 
-fn package_file() -> Result<RelPath> {
+fn package_file_path() -> Result<RelPath> {
     PACKAGE_FILE.parse()
 }
 
-fn text_of(path: &str, bytes: &[u8]) -> Result<String> {
+fn decode_utf8(path: &str, bytes: &[u8]) -> Result<String> {
     match std::str::from_utf8(bytes) {
         Ok(text) => Ok(text.to_owned()),
         Err(error) => Err(Error::NotUtf8 {

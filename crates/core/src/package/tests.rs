@@ -3,7 +3,7 @@ use serde_json::json;
 
 use super::*;
 
-fn sample() -> serde_json::Value {
+fn sample_package() -> serde_json::Value {
     json!({
         "id": "2f5a1c5e-6d0a-4c1e-9d0a-0f6a1b2c3d4e",
         "name": "Tone Check",
@@ -26,7 +26,7 @@ fn sample() -> serde_json::Value {
 }
 
 fn code(change: impl FnOnce(&mut serde_json::Value)) -> &'static str {
-    let mut value = sample();
+    let mut value = sample_package();
     change(&mut value);
     Package::from_json(value.to_string().as_bytes())
         .unwrap_err()
@@ -34,8 +34,8 @@ fn code(change: impl FnOnce(&mut serde_json::Value)) -> &'static str {
 }
 
 #[test]
-fn the_folder_is_an_ordinary_skill() {
-    let package = Package::from_json(sample().to_string().as_bytes()).unwrap();
+fn the_folder_form_is_an_ordinary_skill() {
+    let package = Package::from_json(sample_package().to_string().as_bytes()).unwrap();
     let folder = package.to_folder().unwrap();
     let paths: Vec<_> = folder.keys().map(RelPath::as_str).collect();
     assert_eq!(
@@ -88,7 +88,7 @@ fn t37_bad_packages_are_refused_whole() {
         "invalid_package"
     );
     assert_eq!(
-        code(|v| v["artifacts"][4]["metadata"] = json!({"fallback_artifact": "Nobody"})),
+        code(|v| v["artifacts"][4]["metadata"] = json!({"fallback_artifact": "Missing"})),
         "invalid_package"
     );
     assert_eq!(
@@ -116,9 +116,9 @@ fn t37_bad_packages_are_refused_whole() {
 }
 
 #[test]
-fn names_become_ids() {
+fn package_names_become_skill_ids() {
     let id = |name: &str| {
-        let mut value = sample();
+        let mut value = sample_package();
         value["name"] = json!(name);
         let package: Package = serde_json::from_value(value).unwrap();
         package.skill_id().unwrap().to_string()
@@ -131,17 +131,17 @@ fn names_become_ids() {
 }
 
 #[test]
-fn an_authored_folder_comes_back_byte_for_byte() {
+fn an_authored_folder_round_trips_byte_for_byte() {
     let manifest = Package {
         artifacts: vec![Artifact {
             file: Some("prompts/ask.txt".parse().unwrap()),
             content: String::new(),
-            ..Package::from_json(sample().to_string().as_bytes())
+            ..Package::from_json(sample_package().to_string().as_bytes())
                 .unwrap()
                 .artifacts[1]
                 .clone()
         }],
-        ..Package::from_json(sample().to_string().as_bytes()).unwrap()
+        ..Package::from_json(sample_package().to_string().as_bytes()).unwrap()
     };
     let document = "---\nname: tone-check\ndescription: Mine.\nlicense: MIT\n---\n\n# Mine\n";
     let folder: std::collections::BTreeMap<RelPath, Bytes> = [
@@ -160,7 +160,7 @@ fn an_authored_folder_comes_back_byte_for_byte() {
 }
 
 #[test]
-fn an_ordinary_skill_packs_and_unpacks_unchanged() {
+fn an_ordinary_skill_round_trips_unchanged() {
     let folder: std::collections::BTreeMap<RelPath, Bytes> = [
         (
             "SKILL.md",
@@ -178,9 +178,9 @@ fn an_ordinary_skill_packs_and_unpacks_unchanged() {
     assert_eq!(again.to_folder().unwrap(), folder);
 }
 
-/// What is said of a skill besides its document needs the package file.
+/// A name that differs from the one in the frontmatter needs the package file.
 #[test]
-fn what_an_ordinary_folder_cannot_say_is_kept_in_a_package_file() {
+fn names_outside_the_frontmatter_are_kept_in_the_package_file() {
     let document = "---\nname: pdf-forms\ndescription: Fills forms.\n---\n# PDF\n";
     for name in ["pdf-forms", "PDF Forms", " pdf-forms", "acme/pdf-forms"] {
         let json = json!({"name": name, "description": "Fills forms.", "document": document});
@@ -192,7 +192,7 @@ fn what_an_ordinary_folder_cannot_say_is_kept_in_a_package_file() {
 }
 
 #[test]
-fn a_file_that_would_be_taken_for_the_package_file_is_refused() {
+fn a_supporting_file_that_imitates_the_package_file_is_refused() {
     let json = json!({
         "name": "pdf", "description": "d", "document": "---\nname: pdf\ndescription: d\n---\n",
         "files": [{"path": "skill.json", "content": "{\"artifacts\": []}"}],
@@ -201,11 +201,11 @@ fn a_file_that_would_be_taken_for_the_package_file_is_refused() {
     assert_eq!(refused.code(), "duplicate_path");
 }
 
-/// A number that is read and written again is the same one.
+/// Numbers survive reading and writing unchanged.
 #[test]
-fn numbers_of_any_length_are_read_to_the_last_digit() {
+fn long_numbers_round_trip_exactly() {
     let long = format!("4{}19", "2".repeat(97));
-    let mut value = sample();
+    let mut value = sample_package();
     value["artifacts"][1]["metadata"] = json!({"min": "LONG"});
     let text = value.to_string().replace("\"LONG\"", &long);
     let package = Package::from_json(text.as_bytes()).unwrap();
@@ -216,8 +216,8 @@ fn numbers_of_any_length_are_read_to_the_last_digit() {
 }
 
 #[test]
-fn the_order_of_files_is_that_of_a_folder() {
-    let mut value = sample();
+fn files_are_sorted_by_path() {
+    let mut value = sample_package();
     value["files"] = json!([{"path": "b.md", "content": "b"}, {"path": "a.md", "content": "a"}]);
     let package = Package::from_json(value.to_string().as_bytes()).unwrap();
     let back = Package::from_folder(package.to_folder().unwrap()).unwrap();
@@ -267,13 +267,13 @@ prop_compose! {
             files: files.into_iter()
                 .map(|(p, b)| PackageFile { path: p.parse().unwrap(), bytes: b.into() })
                 .collect(),
-            ..written_or_not(Package::named(name, description, None), written)
+            ..with_custom_document(Package::new(name, description, None), written)
         }
     }
 }
 
-/// A document of its own is the generated one with another body.
-fn written_or_not(package: Package, written: bool) -> Package {
+/// Adds a custom document: the generated one with a longer body.
+fn with_custom_document(package: Package, written: bool) -> Package {
     let document = package.skill_document().ok().filter(|_| written);
     Package {
         document: document.map(|text| text + "More.\n"),
@@ -283,8 +283,8 @@ fn written_or_not(package: Package, written: bool) -> Package {
 
 proptest! {
     #[test]
-    fn json_folder_json_is_identical(package in package()) {
-        prop_assume!(package.check().is_ok());
+    fn json_to_folder_to_json_is_lossless(package in package()) {
+        prop_assume!(package.check_package().is_ok());
         let json = package.to_json();
         let parsed = Package::from_json(&json).unwrap();
         prop_assert_eq!(&parsed, &package);
@@ -295,7 +295,7 @@ proptest! {
     }
 
     #[test]
-    fn any_json_is_answered(text in any::<Vec<u8>>()) {
+    fn parsing_any_bytes_never_panics(text in any::<Vec<u8>>()) {
         let _ = Package::from_json(&text);
     }
 }

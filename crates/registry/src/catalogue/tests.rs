@@ -1,23 +1,26 @@
 use super::*;
-use crate::head::Head;
+use crate::skill_metadata::SkillMetadata;
 
-fn entry(id: &str, origin: Origin, trusted: Trusted, body: &str) -> Entry {
+fn test_entry(id: &str, origin: Origin, trusted: Trusted, body: &str) -> SkillEntry {
     let id: SkillId = id.parse().unwrap();
-    Entry {
-        head: Arc::new(Head::of_body(&id, body, "")),
+    SkillEntry {
+        metadata: Arc::new(SkillMetadata::from_registered_body(&id, body, "")),
         id,
         origin,
         trusted,
-        location: Location::State(crate::Scope::Account),
+        location: ContentLocation::State(crate::StoreScope::Account),
     }
 }
 
-fn put(id: &str, origin: Origin, trusted: Trusted) -> Change {
-    Change::PutSkill(entry(id, origin, trusted, "# x\n"), Again::Ignore)
+fn put_change(id: &str, origin: Origin, trusted: Trusted) -> CatalogueChange {
+    CatalogueChange::PutSkill(
+        test_entry(id, origin, trusted, "# x\n"),
+        RepeatPolicy::Ignore,
+    )
 }
 
 #[test]
-fn precedence_is_that_of_the_design() {
+fn entries_are_ordered_by_origin_and_trust() {
     let catalogue = Catalogue::new();
     let order = [
         (Origin::State, Trusted::Yes),
@@ -28,7 +31,7 @@ fn precedence_is_that_of_the_design() {
         (Origin::Files(3), Trusted::No),
     ];
     for (origin, trusted) in order.iter().rev().cloned() {
-        catalogue.apply([put("a", origin, trusted)]);
+        catalogue.apply_changes([put_change("a", origin, trusted)]);
     }
     let snapshot = catalogue.snapshot();
     let found: Vec<_> = snapshot
@@ -40,16 +43,16 @@ fn precedence_is_that_of_the_design() {
 }
 
 #[test]
-fn a_step_is_atomic_and_old_snapshots_stay() {
+fn a_change_set_is_atomic_and_old_snapshots_stay_unchanged() {
     let catalogue = Catalogue::new();
-    catalogue.apply([
-        put("a", Origin::State, Trusted::Yes),
-        put("b", Origin::State, Trusted::Yes),
+    catalogue.apply_changes([
+        put_change("a", Origin::State, Trusted::Yes),
+        put_change("b", Origin::State, Trusted::Yes),
     ]);
     let before = catalogue.snapshot();
-    catalogue.apply([
-        Change::RemoveSkill("a".parse().unwrap(), Origin::State),
-        put("c", Origin::State, Trusted::Yes),
+    catalogue.apply_changes([
+        CatalogueChange::RemoveSkill("a".parse().unwrap(), Origin::State),
+        put_change("c", Origin::State, Trusted::Yes),
     ]);
     let ids = |s: &Snapshot| s.skills().map(|e| e.id.to_string()).collect::<Vec<_>>();
     assert_eq!(ids(&before), ["a", "b"]);
@@ -58,21 +61,25 @@ fn a_step_is_atomic_and_old_snapshots_stay() {
 }
 
 #[test]
-fn nothing_new_is_no_event() {
+fn unchanged_entries_cause_no_event() {
     let catalogue = Catalogue::new();
-    catalogue.apply([put("a", Origin::State, Trusted::Yes)]);
-    catalogue.apply([
-        put("a", Origin::State, Trusted::Yes),
-        Change::RemoveSkill("zz".parse().unwrap(), Origin::State),
+    catalogue.apply_changes([put_change("a", Origin::State, Trusted::Yes)]);
+    catalogue.apply_changes([
+        put_change("a", Origin::State, Trusted::Yes),
+        CatalogueChange::RemoveSkill("zz".parse().unwrap(), Origin::State),
     ]);
     assert_eq!(catalogue.snapshot().seq(), 1);
 }
 
 #[test]
-fn pages_follow_each_other() {
+fn paging_visits_every_skill_once() {
     let catalogue = Catalogue::new();
     let names: Vec<String> = (0..25).map(|n| format!("s{n:02}")).collect();
-    catalogue.apply(names.iter().map(|n| put(n, Origin::State, Trusted::Yes)));
+    catalogue.apply_changes(
+        names
+            .iter()
+            .map(|n| put_change(n, Origin::State, Trusted::Yes)),
+    );
     let snapshot = catalogue.snapshot();
     let mut seen = Vec::new();
     let mut after: Option<SkillId> = None;
@@ -86,10 +93,15 @@ fn pages_follow_each_other() {
 }
 
 #[test]
-fn a_follower_too_far_behind_is_told() {
+fn a_follower_too_far_behind_gets_lagged() {
     let catalogue = Catalogue::new();
-    let item = entry("a", Origin::State, Trusted::Yes, "# x\n");
-    catalogue.apply((0..=KEEP).map(|_| Change::PutSkill(item.clone(), Again::Tell)));
-    assert_eq!(catalogue.wait(0, Duration::ZERO), Err(Lagged));
-    assert_eq!(catalogue.wait(1, Duration::ZERO).unwrap().len(), KEEP);
+    let item = test_entry("a", Origin::State, Trusted::Yes, "# x\n");
+    catalogue.apply_changes(
+        (0..=MAX_EVENTS).map(|_| CatalogueChange::PutSkill(item.clone(), RepeatPolicy::Notify)),
+    );
+    assert_eq!(catalogue.wait_events(0, Duration::ZERO), Err(Lagged));
+    assert_eq!(
+        catalogue.wait_events(1, Duration::ZERO).unwrap().len(),
+        MAX_EVENTS
+    );
 }

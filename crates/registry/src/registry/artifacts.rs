@@ -1,7 +1,7 @@
 //! The artifacts of a skill, one at a time.
 //!
-//! What a skill is made of is known from its package file; a content is read when it is asked
-//! for, from wherever the skill is, through the same checks as any other file of it.
+//! The list of artifacts comes from the package file; a content is read on demand from the
+//! skill's location, with the same checks as any other file of the skill.
 
 use repertoire_core::{
     Artifact, ArtifactKind, Package, RelPath, frontmatter, package::PACKAGE_FILE,
@@ -9,42 +9,42 @@ use repertoire_core::{
 
 use super::Registry;
 use crate::{
-    catalogue::Entry,
+    catalogue::SkillEntry,
     error::{Error, Result},
-    head::utf8,
     origin::Trusted,
-    store::{Trace, TraceFilter},
+    skill_metadata::parse_utf8,
+    store::{TraceFilter, TraceRecord},
 };
 
-/// What a skill is made of.
+/// The artifacts of a skill.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Parts {
+pub struct SkillArtifacts {
     /// The UUID of the skill.
     pub skill_id: String,
-    /// Its artifacts with their UUIDs and without their contents, by ordinal. None: it is a
-    /// document and nothing else.
+    /// Its artifacts with their UUIDs and without their contents, by ordinal. Empty for a skill
+    /// that is only a document.
     pub artifacts: Vec<(String, Artifact)>,
 }
 
 impl Registry {
-    /// What a skill is made of. No content is read, and nothing of a stranger's is given.
-    pub fn parts(&self, entry: &Entry) -> Result<Parts> {
+    /// Lists the artifacts of a skill without reading contents. Refuses untrusted skills.
+    pub fn skill_artifacts(&self, entry: &SkillEntry) -> Result<SkillArtifacts> {
         if entry.trusted != Trusted::Yes || entry.is_remote() {
             return Err(Error::Conflict(format!(
-                "skill {} came from elsewhere and can be read, not run: trust its workspace with \
+                "skill {} is untrusted and can be read, not run: trust its workspace with \
                  `repertoire trust`, or keep a copy with `repertoire add`",
                 entry.id
             )));
         }
-        if entry.head.package.is_none() {
-            let named = Package::named(entry.id.to_string(), String::new(), None);
-            return Ok(Parts {
+        if entry.metadata.package.is_none() {
+            let named = Package::new(entry.id.to_string(), String::new(), None);
+            return Ok(SkillArtifacts {
                 skill_id: named.uuid().to_string(),
                 artifacts: Vec::new(),
             });
         }
         let path: RelPath = PACKAGE_FILE.parse()?;
-        let bytes = self.file(entry, &path)?;
+        let bytes = self.read_file(entry, &path)?;
         let package: Package = repertoire_core::json::from_slice(&bytes).map_err(|error| {
             let reason = format!("{}/{PACKAGE_FILE}: {error}", entry.id);
             repertoire_core::Error::Package(reason)
@@ -60,18 +60,18 @@ impl Registry {
             })
             .collect();
         artifacts.sort_by_key(|(_, artifact)| artifact.ordinal);
-        Ok(Parts {
+        Ok(SkillArtifacts {
             skill_id: package.uuid().to_string(),
             artifacts,
         })
     }
 
-    /// The content of one artifact.
-    pub fn artifact_content(&self, entry: &Entry, artifact: &Artifact) -> Result<String> {
-        let own = |path: &&RelPath| !path.is_document() && entry.head.file(path).is_some();
+    /// Reads the content of one artifact.
+    pub fn artifact_content(&self, entry: &SkillEntry, artifact: &Artifact) -> Result<String> {
+        let own = |path: &&RelPath| !path.is_document() && entry.metadata.find_file(path).is_some();
         let file = artifact.file.as_ref().filter(own);
         if let Some(path) = file {
-            return Ok(utf8(path.as_str(), &self.file(entry, path)?)?.to_owned());
+            return Ok(parse_utf8(path.as_str(), &self.read_file(entry, path)?)?.to_owned());
         }
         if artifact.kind != ArtifactKind::Description {
             return Err(Error::NotFound {
@@ -80,22 +80,24 @@ impl Registry {
             });
         }
         // The first description is the body of the document.
-        let document = self.body(entry)?;
-        let document = utf8(repertoire_core::DOCUMENT, &document)?;
-        Ok(frontmatter::body(document).to_owned())
+        let document = self.read_body(entry)?;
+        let document = parse_utf8(repertoire_core::DOCUMENT, &document)?;
+        Ok(frontmatter::strip_frontmatter(document).to_owned())
     }
 
-    /// Keeps a trace, where this user's things are kept first.
-    pub fn put_trace(&self, trace: Trace) -> Result<()> {
-        self.traced()?.store.put_trace(trace)
+    /// Stores a trace in the first trusted store.
+    pub fn put_trace(&self, trace: TraceRecord) -> Result<()> {
+        self.trace_store()?.store.put_trace(trace)
     }
 
-    /// What a session's artifact kept under a name, as JSON.
+    /// Returns the JSON value that an artifact stored under a name in a session.
     pub fn checkpoint(&self, session: &str, artifact: &str, name: &str) -> Result<Option<String>> {
-        self.traced()?.store.checkpoint(session, artifact, name)
+        self.trace_store()?
+            .store
+            .checkpoint(session, artifact, name)
     }
 
-    /// Keeps a value for a session's artifact, durably.
+    /// Stores a value for an artifact in a session, durably.
     pub fn put_checkpoint(
         &self,
         session: &str,
@@ -103,19 +105,19 @@ impl Registry {
         name: &str,
         value: &str,
     ) -> Result<()> {
-        let store = &self.traced()?.store;
+        let store = &self.trace_store()?.store;
         store.put_checkpoint(session, artifact, name, value)
     }
 
-    fn traced(&self) -> Result<&super::Attached> {
-        let first = self.trusted().next();
-        first.ok_or_else(|| self.no_store(crate::origin::Scope::Account))
+    fn trace_store(&self) -> Result<&super::AttachedStore> {
+        let first = self.trusted_attached().next();
+        first.ok_or_else(|| self.missing_store_error(crate::origin::StoreScope::Account))
     }
 
-    /// Traces of every store, newest first.
-    pub fn traces(&self, filter: &TraceFilter) -> Result<Vec<Trace>> {
+    /// Returns the traces of all trusted stores, newest first.
+    pub fn traces(&self, filter: &TraceFilter) -> Result<Vec<TraceRecord>> {
         let mut all = Vec::new();
-        for attached in self.trusted() {
+        for attached in self.trusted_attached() {
             all.extend(attached.store.traces(filter)?);
         }
         all.sort_by(|a, b| b.started_at.cmp(&a.started_at));
@@ -123,20 +125,20 @@ impl Registry {
         Ok(all)
     }
 
-    /// One trace, by its id or the beginning of it.
-    pub fn trace(&self, id: &str) -> Result<Option<Trace>> {
-        for attached in self.trusted() {
-            if let Some(trace) = attached.store.trace(id)? {
+    /// Finds one trace by its id or a prefix of it.
+    pub fn find_trace(&self, id: &str) -> Result<Option<TraceRecord>> {
+        for attached in self.trusted_attached() {
+            if let Some(trace) = attached.store.find_trace(id)? {
                 return Ok(Some(trace));
             }
         }
         Ok(None)
     }
 
-    /// Forgets traces that began before a time; says how many.
-    pub fn forget_traces(&self, before: &str) -> Result<usize> {
-        self.trusted()
-            .map(|attached| attached.store.forget_traces(before))
+    /// Deletes traces that started before a time; returns how many.
+    pub fn delete_traces(&self, before: &str) -> Result<usize> {
+        self.trusted_attached()
+            .map(|attached| attached.store.delete_traces(before))
             .sum()
     }
 }

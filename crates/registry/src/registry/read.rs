@@ -1,39 +1,43 @@
-//! Reading: from a URI or an entry to the bytes every surface serves.
+//! Reads: from a URI or an entry to the bytes that every surface serves.
 //!
-//! Invariant: no lock is taken that a writer holds across I/O. Bytes on disk that are not what
-//! the listing says bring the listing along; bytes in a store that are not are refused.
+//! Invariant: no lock is taken that a writer holds across I/O. If bytes on disk differ from the
+//! listing, the listing is updated; if bytes in a store differ, they are refused.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use repertoire_core::{
     Digest, RelPath, SkillId, Uri, mime,
-    surface::{self, IndexEntry, Section},
+    surface::{self, IndexEntry, IndexSection},
 };
 
-use super::{Content, Registry};
+use super::{Registry, ServedContent};
 use crate::{
-    catalogue::{Entry, Event, Lagged, PromptEntry, Snapshot},
+    catalogue::{CatalogueEvent, Lagged, PromptEntry, SkillEntry, Snapshot},
     error::{Error, Result},
-    head::utf8,
-    origin::{Origin, Scope, Trusted},
-    registered::{PROMPTS, SKILLS, body_of, prompt_of, raw_body_of},
+    origin::{Origin, StoreScope, Trusted},
+    registered::{PROMPTS_SCOPE, SKILLS_SCOPE, parse_prompt_row, row_body, row_body_json},
     remote,
-    source::{Location, Notice},
+    skill_metadata::parse_utf8,
+    source::{ContentLocation, Notice},
 };
 
 impl Registry {
-    /// The catalogue at this moment.
+    /// Returns the current catalogue.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.catalogue.snapshot()
     }
 
-    /// The events after a number; waits for one until the time is up.
-    pub fn wait_events(&self, after: u64, patience: Duration) -> Result<Vec<Event>, Lagged> {
-        self.catalogue.wait(after, patience)
+    /// Returns the events after a sequence number; waits for one until the timeout.
+    pub fn wait_events(
+        &self,
+        after: u64,
+        patience: Duration,
+    ) -> Result<Vec<CatalogueEvent>, Lagged> {
+        self.catalogue.wait_events(after, patience)
     }
 
-    /// Everything that was found and not taken, and why.
+    /// Returns everything that was skipped, and why.
     pub fn notices(&self) -> Vec<Notice> {
         let mut all = self.notices.clone();
         for source in self.lock_files().iter() {
@@ -42,59 +46,61 @@ impl Registry {
         all
     }
 
-    /// The workspace and whether it is trusted.
+    /// Returns the workspace and whether it is trusted.
     pub fn workspace(&self) -> Option<(&Path, Trusted)> {
         self.workspace
             .as_ref()
             .map(|(path, trusted)| (path.as_path(), *trusted))
     }
 
-    /// Reads whatever a URI names.
-    pub fn read(&self, uri: &Uri) -> Result<Content> {
+    /// Reads the resource that a URI names.
+    pub fn read(&self, uri: &Uri) -> Result<ServedContent> {
         let snapshot = self.snapshot();
         let missing = || Error::NotFound {
             what: "resource",
             name: uri.to_string(),
         };
         let content = |mime: &'static str, bytes| {
-            Ok(Content {
+            Ok(ServedContent {
                 mime: mime.into(),
                 bytes,
             })
         };
         match uri {
-            Uri::Index => content("text/markdown", self.index(&snapshot)),
-            Uri::DiscoveryIndex => content("application/json", discovery(&snapshot).into()),
+            Uri::Index => content("text/markdown", self.cached_index(&snapshot)),
+            Uri::DiscoveryIndex => {
+                content("application/json", render_discovery_index(&snapshot).into())
+            }
             Uri::Body(id) => {
                 let entry = snapshot.get(id).ok_or_else(missing)?;
-                content("text/markdown", self.body(entry)?)
+                content("text/markdown", self.read_body(entry)?)
             }
             Uri::Skill(uri) => {
-                // Skills nest: the innermost one has the file, but never a stranger's before ours.
-                let (entry, path) = snapshot.locate(uri).ok_or_else(missing)?;
-                Ok(Content {
-                    mime: entry.mime(&path),
-                    bytes: self.file(&entry, &path)?,
+                // For nested skills the innermost one wins, but trusted ones come first.
+                let (entry, path) = snapshot.locate_file(uri).ok_or_else(missing)?;
+                Ok(ServedContent {
+                    mime: entry.mime_type(&path),
+                    bytes: self.read_file(&entry, &path)?,
                 })
             }
             Uri::Function(_) => Err(missing()),
         }
     }
 
-    /// The rendered index; it is rendered again only when something has changed.
-    fn index(&self, snapshot: &Snapshot) -> Bytes {
+    /// Returns the rendered index; it is rendered again only after a change.
+    fn cached_index(&self, snapshot: &Snapshot) -> Bytes {
         if let Some(known) = &*self.index.load()
             && known.0 == snapshot.seq()
         {
             return known.1.clone();
         }
-        let text = Bytes::from(index(snapshot));
+        let text = Bytes::from(render_index(snapshot));
         self.index
             .store(Some(Arc::new((snapshot.seq(), text.clone()))));
         text
     }
 
-    /// Whether the index is at hand, or has to be rendered.
+    /// Whether the rendered index is cached for the current snapshot.
     pub fn has_index(&self) -> bool {
         let known = self.index.load();
         known
@@ -102,61 +108,64 @@ impl Registry {
             .is_some_and(|known| known.0 == self.snapshot().seq())
     }
 
-    /// The body of a skill, as `iii://<id>` serves it.
-    pub fn body(&self, entry: &Entry) -> Result<Bytes> {
+    /// Returns the body of a skill, as served under `iii://<id>`.
+    pub fn read_body(&self, entry: &SkillEntry) -> Result<Bytes> {
         match &entry.location {
-            Location::State(scope) => Ok(self.registered_body(*scope, &entry.id)?.into()),
-            _ => self.file(entry, &RelPath::document()),
+            ContentLocation::State(scope) => Ok(self.registered_body(*scope, &entry.id)?.into()),
+            _ => self.read_file(entry, &RelPath::document()),
         }
     }
 
-    /// The body of a registered skill as a JSON text, for whoever writes it into one; `None` if
-    /// the skill is none of the stores'.
+    /// Returns the body of a registered skill as a JSON string, ready to embed in a response;
+    /// `None` if the skill is not in a store.
     pub fn body_json(&self, id: &SkillId) -> Result<Option<String>> {
         let snapshot = self.snapshot();
-        let Some(Location::State(scope)) = snapshot.get(id).map(|entry| &entry.location) else {
+        let Some(ContentLocation::State(scope)) = snapshot.get(id).map(|entry| &entry.location)
+        else {
             return Ok(None);
         };
         let row = self
-            .attached(*scope)?
+            .attached_store(*scope)?
             .store
-            .state_get(SKILLS, id.as_str())?;
-        Ok(row.and_then(|row| raw_body_of(&row).map(str::to_owned)))
+            .state_get(SKILLS_SCOPE, id.as_str())?;
+        Ok(row.and_then(|row| row_body_json(&row).map(str::to_owned)))
     }
 
-    /// One file of a skill, as `skill://<id>/<path>` serves it.
-    pub fn file(&self, entry: &Entry, path: &RelPath) -> Result<Bytes> {
+    /// Returns one file of a skill, as served under `skill://<id>/<path>`.
+    pub fn read_file(&self, entry: &SkillEntry, path: &RelPath) -> Result<Bytes> {
         let missing = || Error::NotFound {
             what: "file",
             name: format!("{}/{path}", entry.id),
         };
-        if let Location::Remote(place) = &entry.location {
-            let remotes = self.remotes.get().ok_or_else(|| Error::Remote {
+        if let ContentLocation::Remote(place) = &entry.location {
+            let remotes = self.remote_reader.get().ok_or_else(|| Error::Remote {
                 label: place.label.to_string(),
                 reason: "is not connected".to_owned(),
             })?;
-            return remote::read(&**remotes, self.cache.as_deref(), entry, place, path);
+            return remote::read_remote_file(&**remotes, self.cache.as_deref(), entry, place, path);
         }
-        let expected = entry.head.file(path).ok_or_else(missing)?;
+        let expected = entry.metadata.find_file(path).ok_or_else(missing)?;
         match &entry.location {
-            Location::Embedded(skill) if path.is_document() => Ok(skill.body().to_owned().into()),
-            Location::Embedded(skill) => {
+            ContentLocation::Embedded(skill) if path.is_document() => {
+                Ok(skill.body().to_owned().into())
+            }
+            ContentLocation::Embedded(skill) => {
                 let found = skill
                     .references()
                     .iter()
                     .find(|r| r.path() == path.as_str());
                 found.map(|r| r.body().clone()).ok_or_else(missing)
             }
-            Location::State(scope) => {
+            ContentLocation::State(scope) => {
                 let body = self.registered_body(*scope, &entry.id)?;
                 let document = surface::registered_document(&entry.id, &body);
                 Ok(document.unwrap_or(body).into())
             }
-            Location::Stored(scope) => {
-                let store = &self.attached(*scope)?.store;
-                let bytes = store.file(&entry.id, path)?;
-                if Digest::of(&bytes) != expected.digest
-                    && store.head(&entry.id)?.as_ref() == Some(&entry.head)
+            ContentLocation::Stored(scope) => {
+                let store = &self.attached_store(*scope)?.store;
+                let bytes = store.read_file(&entry.id, path)?;
+                if Digest::hash_bytes(&bytes) != expected.digest
+                    && store.skill_metadata(&entry.id)?.as_ref() == Some(&entry.metadata)
                 {
                     return Err(Error::Corrupt {
                         path: store.path().to_owned(),
@@ -166,51 +175,51 @@ impl Registry {
                 Ok(bytes)
             }
             location => {
-                if let Some(bytes) = location.read_known(expected) {
+                if let Some(bytes) = location.read_if_unchanged(expected) {
                     return Ok(bytes);
                 }
-                let bytes = location.read(path).ok_or_else(missing)??;
-                if Digest::of(&bytes) != expected.digest {
-                    // Edited since it was looked at: the listing has to say so too.
-                    self.refresh(entry, path);
+                let bytes = location.read_file(path).ok_or_else(missing)??;
+                if Digest::hash_bytes(&bytes) != expected.digest {
+                    // The file was edited since the last scan, so the listing is updated too.
+                    self.refresh_entry(entry, path);
                 }
                 Ok(bytes)
             }
         }
     }
 
-    /// A skill as one prompt text: the document and every supporting text file.
-    pub fn prompt_text(&self, entry: &Entry) -> Result<String> {
-        let document = self.file(entry, &RelPath::document())?;
+    /// Renders a skill as one prompt text: the document and every supporting text file.
+    pub fn prompt_text(&self, entry: &SkillEntry) -> Result<String> {
+        let document = self.read_file(entry, &RelPath::document())?;
         let mut references = Vec::new();
-        let strangers = self.strangers_within(entry);
+        let untrusted = self.unapproved_nested(entry);
         for file in entry.files().filter(|f| !f.path.is_document()) {
-            if strangers.iter().any(|s| file.path.as_str().starts_with(s)) {
+            if untrusted.iter().any(|s| file.path.as_str().starts_with(s)) {
                 continue;
             }
-            if !mime::is_text(&entry.mime(&file.path)) {
+            if !mime::is_text(&entry.mime_type(&file.path)) {
                 continue;
             }
-            let bytes = self.file(entry, &file.path)?;
+            let bytes = self.read_file(entry, &file.path)?;
             if let Ok(text) = std::str::from_utf8(&bytes) {
                 references.push((file.path.clone(), text.to_owned()));
             }
         }
-        let document = utf8(repertoire_core::DOCUMENT, &document)?;
+        let document = parse_utf8(repertoire_core::DOCUMENT, &document)?;
         Ok(surface::prompt_text(
             document,
             references.iter().map(|(path, text)| (path, text.as_str())),
         ))
     }
 
-    /// The folders within a skill of another server that are skills nobody approved: they have no
-    /// effect through the one around them.
-    fn strangers_within(&self, entry: &Entry) -> Vec<String> {
+    /// Returns the nested folders of a remote skill that are skills without an approval. The
+    /// approval of the outer skill does not cover them.
+    fn unapproved_nested(&self, entry: &SkillEntry) -> Vec<String> {
         if !entry.is_remote() {
             return Vec::new();
         }
         let snapshot = self.snapshot();
-        let nested = entry.head.files.iter().filter_map(|file| {
+        let nested = entry.metadata.files.iter().filter_map(|file| {
             let folder = file.path.as_str().strip_suffix("SKILL.md")?;
             let name = folder.strip_suffix('/')?;
             let id: Option<SkillId> = format!("{}/{name}", entry.id).parse().ok();
@@ -222,61 +231,63 @@ impl Registry {
         nested.collect()
     }
 
-    /// The text of a static prompt; `None` if a function renders it.
+    /// Returns the text of a static prompt; `None` if a function renders it.
     pub fn prompt_body(&self, entry: &PromptEntry) -> Result<Option<String>> {
-        if let Location::State(scope) = &entry.location {
-            let store = &self.attached(*scope)?.store;
+        if let ContentLocation::State(scope) = &entry.location {
+            let store = &self.attached_store(*scope)?.store;
             let name = entry.prompt.name.as_str();
-            let row = store.state_get(PROMPTS, name)?;
-            let row = row.and_then(|value| prompt_of(name, &value));
+            let row = store.state_get(PROMPTS_SCOPE, name)?;
+            let row = row.and_then(|value| parse_prompt_row(name, &value));
             return Ok(row.and_then(|row| row.body));
         }
-        let Some(bytes) = entry.location.read(&RelPath::document()) else {
+        let Some(bytes) = entry.location.read_file(&RelPath::document()) else {
             return Ok(None);
         };
         let bytes = bytes?;
-        let text = utf8(entry.prompt.name.as_str(), &bytes)?;
-        Ok(Some(repertoire_core::frontmatter::body(text).to_owned()))
+        let text = parse_utf8(entry.prompt.name.as_str(), &bytes)?;
+        Ok(Some(
+            repertoire_core::frontmatter::strip_frontmatter(text).to_owned(),
+        ))
     }
 
-    fn registered_body(&self, scope: Scope, id: &SkillId) -> Result<String> {
-        let store = &self.attached(scope)?.store;
-        let row = store.state_get(SKILLS, id.as_str())?;
-        row.and_then(|value| body_of(&value))
+    fn registered_body(&self, scope: StoreScope, id: &SkillId) -> Result<String> {
+        let store = &self.attached_store(scope)?.store;
+        let row = store.state_get(SKILLS_SCOPE, id.as_str())?;
+        row.and_then(|value| row_body(&value))
             .ok_or_else(|| Error::no_skill(id))
     }
 
-    /// Brings one entry up to date, unless someone is looking at the files already.
-    fn refresh(&self, entry: &Entry, path: &RelPath) {
+    /// Updates one entry, unless another thread is already scanning the files.
+    fn refresh_entry(&self, entry: &SkillEntry, path: &RelPath) {
         let Ok(mut files) = self.files.try_lock() else {
             return;
         };
         if let Some(source) = files.iter_mut().find(|s| s.origin == entry.origin) {
-            source.refresh(&entry.location, path);
-            self.catalogue.apply(source.take_changes());
+            source.refresh_file(&entry.location, path);
+            self.catalogue.apply_changes(source.take_changes());
         }
     }
 }
 
-/// The rendered index of a snapshot.
-fn index(snapshot: &Snapshot) -> String {
-    surface::index(snapshot.skills().map(|entry| IndexEntry {
+/// Renders the index of a snapshot.
+fn render_index(snapshot: &Snapshot) -> String {
+    surface::render_index(snapshot.skills().map(|entry| IndexEntry {
         id: &entry.id,
-        title: entry.head.title.as_deref(),
-        description: entry.head.description.as_deref(),
+        title: entry.metadata.title.as_deref(),
+        description: entry.metadata.description.as_deref(),
         section: match entry.origin {
-            Origin::Files(_) | Origin::Remote(_) => Section::Custom,
+            Origin::Files(_) | Origin::Remote(_) => IndexSection::Custom,
             Origin::State | Origin::Workspace | Origin::Embedded | Origin::Account => {
-                Section::Registered
+                IndexSection::Registered
             }
         },
     }))
 }
 
-fn discovery(snapshot: &Snapshot) -> String {
+fn render_discovery_index(snapshot: &Snapshot) -> String {
     let skills = snapshot.skills().filter(|entry| entry.has_files());
     surface::discovery_index(skills.map(|entry| {
-        let description = entry.head.description.as_deref().unwrap_or_default();
+        let description = entry.metadata.description.as_deref().unwrap_or_default();
         (&entry.id, entry.id.name(), description)
     }))
 }

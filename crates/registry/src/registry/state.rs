@@ -1,7 +1,7 @@
 //! State: values by scope and key, in the stores or on a bus.
 //!
-//! The rows of two scopes are registered skills and prompts. Whoever changes one, and however,
-//! changes the catalogue with it.
+//! The rows of two scopes are registered skills and prompts. Every change of such a row, by any
+//! caller, also changes the catalogue.
 
 use std::{
     collections::HashSet,
@@ -10,31 +10,31 @@ use std::{
 
 use serde_json::json;
 
-use super::{Attached, Registry};
+use super::{AttachedStore, Registry};
 use crate::{
-    catalogue::{Again, Change, Entry, PromptEntry},
+    catalogue::{CatalogueChange, PromptEntry, RepeatPolicy, SkillEntry},
     error::Result,
-    head::Head,
     origin::{Origin, Trusted},
-    registered::{Row, SKILLS, prompt_of, skill_of},
-    settings::StateFrom,
-    source::Location,
+    registered::{RegisteredRow, SKILLS_SCOPE, parse_prompt_row, parse_skill_row},
+    settings::StateBackend,
+    skill_metadata::SkillMetadata,
+    source::ContentLocation,
     store::StateValue,
 };
 
-/// How far one look at state goes.
+/// The limits of one state listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateLimit {
-    /// The most values.
+    /// The maximum number of values.
     pub rows: usize,
-    /// The most bytes of keys and values, about.
+    /// The approximate maximum size of keys and values in bytes.
     pub bytes: usize,
 }
 
 impl Registry {
-    /// One value: the first store's that has it.
+    /// Returns one value from the first store that has it.
     pub fn state_get(&self, scope: &str, key: &str) -> Result<Option<String>> {
-        for attached in self.trusted() {
+        for attached in self.trusted_attached() {
             if let Some(value) = attached.store.state_get(scope, key)? {
                 return Ok(Some(value));
             }
@@ -42,33 +42,44 @@ impl Registry {
         Ok(None)
     }
 
-    /// Sets a value, gives back the one that was there.
+    /// Sets a value and returns the previous one.
     pub fn state_set(&self, scope: &str, key: &str, value: String) -> Result<Option<String>> {
         self.state_update(scope, key, move |old| Ok((value, old)))
     }
 
-    /// Makes a value out of the one that is there, in one step.
+    /// Computes a new value from the current one, atomically.
     pub fn state_update<T: Send + 'static>(
         &self,
         scope: &str,
         key: &str,
         work: impl FnOnce(Option<String>) -> Result<(String, T)> + Send + 'static,
     ) -> Result<T> {
-        let attached = self.primary()?;
-        // A value that is only in another store is still the one that is there.
-        let elsewhere = self.elsewhere(attached, scope, key)?;
+        let attached = self.primary_store()?;
+        // A value that exists only in another store counts as the current one.
+        let elsewhere = self.value_elsewhere(attached, scope, key)?;
         let (owned_scope, owned_key) = (scope.to_owned(), key.to_owned());
         let answer = attached.store.state_update(scope, key, move |old| {
             let (value, answer) = work(old.or(elsewhere))?;
-            let head = head_of(&owned_scope, &owned_key, &value);
-            Ok((StateValue { value, head }, answer))
+            let head = metadata_json(&owned_scope, &owned_key, &value);
+            Ok((
+                StateValue {
+                    value,
+                    metadata: head,
+                },
+                answer,
+            ))
         })?;
         self.sync_store(attached)?;
         Ok(answer)
     }
 
-    fn elsewhere(&self, first: &Attached, scope: &str, key: &str) -> Result<Option<String>> {
-        for attached in self.trusted().filter(|a| !std::ptr::eq(*a, first)) {
+    fn value_elsewhere(
+        &self,
+        first: &AttachedStore,
+        scope: &str,
+        key: &str,
+    ) -> Result<Option<String>> {
+        for attached in self.trusted_attached().filter(|a| !std::ptr::eq(*a, first)) {
             if let Some(value) = attached.store.state_get(scope, key)? {
                 return Ok(Some(value));
             }
@@ -76,10 +87,10 @@ impl Registry {
         Ok(None)
     }
 
-    /// Sets a value without waiting: `then` is told which one was there, on the store's thread, when
-    /// the new one is durable. It is in the catalogue after the next [`sync`](Self::sync).
+    /// Sets a value without waiting. When it is durable, `then` is called with the previous value
+    /// on the store's thread. It is in the catalogue after the next [`sync_stores`](Self::sync_stores).
     ///
-    /// Changes are made and told in the order in which they are asked for here.
+    /// Writes and their callbacks happen in the order of the calls.
     pub fn state_set_then(
         self: &Arc<Self>,
         scope: &str,
@@ -87,41 +98,54 @@ impl Registry {
         value: String,
         then: impl FnOnce(Result<Option<String>>) + Send + 'static,
     ) -> Result<()> {
-        // Here, and not where everybody's writes wait for each other.
-        let skill = (scope == SKILLS).then(|| skill_of(key, &value)).flatten();
+        // Parsed on the caller's thread, because all writes share the store's thread.
+        let skill = (scope == SKILLS_SCOPE)
+            .then(|| parse_skill_row(key, &value))
+            .flatten();
         let head = skill.map(|(_, head)| Arc::new(head));
-        self.put_then(scope, key, value, head, then)
+        self.put_value_then(scope, key, value, head, then)
     }
 
-    /// Keeps a row of registered content without waiting, as `state_set_then` sets a value.
-    pub fn state_keep_then(
+    /// Stores a row of registered content without waiting, like [`Self::state_set_then`].
+    pub fn state_put_row_then(
         self: &Arc<Self>,
         scope: &str,
         key: &str,
-        row: Row,
+        row: RegisteredRow,
         then: impl FnOnce(Result<Option<String>>) + Send + 'static,
     ) -> Result<()> {
-        let head = row.head.filter(|_| scope == SKILLS);
-        self.put_then(scope, key, row.value, head, then)
+        let head = row.metadata.filter(|_| scope == SKILLS_SCOPE);
+        self.put_value_then(scope, key, row.value, head, then)
     }
 
-    fn put_then(
+    fn put_value_then(
         self: &Arc<Self>,
         scope: &str,
         key: &str,
         value: String,
-        fresh: Option<Arc<Head>>,
+        fresh: Option<Arc<SkillMetadata>>,
         then: impl FnOnce(Result<Option<String>>) + Send + 'static,
     ) -> Result<()> {
-        let attached = self.primary()?;
-        let elsewhere = self.elsewhere(attached, scope, key)?;
+        let attached = self.primary_store()?;
+        let elsewhere = self.value_elsewhere(attached, scope, key)?;
         let head = fresh.as_ref().map(|head| json!(head).to_string());
-        let work = move |old: Option<String>| Ok((StateValue { value, head }, old.or(elsewhere)));
+        let work = move |old: Option<String>| {
+            Ok((
+                StateValue {
+                    value,
+                    metadata: head,
+                },
+                old.or(elsewhere),
+            ))
+        };
         let registry = Arc::clone(self);
         let then = move |done: Result<(Option<String>, i64)>| {
-            if let (Ok((_, seq)), Some(head), Ok(here)) = (&done, fresh, registry.primary()) {
-                // So that nobody has to read it back.
-                let mut fresh = here.fresh.lock().unwrap_or_else(PoisonError::into_inner);
+            if let (Ok((_, seq)), Some(head), Ok(here)) = (&done, fresh, registry.primary_store()) {
+                // Cached, so that the next sync does not read it from the store.
+                let mut fresh = here
+                    .recent_metadata
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
                 fresh.insert(*seq, head);
             }
             then(done.map(|(old, _)| old));
@@ -129,7 +153,7 @@ impl Registry {
         attached.store.state_update_then(scope, key, work, then)
     }
 
-    /// Makes a value out of the one that is there without waiting, as `state_set_then` sets one.
+    /// Computes a new value from the current one without waiting, like [`Self::state_set_then`].
     pub fn state_update_then<T: Send + 'static>(
         self: &Arc<Self>,
         scope: &str,
@@ -137,38 +161,46 @@ impl Registry {
         work: impl FnOnce(Option<String>) -> Result<(String, T)> + Send + 'static,
         then: impl FnOnce(Result<T>) + Send + 'static,
     ) -> Result<()> {
-        let attached = self.primary()?;
-        let elsewhere = self.elsewhere(attached, scope, key)?;
+        let attached = self.primary_store()?;
+        let elsewhere = self.value_elsewhere(attached, scope, key)?;
         let (owned_scope, owned_key) = (scope.to_owned(), key.to_owned());
         let work = move |old: Option<String>| {
             let (value, answer) = work(old.or(elsewhere))?;
-            let head = head_of(&owned_scope, &owned_key, &value);
-            Ok((StateValue { value, head }, answer))
+            let head = metadata_json(&owned_scope, &owned_key, &value);
+            Ok((
+                StateValue {
+                    value,
+                    metadata: head,
+                },
+                answer,
+            ))
         };
         let then = move |done: Result<(T, i64)>| then(done.map(|(answer, _)| answer));
         attached.store.state_update_then(scope, key, work, then)
     }
 
-    /// Deletes a value without waiting, as `state_set_then` sets one; `then` is told which.
+    /// Deletes a value without waiting; `then` is called with the deleted value.
     ///
-    /// Changes are made and told in the order in which they are asked for here.
+    /// Writes and their callbacks happen in the order of the calls.
     pub fn state_delete_then(
         self: &Arc<Self>,
         scope: &str,
         key: &str,
         then: impl FnOnce(Result<Option<String>>) + Send + 'static,
     ) -> Result<()> {
-        let attached = self.primary()?;
+        let attached = self.primary_store()?;
         let registry = Arc::clone(self);
         let (owned_scope, owned_key) = (scope.to_owned(), key.to_owned());
         attached.store.state_delete_then(scope, key, move |done| {
             then(done.and_then(|old| {
-                let first = registry.primary()?;
+                let first = registry.primary_store()?;
                 if old.is_some() {
                     return Ok(old);
                 }
-                // The next store's thread is another one, so this does not wait for itself.
-                let others = registry.trusted().filter(|a| !std::ptr::eq(*a, first));
+                // Other stores have their own threads, so this does not deadlock.
+                let others = registry
+                    .trusted_attached()
+                    .filter(|a| !std::ptr::eq(*a, first));
                 for attached in others {
                     let old = attached.store.state_delete(&owned_scope, &owned_key)?;
                     if old.is_some() {
@@ -180,9 +212,9 @@ impl Registry {
         })
     }
 
-    /// Deletes a value from the first store that has it, and gives it back.
+    /// Deletes a value from the first store that has it, and returns it.
     pub fn state_delete(&self, scope: &str, key: &str) -> Result<Option<String>> {
-        for attached in self.trusted() {
+        for attached in self.trusted_attached() {
             let old = attached.store.state_delete(scope, key)?;
             if old.is_some() {
                 self.sync_store(attached)?;
@@ -192,7 +224,7 @@ impl Registry {
         Ok(None)
     }
 
-    /// The values of a scope behind a key, sorted by key, within a limit.
+    /// Returns the values of a scope after a key, sorted by key, within a limit.
     pub fn state_list(
         &self,
         scope: &str,
@@ -201,11 +233,11 @@ impl Registry {
     ) -> Result<Vec<(String, String)>> {
         let mut all = Vec::new();
         let mut end: Option<String> = None;
-        for attached in self.trusted() {
+        for attached in self.trusted_attached() {
             let page = attached
                 .store
                 .state_page(scope, after, limit.rows, limit.bytes)?;
-            // What a page was cut at may still be followed by something.
+            // If the page was cut, later keys of other stores must wait for the next page.
             let cut =
                 attached
                     .store
@@ -215,7 +247,7 @@ impl Registry {
             }
             all.extend(page);
         }
-        // Stores come in the order in which they win, and sorting keeps that order.
+        // Stores come in order of precedence, and the stable sort keeps that order.
         all.sort_by(|a, b| a.0.cmp(&b.0));
         all.dedup_by(|b, a| a.0 == b.0);
         if let Some(end) = end {
@@ -225,10 +257,10 @@ impl Registry {
         Ok(all)
     }
 
-    /// The scopes that have a value.
+    /// Returns the scopes that have a value.
     pub fn state_scopes(&self) -> Result<Vec<String>> {
         let mut all = Vec::new();
-        for attached in self.trusted() {
+        for attached in self.trusted_attached() {
             all.extend(attached.store.state_scopes()?);
         }
         all.sort();
@@ -236,24 +268,31 @@ impl Registry {
         Ok(all)
     }
 
-    /// Takes over what a bus keeps under a key of one of the two scopes.
+    /// Applies a value that a bus stores under a key of one of the two scopes.
     ///
-    /// For a registry whose state is kept on a bus. `again` says whether something that is
-    /// already known is told again.
-    pub fn feed(&self, scope: Feed, key: &str, value: Option<&str>, again: Retell) {
+    /// For a registry whose state is kept on a bus. `again` selects whether an unchanged value
+    /// causes an event.
+    pub fn apply_bus_value(
+        &self,
+        scope: RegisteredScope,
+        key: &str,
+        value: Option<&str>,
+        again: NotifyUnchanged,
+    ) {
         let again = match again {
-            Retell::Yes => Again::Tell,
-            Retell::No => Again::Ignore,
+            NotifyUnchanged::Yes => RepeatPolicy::Notify,
+            NotifyUnchanged::No => RepeatPolicy::Ignore,
         };
-        self.catalogue.apply(fed(scope, key, value, again));
+        self.catalogue
+            .apply_changes(bus_change(scope, key, value, again));
     }
 
-    /// Takes over everything a bus keeps in one of the two scopes; what is not there is gone.
+    /// Applies all values that a bus stores in one of the two scopes; missing keys are removed.
     ///
-    /// What is known to be newer than these rows stays as it is.
-    pub fn feed_all<'a>(
+    /// Keys for which `newer` returns true are left unchanged.
+    pub fn apply_bus_values<'a>(
         &self,
-        scope: Feed,
+        scope: RegisteredScope,
         rows: impl IntoIterator<Item = (&'a str, &'a str)>,
         newer: impl Fn(&str) -> bool,
     ) {
@@ -264,18 +303,18 @@ impl Registry {
             if newer(key) {
                 continue;
             }
-            changes.extend(fed(scope, key, Some(value), Again::Ignore));
+            changes.extend(bus_change(scope, key, Some(value), RepeatPolicy::Ignore));
         }
         let snapshot = self.snapshot();
         let gone: Vec<String> = match scope {
-            Feed::Skills => snapshot
+            RegisteredScope::Skills => snapshot
                 .all_skills()
-                .filter(|(e, _)| matches!(e.location, Location::Bus))
+                .filter(|(e, _)| matches!(e.location, ContentLocation::Bus))
                 .map(|(e, _)| e.id.to_string())
                 .collect(),
-            Feed::Prompts => snapshot
+            RegisteredScope::Prompts => snapshot
                 .prompts()
-                .filter(|e| matches!(e.location, Location::Bus))
+                .filter(|e| matches!(e.location, ContentLocation::Bus))
                 .map(|e| e.prompt.name.to_string())
                 .collect(),
         };
@@ -283,74 +322,81 @@ impl Registry {
             .iter()
             .filter(|key| !there.contains(key.as_str()) && !newer(key))
         {
-            changes.extend(fed(scope, key, None, Again::Ignore));
+            changes.extend(bus_change(scope, key, None, RepeatPolicy::Ignore));
         }
-        self.catalogue.apply(changes);
+        self.catalogue.apply_changes(changes);
     }
 
-    pub(super) fn keeps_state(&self) -> bool {
-        self.state == StateFrom::Stores
+    pub(super) fn has_local_state(&self) -> bool {
+        self.state == StateBackend::Stores
     }
 }
 
-/// One of the two scopes whose rows are in the catalogue.
+/// One of the two scopes whose rows appear in the catalogue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Feed {
+pub enum RegisteredScope {
     /// Registered skills.
     Skills,
     /// Registered prompts.
     Prompts,
 }
 
-/// Whether what is already known is told again.
+/// Whether an unchanged value causes an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Retell {
-    /// It was written again, and whoever follows hears of it.
+pub enum NotifyUnchanged {
+    /// The value was written again, so followers are notified.
     Yes,
-    /// It is only heard of again.
+    /// The value was only reported again.
     No,
 }
 
-fn fed(scope: Feed, key: &str, value: Option<&str>, again: Again) -> Option<Change> {
+fn bus_change(
+    scope: RegisteredScope,
+    key: &str,
+    value: Option<&str>,
+    again: RepeatPolicy,
+) -> Option<CatalogueChange> {
     match scope {
-        Feed::Skills => {
+        RegisteredScope::Skills => {
             let id = key.parse().ok()?;
-            Some(match value.and_then(|value| skill_of(key, value)) {
-                Some((id, head)) => Change::PutSkill(
-                    Entry {
+            Some(match value.and_then(|value| parse_skill_row(key, value)) {
+                Some((id, head)) => CatalogueChange::PutSkill(
+                    SkillEntry {
                         id,
                         origin: Origin::State,
                         trusted: Trusted::Yes,
-                        head: head.into(),
-                        location: Location::Bus,
+                        metadata: head.into(),
+                        location: ContentLocation::Bus,
                     },
                     again,
                 ),
-                None => Change::RemoveSkill(id, Origin::State),
+                None => CatalogueChange::RemoveSkill(id, Origin::State),
             })
         }
-        Feed::Prompts => {
+        RegisteredScope::Prompts => {
             let name = key.parse().ok()?;
-            Some(match value.and_then(|value| prompt_of(key, value)) {
-                Some(row) => Change::PutPrompt(
+            Some(match value.and_then(|value| parse_prompt_row(key, value)) {
+                Some(row) => CatalogueChange::PutPrompt(
                     PromptEntry {
                         prompt: row.prompt.into(),
                         origin: Origin::State,
                         trusted: Trusted::Yes,
                         registered_at: Some(row.at),
-                        location: Location::Bus,
+                        location: ContentLocation::Bus,
                     },
                     again,
                 ),
-                None => Change::RemovePrompt(name, Origin::State),
+                None => CatalogueChange::RemovePrompt(name, Origin::State),
             })
         }
     }
 }
 
-/// What a listing needs of a value, kept beside it.
-fn head_of(scope: &str, key: &str, value: &str) -> Option<String> {
+/// Returns the listing metadata of a value as JSON, which is stored beside it.
+fn metadata_json(scope: &str, key: &str, value: &str) -> Option<String> {
     // Prompts are small enough to be read whole.
-    let skill = (scope == SKILLS).then(|| skill_of(key, value)).flatten();
+    let skill = (scope == SKILLS_SCOPE)
+        .then(|| parse_skill_row(key, value))
+        .flatten();
     skill.map(|(_, head)| json!(head).to_string())
 }

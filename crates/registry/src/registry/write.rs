@@ -1,128 +1,141 @@
-//! Writing: every change goes to a store first and reaches the catalogue through its events.
+//! Writes: every change is written to a store first and reaches the catalogue by its events.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use repertoire_core::{Package, Prompt, PromptName, RelPath, SkillId, package::Source};
+use repertoire_core::{Package, Prompt, PromptName, RelPath, SkillId, package::PackageSource};
 use serde_json::{Value, json};
 
 use super::Registry;
 use crate::{
-    catalogue::Entry,
+    catalogue::SkillEntry,
     error::{Error, Result},
-    origin::{Origin, Scope},
-    registered::{self, PROMPTS, SKILLS},
-    remote::{self, Label, Listed, Refused, Remotes},
-    store::{NewSkill, Revision},
+    origin::{Origin, StoreScope},
+    registered::{self, PROMPTS_SCOPE, SKILLS_SCOPE},
+    remote::{self, ListedSkill, RefusedSkill, RemoteLabel, RemoteReader},
+    store::{NewSkill, SkillRevision},
 };
 
-/// What happens to the history of a skill that is removed.
+/// Whether removing a skill also removes its history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum History {
-    /// It stays, and the skill can be rolled back to.
+pub enum HistoryPolicy {
+    /// The history stays, and the skill can be rolled back.
     Keep,
-    /// It goes, with every file nothing else needs.
+    /// The history is deleted, with every file that is no longer referenced.
     Purge,
 }
 
 impl Registry {
-    /// Stores skills, all or none. Gives the new revision of each, `None` where nothing changed.
-    pub fn add(&self, scope: Scope, skills: Vec<NewSkill>) -> Result<Vec<Option<i64>>> {
-        let attached = self.attached(scope)?;
+    /// Stores skills atomically. Returns the new revision of each, `None` where nothing changed.
+    pub fn add_skills(&self, scope: StoreScope, skills: Vec<NewSkill>) -> Result<Vec<Option<i64>>> {
+        let attached = self.attached_store(scope)?;
         let revisions = attached.store.put_skills(skills)?;
         self.sync_store(attached)?;
         Ok(revisions)
     }
 
-    /// Copies a skill into the workspace, where it wins and can be changed. The one it was copied
-    /// from stays as it is.
-    pub fn fork(&self, entry: &Entry) -> Result<Option<i64>> {
-        let workspace = Origin::of_scope(Scope::Workspace);
-        let attached = self.attached(Scope::Workspace).map_err(|_| {
+    /// Copies a skill into the workspace, where it takes precedence and can be changed. The
+    /// original stays unchanged.
+    pub fn fork_skill(&self, entry: &SkillEntry) -> Result<Option<i64>> {
+        let workspace = Origin::from_scope(StoreScope::Workspace);
+        let attached = self.attached_store(StoreScope::Workspace).map_err(|_| {
             Error::Conflict(
-                "there is no workspace to copy it into: make this folder one with `repertoire \
-                 init`, and trust it"
+                "there is no workspace to copy the skill to: create one in this folder with \
+                 `repertoire init` and trust it"
                     .to_owned(),
             )
         })?;
-        if entry.origin == workspace || attached.store.head(&entry.id)?.is_some() {
+        if entry.origin == workspace || attached.store.skill_metadata(&entry.id)?.is_some() {
             return Err(Error::Conflict(format!(
-                "skill {} is in the workspace already",
+                "skill {} is already in the workspace",
                 entry.id
             )));
         }
         let mut files = BTreeMap::new();
-        for file in &entry.head.files {
-            files.insert(file.path.clone(), self.file(entry, &file.path)?);
+        for file in &entry.metadata.files {
+            files.insert(file.path.clone(), self.read_file(entry, &file.path)?);
         }
-        if entry.head.package.is_some() {
+        if entry.metadata.package.is_some() {
             let mut package = Package::from_folder(files)?;
-            package.source = Source::User;
+            package.source = PackageSource::User;
             (package.marketplace_id, package.sync_etag) = (None, None);
             files = package.to_folder()?;
         }
         let skill = NewSkill::from_files(entry.id.clone(), files)?;
-        let revisions = self.add(Scope::Workspace, vec![skill])?;
+        let revisions = self.add_skills(StoreScope::Workspace, vec![skill])?;
         Ok(revisions.into_iter().next().flatten())
     }
 
-    /// Checks what adding skills would come to, without adding them.
-    pub fn try_add(&self, scope: Scope, skills: Vec<NewSkill>) -> Result<Vec<Option<i64>>> {
-        self.attached(scope)?.store.try_skills(skills)
+    /// Returns the result that adding skills would have, without adding them.
+    pub fn dry_run_add(
+        &self,
+        scope: StoreScope,
+        skills: Vec<NewSkill>,
+    ) -> Result<Vec<Option<i64>>> {
+        self.attached_store(scope)?.store.dry_run_put(skills)
     }
 
-    /// Removes a skill from a scope; its history stays unless it is purged.
-    pub fn remove(&self, scope: Scope, id: &SkillId, history: History) -> Result<bool> {
-        let attached = self.attached(scope)?;
+    /// Removes a skill from a scope, with or without its history.
+    pub fn remove_skill(
+        &self,
+        scope: StoreScope,
+        id: &SkillId,
+        history: HistoryPolicy,
+    ) -> Result<bool> {
+        let attached = self.attached_store(scope)?;
         let removed = match history {
-            History::Keep => attached.store.remove_skill(id)?,
-            History::Purge => attached.store.purge_skill(id)?,
+            HistoryPolicy::Keep => attached.store.remove_skill(id)?,
+            HistoryPolicy::Purge => attached.store.purge_skill(id)?,
         };
         self.sync_store(attached)?;
         Ok(removed)
     }
 
-    /// Every state a skill had in a scope, newest first.
-    pub fn history(&self, scope: Scope, id: &SkillId) -> Result<Vec<Revision>> {
-        self.attached(scope)?.store.history(id)
+    /// Returns all revisions of a skill in a scope, newest first.
+    pub fn history(&self, scope: StoreScope, id: &SkillId) -> Result<Vec<SkillRevision>> {
+        self.attached_store(scope)?.store.history(id)
     }
 
-    /// Makes an earlier state the current one.
-    pub fn rollback(&self, scope: Scope, id: &SkillId, revision: i64) -> Result<i64> {
-        let attached = self.attached(scope)?;
-        let new = attached.store.rollback(id, revision)?;
+    /// Restores an earlier revision as a new one.
+    pub fn rollback_skill(&self, scope: StoreScope, id: &SkillId, revision: i64) -> Result<i64> {
+        let attached = self.attached_store(scope)?;
+        let new = attached.store.rollback_skill(id, revision)?;
         self.sync_store(attached)?;
         Ok(new)
     }
 
-    /// Registers a markdown body under an id, in place of any that is there.
+    /// Registers a markdown body under an id, replacing an existing one.
     pub fn register(&self, id: &SkillId, body: &str) -> Result<()> {
         let row = registered::skill_row(id, body)?;
-        self.state_set(SKILLS, id.as_str(), row.value)?;
+        self.state_set(SKILLS_SCOPE, id.as_str(), row.value)?;
         Ok(())
     }
 
-    /// Takes a registered body away, from the workspace first; says whether there was one.
-    pub fn unregister(&self, id: &SkillId) -> Result<bool> {
-        Ok(self.state_delete(SKILLS, id.as_str())?.is_some())
+    /// Removes a registered body, from the workspace first; returns whether there was one.
+    pub fn unregister_skill(&self, id: &SkillId) -> Result<bool> {
+        Ok(self.state_delete(SKILLS_SCOPE, id.as_str())?.is_some())
     }
 
-    /// Says how other servers are asked for their files.
-    pub fn connect(&self, remotes: Arc<dyn Remotes>) {
-        // The first one stays: it may already be in use.
-        let _ = self.remotes.set(remotes);
+    /// Sets the reader for files of other servers.
+    pub fn connect(&self, remotes: Arc<dyn RemoteReader>) {
+        // The first reader stays, because it may already be in use.
+        let _ = self.remote_reader.set(remotes);
     }
 
     /// Adds another server, or changes how it is reached.
-    pub fn put_remote(&self, label: &Label, target: &Value) -> Result<()> {
-        let attached = self.attached(Scope::Account)?;
+    pub fn put_remote(&self, label: &RemoteLabel, target: &Value) -> Result<()> {
+        let attached = self.attached_store(StoreScope::Account)?;
         attached.store.put_remote(label.as_str(), target)?;
         self.sync_store(attached)
     }
 
-    /// Takes over what a server lists; gives what of it cannot be used, and why.
-    pub fn put_listing(&self, label: &Label, listing: &[Listed]) -> Result<Vec<Refused>> {
-        let attached = self.attached(Scope::Account)?;
-        let (_, refused) = remote::entries(&attached.store, label, listing)?;
+    /// Stores the listing of a server; returns the listed skills that were refused, and why.
+    pub fn put_listing(
+        &self,
+        label: &RemoteLabel,
+        listing: &[ListedSkill],
+    ) -> Result<Vec<RefusedSkill>> {
+        let attached = self.attached_store(StoreScope::Account)?;
+        let (_, refused) = remote::listing_entries(&attached.store, label, listing)?;
         let listing = json!(listing);
         if !attached.store.put_listing(label.as_str(), &listing)? {
             return Err(Error::NotFound {
@@ -134,42 +147,42 @@ impl Registry {
         Ok(refused)
     }
 
-    /// Forgets another server and its skills; says whether there was one.
-    pub fn remove_remote(&self, label: &Label) -> Result<bool> {
-        let attached = self.attached(Scope::Account)?;
+    /// Removes a server and its skills; returns whether there was one.
+    pub fn remove_remote(&self, label: &RemoteLabel) -> Result<bool> {
+        let attached = self.attached_store(StoreScope::Account)?;
         let removed = attached.store.remove_remote(label.as_str())?;
         self.sync_store(attached)?;
         Ok(removed)
     }
 
-    /// Approves a skill of another server, with exactly the files it has now.
-    pub fn approve(&self, entry: &Entry) -> Result<()> {
-        let attached = self.attached(Scope::Account)?;
-        // What is approved is what was seen: the document has to say what was listed of it.
-        if entry.is_remote() && !entry.head.dynamic {
-            self.file(entry, &RelPath::document())?;
+    /// Approves a skill of another server with exactly its current files.
+    pub fn approve_skill(&self, entry: &SkillEntry) -> Result<()> {
+        let attached = self.attached_store(StoreScope::Account)?;
+        // The document must match its listing, because the user approved what was listed.
+        if entry.is_remote() && !entry.metadata.dynamic {
+            self.read_file(entry, &RelPath::document())?;
         }
-        remote::approve(&attached.store, entry)?;
+        remote::approve_skill(&attached.store, entry)?;
         self.sync_store(attached)
     }
 
-    /// Takes the approval of a skill back; says whether there was one.
-    pub fn disapprove(&self, entry: &Entry) -> Result<bool> {
-        let attached = self.attached(Scope::Account)?;
-        let revoked = remote::revoke(&attached.store, entry)?;
+    /// Revokes the approval of a skill; returns whether there was one.
+    pub fn revoke_approval(&self, entry: &SkillEntry) -> Result<bool> {
+        let attached = self.attached_store(StoreScope::Account)?;
+        let revoked = remote::revoke_approval(&attached.store, entry)?;
         self.sync_store(attached)?;
         Ok(revoked)
     }
 
-    /// Stores a prompt in place of any of its name.
+    /// Stores a prompt, replacing one of the same name.
     pub fn put_prompt(&self, prompt: &Prompt, body: Option<&str>) -> Result<()> {
         let row = registered::prompt_row(prompt, body)?;
-        self.state_set(PROMPTS, prompt.name.as_str(), row.value)?;
+        self.state_set(PROMPTS_SCOPE, prompt.name.as_str(), row.value)?;
         Ok(())
     }
 
-    /// Removes a stored prompt, from the workspace first; says whether there was one.
+    /// Removes a stored prompt, from the workspace first; returns whether there was one.
     pub fn remove_prompt(&self, name: &PromptName) -> Result<bool> {
-        Ok(self.state_delete(PROMPTS, name.as_str())?.is_some())
+        Ok(self.state_delete(PROMPTS_SCOPE, name.as_str())?.is_some())
     }
 }

@@ -1,8 +1,8 @@
-//! The index of a root, kept between runs.
+//! A cache file of a root's index, kept between runs.
 //!
-//! The cache is a convenience: whatever is wrong with it, the root is read anew. It lives in the
-//! user's private cache folder, never beneath a root, and holds stamps, digests and heads; a file
-//! whose stamp differs is read again.
+//! The cache is optional: if it is missing or damaged, the root is read again. It lives in the
+//! user's private cache folder, never beneath a root, and holds stamps, digests and metadata; a
+//! file whose stamp differs is read again.
 
 use std::{
     hash::BuildHasher,
@@ -14,59 +14,59 @@ use std::{
 use repertoire_core::Digest;
 use serde::{Deserialize, Serialize};
 
-use super::{index::Index, record::FolderRecord, root::Root};
+use super::{index::FolderIndex, record::FolderRecord, root::RootDir};
 use crate::store::create_private_dir;
 
-/// Changes whenever the meaning of a record does.
-const FORMAT: u32 = 6;
-/// Smaller roots are read faster than a cache is written.
-const WORTH_IT: usize = 64;
+/// The format version; it changes whenever the meaning of a record changes.
+const CACHE_FORMAT: u32 = 6;
+/// Smaller roots are not cached, because reading them is faster than writing a cache.
+const MIN_CACHED_FOLDERS: usize = 64;
 
 #[derive(Serialize, Deserialize)]
-struct Saved<'a> {
+struct CachedIndex<'a> {
     format: u32,
     version: &'a str,
     root: &'a str,
-    /// The folder that was not looked into, if any.
+    /// The first folder that was skipped because of the limits, if any.
     cut: Option<String>,
     count: usize,
     records: &'a [u8],
 }
 
-fn file(folder: &Path, root: &Path) -> PathBuf {
-    let name = Digest::of(root.to_string_lossy().as_bytes()).hex();
+fn cache_path(folder: &Path, root: &Path) -> PathBuf {
+    let name = Digest::hash_bytes(root.to_string_lossy().as_bytes()).hex_digits();
     folder.join(format!("index-{}.bin", &name[..24]))
 }
 
-/// Records that travel together from the reader to whoever compares them with the disk.
-const BATCH: usize = 256;
+/// How many records the reader sends at once to the threads that compare them with the disk.
+const BATCH_SIZE: usize = 256;
 
-type Batch = Vec<(Box<str>, FolderRecord)>;
+type RecordBatch = Vec<(Box<str>, FolderRecord)>;
 
-/// What was known of a root at the last run, compared with the disk as it is now.
+/// Loads the index of the last run and compares it with the current files on disk.
 ///
-/// Reading the records and comparing their stamps are two halves of a warm start; they run side
-/// by side.
-pub(crate) fn load(folder: &Path, root: &Root) -> Index {
-    std::fs::read(file(folder, root.path()))
+/// Reading the records and comparing their stamps are the two halves of a warm start; they run
+/// in parallel.
+pub(crate) fn load_index(folder: &Path, root: &RootDir) -> FolderIndex {
+    std::fs::read(cache_path(folder, root.path()))
         .ok()
-        .and_then(|bytes| read(&bytes, root))
+        .and_then(|bytes| read_index(&bytes, root))
         .unwrap_or_default()
 }
 
-fn read(bytes: &[u8], root: &Root) -> Option<Index> {
+fn read_index(bytes: &[u8], root: &RootDir) -> Option<FolderIndex> {
     let (sum, body) = bytes.split_at_checked(8)?;
     if checksum(body) != sum {
         return None;
     }
-    let saved: Saved<'_> = postcard::from_bytes(body).ok()?;
-    let same = saved.format == FORMAT
+    let saved: CachedIndex<'_> = postcard::from_bytes(body).ok()?;
+    let same = saved.format == CACHE_FORMAT
         && saved.version == env!("CARGO_PKG_VERSION")
         && saved.root == root.path().to_string_lossy();
     if !same {
         return None;
     }
-    let (send, receive) = mpsc::channel::<Batch>();
+    let (send, receive) = mpsc::channel::<RecordBatch>();
     let receive = Mutex::new(receive);
     let compare = || {
         let mut done = Vec::new();
@@ -83,16 +83,16 @@ fn read(bytes: &[u8], root: &Root) -> Option<Index> {
     std::thread::scope(|scope| {
         let compare = &compare;
         let helpers: Vec<_> = (1..helpers.max(2)).map(|_| scope.spawn(compare)).collect();
-        let whole = decode(&saved, &send);
+        let whole = decode_records(&saved, &send);
         drop(send);
         let mut compared = compare();
         for helper in helpers {
             compared.extend(helper.join().ok()?);
         }
         whole?;
-        let mut index = Index {
-            cut: saved.cut.clone(),
-            ..Index::default()
+        let mut index = FolderIndex {
+            first_skipped: saved.cut.clone(),
+            ..FolderIndex::default()
         };
         index.folders.reserve(saved.count);
         for (batch, changed) in compared {
@@ -105,19 +105,19 @@ fn read(bytes: &[u8], root: &Root) -> Option<Index> {
     })
 }
 
-/// Tells a damaged file from a whole one. Nobody else can write it, so nothing stronger is needed.
+/// Detects a damaged file. Only this user can write it, so no cryptographic hash is needed.
 fn checksum(body: &[u8]) -> [u8; 8] {
     foldhash::quality::FixedState::default()
         .hash_one(body)
         .to_le_bytes()
 }
 
-/// Reads all records, batch by batch.
-fn decode(saved: &Saved<'_>, send: &mpsc::Sender<Batch>) -> Option<()> {
+/// Decodes all records and sends them in batches.
+fn decode_records(saved: &CachedIndex<'_>, send: &mpsc::Sender<RecordBatch>) -> Option<()> {
     let mut rest = saved.records;
     let mut left = saved.count;
     while left > 0 {
-        let size = left.min(BATCH);
+        let size = left.min(BATCH_SIZE);
         let mut batch = Vec::with_capacity(size);
         for _ in 0..size {
             let (record, more) = postcard::take_from_bytes(rest).ok()?;
@@ -130,12 +130,12 @@ fn decode(saved: &Saved<'_>, send: &mpsc::Sender<Batch>) -> Option<()> {
     Some(())
 }
 
-/// Keeps what is known of a root, if reading it again would cost more.
-pub(crate) fn save(folder: &Path, root: &Path, index: &mut Index) {
-    if index.read == 0 || index.folders.len() < WORTH_IT {
+/// Saves the index of a root if the root is large enough to be worth caching.
+pub(crate) fn save_index(folder: &Path, root: &Path, index: &mut FolderIndex) {
+    if index.files_read == 0 || index.folders.len() < MIN_CACHED_FOLDERS {
         return;
     }
-    index.read = 0;
+    index.files_read = 0;
     let mut records = Vec::new();
     for record in &index.folders {
         match postcard::to_extend(&record, records) {
@@ -143,11 +143,11 @@ pub(crate) fn save(folder: &Path, root: &Path, index: &mut Index) {
             Err(_) => return,
         }
     }
-    let saved = Saved {
-        format: FORMAT,
+    let saved = CachedIndex {
+        format: CACHE_FORMAT,
         version: env!("CARGO_PKG_VERSION"),
         root: &root.to_string_lossy(),
-        cut: index.cut.clone(),
+        cut: index.first_skipped.clone(),
         count: index.folders.len(),
         records: &records,
     };
@@ -155,7 +155,7 @@ pub(crate) fn save(folder: &Path, root: &Path, index: &mut Index) {
     let write = || -> Option<()> {
         let body = body.ok()?;
         create_private_dir(folder).ok()?;
-        let target = file(folder, root);
+        let target = cache_path(folder, root);
         let partial = target.with_extension(format!("{}.tmp", std::process::id()));
         let mut bytes = checksum(&body).to_vec();
         bytes.extend_from_slice(&body);

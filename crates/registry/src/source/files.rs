@@ -1,13 +1,13 @@
 //! Skills and prompts found in files, by one of three plans.
 //!
-//! - [`Plan::Folders`]: every folder with a `SKILL.md`, at any depth, is a skill; its id is its
-//!   path beneath the root.
-//! - [`Plan::Skills`]: every markdown file a pattern matches is a body; a matched `SKILL.md` makes
-//!   its folder one skill, and what lies beneath belongs to it.
+//! - [`Plan::Folders`]: every folder with a `SKILL.md`, at any depth, is a skill; its id is
+//!   its path beneath the root.
+//! - [`Plan::Skills`]: every markdown file a pattern matches is a body; a matched `SKILL.md`
+//!   makes its folder one skill, and the files beneath belong to it.
 //! - [`Plan::Prompts`]: every markdown file a pattern matches is a prompt.
 //!
-//! What cannot be served is skipped with a [`Notice`] that says why. Nothing here blocks on a
-//! file, and nothing is cached but heads: bodies are read when asked for.
+//! Files that cannot be served are skipped with a [`Notice`] that gives the reason. Nothing here
+//! blocks on a file. Only metadata is cached: bodies are read on demand.
 
 mod build;
 
@@ -23,22 +23,22 @@ use repertoire_core::{Prompt, RelPath, SkillId};
 
 use super::{
     cache,
-    index::Index,
-    pattern::Pattern,
-    record::{Map, Refusal, UNREADABLE},
-    root::{Root, Stamp, join, parent},
+    index::FolderIndex,
+    pattern::GlobPattern,
+    record::{RefusalReason, SeededMap, UNREADABLE_NAME},
+    root::{FileStamp, RootDir, join_path, parent_path},
 };
 use crate::{
-    catalogue::{Again, Change, Entry, PromptEntry},
-    error::{Result, show},
-    head::Head,
+    catalogue::{CatalogueChange, PromptEntry, RepeatPolicy, SkillEntry},
+    error::{Result, display_path},
     origin::{Origin, Trusted},
+    skill_metadata::SkillMetadata,
 };
 
-/// The most bytes of a loose body or a prompt, as for registered ones.
-const MAX_BODY: u64 = 256 * 1024;
+/// The most bytes of a loose body or a prompt, the same as for registered ones.
+const MAX_BODY_BYTES: u64 = 256 * 1024;
 
-/// Something that was found and not taken, and why.
+/// A file or folder that was skipped, and why.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Notice {
     /// The file or folder.
@@ -49,47 +49,47 @@ pub struct Notice {
     pub message: String,
 }
 
-/// What a source looks for.
+/// How a source finds skills or prompts.
 #[derive(Debug)]
-pub(crate) enum Plan {
+pub(crate) enum SourcePlan {
     Folders,
-    Skills(Pattern),
-    Prompts(Pattern),
+    Skills(GlobPattern),
+    Prompts(GlobPattern),
 }
 
-/// Where the bodies of an entry are.
+/// Where the bodies of an entry are stored.
 #[derive(Debug, Clone)]
-pub(crate) enum Location {
+pub(crate) enum ContentLocation {
     /// A folder beneath a root.
-    Folder(Arc<Root>, Arc<str>),
+    Folder(Arc<RootDir>, Arc<str>),
     /// A single file beneath a root.
-    Loose(Arc<Root>, Arc<str>),
+    LooseFile(Arc<RootDir>, Arc<str>),
     /// A package in the store of a scope.
-    Stored(crate::Scope),
+    Stored(crate::StoreScope),
     /// A body or a prompt registered at run time, in the store of a scope.
-    State(crate::Scope),
-    /// A body or a prompt registered at run time, kept by a bus.
+    State(crate::StoreScope),
+    /// A body or a prompt registered at run time, stored on a bus.
     Bus,
-    /// A skill of the program itself.
+    /// A skill embedded in the program.
     Embedded(Arc<repertoire_core::Skill>),
     /// A skill on another server.
-    Remote(Arc<crate::remote::Place>),
+    Remote(Arc<crate::remote::RemoteLocation>),
 }
 
-/// What a source has at one place.
+/// A skill or prompt found at a path.
 #[derive(Debug, Clone)]
-pub(crate) enum Found {
-    Skill(SkillId, Arc<Head>, Location),
-    Prompt(Arc<Prompt>, Location),
+pub(crate) enum FoundItem {
+    Skill(SkillId, Arc<SkillMetadata>, ContentLocation),
+    Prompt(Arc<Prompt>, ContentLocation),
 }
 
-impl Found {
+impl FoundItem {
     fn is_loose(&self) -> bool {
-        matches!(self, Self::Skill(_, _, Location::Loose(..)))
+        matches!(self, Self::Skill(_, _, ContentLocation::LooseFile(..)))
     }
 
-    /// What it is known by; a source has it once.
-    fn key(&self) -> String {
+    /// Returns its key in the catalogue; a source has each key once.
+    fn catalogue_key(&self) -> String {
         match self {
             Self::Skill(id, ..) => id.to_string(),
             Self::Prompt(prompt, _) => prompt.name.to_string(),
@@ -97,44 +97,44 @@ impl Found {
     }
 }
 
-/// The state of one place: what was found, or why it was not taken.
-type Outcome = Result<Found, Notice>;
+/// The result at one path: the item found there, or why it was skipped.
+type ScanOutcome = Result<FoundItem, Notice>;
 
-/// A root with a plan, and what was found in it.
+/// A root with a plan, and the items found in it.
 #[derive(Debug)]
 pub(crate) struct FileSource {
     pub(crate) origin: Origin,
     pub(crate) trusted: Trusted,
-    root: Arc<Root>,
-    plan: Plan,
-    index: Index,
+    root: Arc<RootDir>,
+    plan: SourcePlan,
+    index: FolderIndex,
     cache: Option<PathBuf>,
-    places: BTreeMap<String, Outcome>,
-    /// Which place has which key: the first one, in the order of paths.
-    owners: Map<String, String>,
-    /// Places that were refused a key because another one has it.
-    waiting: Map<String, BTreeSet<String>>,
-    /// Places in folders that are no skills that were refused, by folder.
-    refused: Map<String, Vec<String>>,
-    /// What was found or lost since it was last asked for.
-    pending: Vec<Change>,
+    outcomes: BTreeMap<String, ScanOutcome>,
+    /// The path that owns each key: the first one in path order.
+    key_owners: SeededMap<String, String>,
+    /// Paths that were refused a key because another path owns it.
+    key_waiters: SeededMap<String, BTreeSet<String>>,
+    /// Refused paths in folders that are not skills, by folder.
+    refused: SeededMap<String, Vec<String>>,
+    /// Changes since [`Self::take_changes`] was last called.
+    pending_changes: Vec<CatalogueChange>,
     /// Stamps of loose files, so that only changed ones are read again.
-    loose: BTreeMap<String, Stamp>,
+    loose_stamps: BTreeMap<String, FileStamp>,
 }
 
 impl FileSource {
-    /// Opens a root and looks at all of it.
+    /// Opens a root and scans it.
     pub(crate) fn open(
         folder: &Path,
-        plan: Plan,
+        plan: SourcePlan,
         origin: Origin,
         trusted: Trusted,
         cache: Option<PathBuf>,
     ) -> Result<Self> {
-        let root = Arc::new(Root::open(folder)?);
+        let root = Arc::new(RootDir::open(folder)?);
         let index = match &cache {
-            Some(cache) => cache::load(cache, &root),
-            None => Index::default(),
+            Some(cache) => cache::load_index(cache, &root),
+            None => FolderIndex::default(),
         };
         let mut source = Self {
             origin,
@@ -143,133 +143,133 @@ impl FileSource {
             plan,
             index,
             cache,
-            places: BTreeMap::new(),
-            owners: Map::default(),
-            waiting: Map::default(),
-            refused: Map::default(),
-            pending: Vec::new(),
-            loose: BTreeMap::new(),
+            outcomes: BTreeMap::new(),
+            key_owners: SeededMap::default(),
+            key_waiters: SeededMap::default(),
+            refused: SeededMap::default(),
+            pending_changes: Vec::new(),
+            loose_stamps: BTreeMap::new(),
         };
-        source.take_stock();
+        source.rebuild_all();
         Ok(source)
     }
 
-    pub(crate) fn root(&self) -> &Path {
+    pub(crate) fn root_path(&self) -> &Path {
         self.root.path()
     }
 
-    /// What has to change in the catalogue since this was last asked.
-    pub(crate) fn take_changes(&mut self) -> Vec<Change> {
-        std::mem::take(&mut self.pending)
+    /// Returns the catalogue changes since the last call.
+    pub(crate) fn take_changes(&mut self) -> Vec<CatalogueChange> {
+        std::mem::take(&mut self.pending_changes)
     }
 
-    /// How much was found.
+    /// Returns the number of items found.
     pub(crate) fn len(&self) -> usize {
-        self.places.values().filter(|place| place.is_ok()).count()
+        self.outcomes.values().filter(|place| place.is_ok()).count()
     }
 
-    /// Everything skipped.
+    /// Returns everything that was skipped.
     pub(crate) fn notices(&self) -> impl Iterator<Item = Notice> {
-        let cut = self.index.cut.iter().map(|folder| Notice {
-            path: self.root.join(folder),
+        let cut = self.index.first_skipped.iter().map(|folder| Notice {
+            path: self.root.full_path(folder),
             code: "too_deep",
             message: format!(
-                "{}: not looked into, the tree is too deep or too large",
-                show(&self.root.join(folder))
+                "{}: skipped, the tree is too deep or too large",
+                display_path(&self.root.full_path(folder))
             ),
         });
-        let refused = self.places.values().filter_map(|p| p.as_ref().err());
+        let refused = self.outcomes.values().filter_map(|p| p.as_ref().err());
         cut.chain(refused.cloned())
     }
 
-    /// Looks at the whole root again.
-    pub(crate) fn scan(&mut self) {
+    /// Scans the whole root again.
+    pub(crate) fn rescan(&mut self) {
         if !self.root.is_in_place() {
-            // Another folder stands where it was, or none; whatever was known is of the old one.
-            self.index = Index::default();
-            self.loose.clear();
-            let Some(root) = self.root.again() else {
-                let places: Vec<String> = self.places.keys().cloned().collect();
+            // The root was replaced or removed, so the index of the old folder is invalid.
+            self.index = FolderIndex::default();
+            self.loose_stamps.clear();
+            let Some(root) = self.root.reopen() else {
+                let places: Vec<String> = self.outcomes.keys().cloned().collect();
                 for place in places {
-                    self.set_place(&place, None);
+                    self.set_outcome(&place, None);
                 }
                 return;
             };
             self.root = Arc::new(root);
         }
-        self.index.compare(&self.root);
-        self.take_stock();
+        self.index.compare_with_disk(&self.root);
+        self.rebuild_all();
     }
 
-    /// Decides anew what is where, once the index was compared with the disk.
-    fn take_stock(&mut self) {
-        self.index.update(&self.root);
+    /// Recomputes the items of all folders, after the index was compared with the disk.
+    fn rebuild_all(&mut self) {
+        self.index.update_changed(&self.root);
         let gone: Vec<String> = self
-            .places
+            .outcomes
             .keys()
-            .filter(|place| !self.still_there(place))
+            .filter(|place| !self.is_present(place))
             .cloned()
             .collect();
         for place in gone {
-            self.set_place(&place, None);
+            self.set_outcome(&place, None);
         }
         let folders = match self.plan {
-            // Folders that are no skills have no say in this plan.
-            Plan::Folders => {
-                let found = self.index.with_document();
+            // This plan ignores folders that are not skills.
+            SourcePlan::Folders => {
+                let found = self.index.folders_with_document();
                 let gone = self
-                    .places
+                    .outcomes
                     .keys()
                     .filter(|place| found.binary_search(place).is_err());
-                // What is gone goes first: a folder above may have something to say there.
+                // Removals come first: a parent folder may report a notice at the same path.
                 let mut folders: Vec<String> = gone.cloned().collect();
                 folders.extend(found);
                 folders
             }
-            Plan::Skills(_) | Plan::Prompts(_) => self.index.beneath(""),
+            SourcePlan::Skills(_) | SourcePlan::Prompts(_) => self.index.folders_beneath(""),
         };
-        self.rebuild(&folders);
+        self.rebuild_folders(&folders);
         if let Some(cache) = &self.cache {
-            cache::save(cache, self.root.path(), &mut self.index);
+            cache::save_index(cache, self.root.path(), &mut self.index);
         }
     }
 
-    /// Looks at what changed. The paths are absolute; those outside of the root are ignored.
-    pub(crate) fn reconcile<'a>(&mut self, paths: impl Iterator<Item = &'a Path>) {
+    /// Rescans changed paths. The paths are absolute; those outside the root are ignored.
+    pub(crate) fn reconcile_paths<'a>(&mut self, paths: impl Iterator<Item = &'a Path>) {
         let relative: BTreeSet<String> = paths
             .filter_map(|path| path.strip_prefix(self.root.path()).ok())
             .map(|path| path.to_string_lossy().replace('\\', "/"))
             .collect();
         if relative.contains("") {
-            // Something happened to the root itself.
-            self.scan();
+            // The root itself changed.
+            self.rescan();
             return;
         }
         if relative.is_empty() {
             return;
         }
-        let delta = self.index.reconcile(&self.root, &relative);
-        for gone in &delta.gone {
-            self.forget(gone);
+        let delta = self.index.reconcile_paths(&self.root, &relative);
+        for gone in &delta.removed {
+            self.remove_subtree(gone);
         }
         let mut folders = delta.listed;
         for scanned in delta.scanned {
-            folders.extend(self.index.beneath(&scanned));
+            folders.extend(self.index.folders_beneath(&scanned));
         }
         let around: Vec<String> = folders
             .iter()
-            .flat_map(|folder| self.index.enclosing(folder).map(str::to_owned))
+            .flat_map(|folder| self.index.enclosing_skills(folder).map(str::to_owned))
             .collect();
         folders.extend(around);
         let folders: Vec<String> = folders.into_iter().collect();
-        self.rebuild(&folders);
+        self.rebuild_folders(&folders);
     }
 
-    /// Says why names in a folder that is no skill were not looked at, such as linked folders.
-    fn tell_refused(&mut self, folder: &str) {
+    /// Records a notice for each refused name (such as a linked folder) in a non-skill folder.
+    fn record_refusals(&mut self, folder: &str) {
         let before = self.refused.remove(folder).unwrap_or_default();
         for place in before {
-            self.set_place(&place, None);
+            self.set_outcome(&place, None);
         }
         let Some(record) = self.index.folders.get(folder) else {
             return;
@@ -277,88 +277,90 @@ impl FileSource {
         if record.refused.is_empty() || record.in_skill {
             return;
         }
-        let told = |name: &str| name != UNREADABLE && name != repertoire_core::DOCUMENT;
-        let refused: Vec<(String, Refusal)> = record
+        let is_reported = |name: &str| name != UNREADABLE_NAME && name != repertoire_core::DOCUMENT;
+        let refused: Vec<(String, RefusalReason)> = record
             .refused
             .iter()
-            .filter(|(name, _)| told(name))
-            .map(|(name, why)| (join(folder, name), why.clone()))
+            .filter(|(name, _)| is_reported(name))
+            .map(|(name, why)| (join_path(folder, name), why.clone()))
             .collect();
         let places = refused.iter().map(|(place, _)| place.clone()).collect();
         self.refused.insert(folder.to_owned(), places);
         for (place, why) in refused {
-            let notice = self.notice(&place, why);
-            self.set_place(&place, Some(Err(notice)));
+            let notice = self.make_notice(&place, why);
+            self.set_outcome(&place, Some(Err(notice)));
         }
     }
 
-    fn still_there(&self, place: &str) -> bool {
+    fn is_present(&self, place: &str) -> bool {
         self.index.folders.contains_key(place)
             || self
                 .index
                 .folders
-                .get(parent(place))
-                .is_some_and(|record| record.file(file_name(place)).is_some())
+                .get(parent_path(place))
+                .is_some_and(|record| record.find_file(file_name(place)).is_some())
     }
 
-    fn forget(&mut self, path: &str) {
-        self.set_place(path, None);
-        // Everything beneath sorts right behind the path with its slash.
+    fn remove_subtree(&mut self, path: &str) {
+        self.set_outcome(path, None);
+        // Paths beneath sort directly after the path with a trailing slash.
         let beneath = format!("{path}/");
         let gone: Vec<String> = self
-            .places
+            .outcomes
             .range(beneath.clone()..)
             .map(|(place, _)| place.clone())
             .take_while(|place| place.starts_with(&beneath))
             .collect();
         for place in gone {
-            self.set_place(&place, None);
+            self.set_outcome(&place, None);
         }
     }
 
-    /// Writes down what is at a place, and what that changes in the catalogue.
-    fn set_place(&mut self, place: &str, outcome: Option<Outcome>) {
+    /// Stores the outcome at a path and queues the resulting catalogue change.
+    fn set_outcome(&mut self, place: &str, outcome: Option<ScanOutcome>) {
         if outcome.is_none() {
-            self.loose.remove(place);
+            self.loose_stamps.remove(place);
         }
-        let outcome = outcome.map(|found| self.claim(place, found));
+        let outcome = outcome.map(|found| self.claim_key(place, found));
         let old = match &outcome {
-            Some(outcome) => self.places.insert(place.to_owned(), outcome.clone()),
-            None => self.places.remove(place),
+            Some(outcome) => self.outcomes.insert(place.to_owned(), outcome.clone()),
+            None => self.outcomes.remove(place),
         };
         if let Some(Ok(old)) = old {
-            let key = old.key();
-            let same = matches!(&outcome, Some(Ok(new)) if new.key() == key);
+            let key = old.catalogue_key();
+            let same = matches!(&outcome, Some(Ok(new)) if new.catalogue_key() == key);
             if !same {
-                self.owners.remove(&key);
-                self.pending.push(match &old {
-                    Found::Skill(id, ..) => Change::RemoveSkill(id.clone(), self.origin.clone()),
-                    Found::Prompt(prompt, _) => {
-                        Change::RemovePrompt(prompt.name.clone(), self.origin.clone())
+                self.key_owners.remove(&key);
+                self.pending_changes.push(match &old {
+                    FoundItem::Skill(id, ..) => {
+                        CatalogueChange::RemoveSkill(id.clone(), self.origin.clone())
+                    }
+                    FoundItem::Prompt(prompt, _) => {
+                        CatalogueChange::RemovePrompt(prompt.name.clone(), self.origin.clone())
                     }
                 });
-                self.reconsider(&key);
+                self.release_key(&key);
             }
         }
         if let Some(Ok(found)) = outcome {
-            self.pending.push(self.put(found));
+            self.pending_changes.push(self.put_change(found));
         }
     }
 
-    fn put(&self, found: Found) -> Change {
+    fn put_change(&self, found: FoundItem) -> CatalogueChange {
         let (origin, trusted) = (self.origin.clone(), self.trusted);
         match found {
-            Found::Skill(id, head, location) => Change::PutSkill(
-                Entry {
+            FoundItem::Skill(id, head, location) => CatalogueChange::PutSkill(
+                SkillEntry {
                     id,
                     origin,
                     trusted,
-                    head,
+                    metadata: head,
                     location,
                 },
-                Again::Ignore,
+                RepeatPolicy::Ignore,
             ),
-            Found::Prompt(prompt, location) => Change::PutPrompt(
+            FoundItem::Prompt(prompt, location) => CatalogueChange::PutPrompt(
                 PromptEntry {
                     prompt,
                     origin,
@@ -366,105 +368,112 @@ impl FileSource {
                     registered_at: None,
                     location,
                 },
-                Again::Ignore,
+                RepeatPolicy::Ignore,
             ),
         }
     }
 
-    /// Gives a key to a place, unless another place of this source has it.
-    fn claim(&mut self, place: &str, outcome: Outcome) -> Outcome {
+    /// Assigns a key to a path, unless another path of this source owns it.
+    fn claim_key(&mut self, place: &str, outcome: ScanOutcome) -> ScanOutcome {
         let found = outcome?;
-        // Folders are their own keys; only a root and a folder of its name beneath it can meet.
+        // A folder's path is its key; only the root and a subfolder of the same name can conflict.
         let named_as_root = || {
             self.root
                 .path()
                 .file_name()
                 .is_some_and(|name| name == place)
         };
-        if matches!(self.plan, Plan::Folders) && !place.is_empty() && !named_as_root() {
+        if matches!(self.plan, SourcePlan::Folders) && !place.is_empty() && !named_as_root() {
             return Ok(found);
         }
-        let key = found.key();
+        let key = found.catalogue_key();
         let owner = self
-            .owners
+            .key_owners
             .get(&key)
             .filter(|owner| *owner != place)
             .cloned();
         if let Some(owner) = owner {
-            let taken = |at: &str| Refusal {
+            let taken = |at: &str| RefusalReason {
                 code: "duplicate",
-                message: format!("{key:?} is already found at {}", show(&self.root.join(at))),
+                message: format!(
+                    "{key:?} is already found at {}",
+                    display_path(&self.root.full_path(at))
+                ),
             };
-            // A whole folder is more of a skill than a loose file of the same name.
-            let loose = matches!(&self.places.get(&owner), Some(Ok(found)) if found.is_loose());
+            // A skill folder takes precedence over a loose file of the same name.
+            let loose = matches!(&self.outcomes.get(&owner), Some(Ok(found)) if found.is_loose());
             let (loser, notice) = if found.is_loose() || !loose {
-                (place.to_owned(), self.notice(place, taken(&owner)))
+                (place.to_owned(), self.make_notice(place, taken(&owner)))
             } else {
-                (owner.clone(), self.notice(&owner, taken(place)))
+                (owner.clone(), self.make_notice(&owner, taken(place)))
             };
-            self.waiting
+            self.key_waiters
                 .entry(key.clone())
                 .or_default()
                 .insert(loser.clone());
             if loser == place {
                 return Err(notice);
             }
-            self.places.insert(loser, Err(notice));
+            self.outcomes.insert(loser, Err(notice));
         }
-        self.owners.insert(key, place.to_owned());
+        self.key_owners.insert(key, place.to_owned());
         Ok(found)
     }
 
-    /// A key is free again: whoever was refused it gets another chance.
-    fn reconsider(&mut self, key: &str) {
+    /// Rebuilds the paths that were refused a key, because the key is free again.
+    fn release_key(&mut self, key: &str) {
         let mut folders = BTreeSet::new();
-        for place in self.waiting.remove(key).unwrap_or_default() {
-            if matches!(self.places.get(&place), Some(Err(n)) if n.code == "duplicate") {
-                self.loose.remove(&place);
+        for place in self.key_waiters.remove(key).unwrap_or_default() {
+            if matches!(self.outcomes.get(&place), Some(Err(n)) if n.code == "duplicate") {
+                self.loose_stamps.remove(&place);
                 folders.insert(match self.plan {
-                    Plan::Folders => place,
-                    Plan::Skills(_) | Plan::Prompts(_) => parent(&place).to_owned(),
+                    SourcePlan::Folders => place,
+                    SourcePlan::Skills(_) | SourcePlan::Prompts(_) => {
+                        parent_path(&place).to_owned()
+                    }
                 });
             }
         }
         let folders: Vec<String> = folders.into_iter().collect();
-        self.rebuild(&folders);
+        self.rebuild_folders(&folders);
     }
 
-    /// Looks at one skill again, because a read found other bytes than expected.
-    pub(crate) fn refresh(&mut self, location: &Location, path: &RelPath) {
+    /// Rescans one file after a read returned bytes that differ from the index.
+    pub(crate) fn refresh_file(&mut self, location: &ContentLocation, path: &RelPath) {
         let path = match location {
-            Location::Folder(_, folder) => self.root.join(&join(folder, path.as_str())),
-            Location::Loose(_, file) => self.root.join(file),
-            Location::Stored(_)
-            | Location::State(_)
-            | Location::Bus
-            | Location::Embedded(_)
-            | Location::Remote(_) => return,
+            ContentLocation::Folder(_, folder) => {
+                self.root.full_path(&join_path(folder, path.as_str()))
+            }
+            ContentLocation::LooseFile(_, file) => self.root.full_path(file),
+            ContentLocation::Stored(_)
+            | ContentLocation::State(_)
+            | ContentLocation::Bus
+            | ContentLocation::Embedded(_)
+            | ContentLocation::Remote(_) => return,
         };
-        self.reconcile(std::iter::once(path.as_path()));
+        self.reconcile_paths(std::iter::once(path.as_path()));
     }
 
-    /// Decides anew what is at each of these folders.
-    fn rebuild(&mut self, folders: &[String]) {
+    /// Recomputes the items of these folders.
+    fn rebuild_folders(&mut self, folders: &[String]) {
         match &self.plan {
-            Plan::Folders => {
-                let outcomes: Vec<Option<Outcome>> = folders
+            SourcePlan::Folders => {
+                let outcomes: Vec<Option<ScanOutcome>> = folders
                     .par_iter()
-                    .map(|folder| self.skill_folder(folder))
+                    .map(|folder| self.build_skill(folder))
                     .collect();
                 for (folder, outcome) in folders.iter().zip(outcomes) {
                     let is_skill = matches!(outcome, Some(Ok(_)));
-                    if outcome.is_some() || self.places.contains_key(folder) {
-                        self.set_place(folder, outcome);
+                    if outcome.is_some() || self.outcomes.contains_key(folder) {
+                        self.set_outcome(folder, outcome);
                     }
-                    // A skill tells what is refused in it by itself.
+                    // A skill reports its refused files itself.
                     if !is_skill || !self.refused.is_empty() {
-                        self.tell_refused(folder);
+                        self.record_refusals(folder);
                     }
                 }
             }
-            Plan::Skills(_) | Plan::Prompts(_) => {
+            SourcePlan::Skills(_) | SourcePlan::Prompts(_) => {
                 for folder in folders {
                     self.rebuild_loose(folder);
                 }
@@ -473,13 +482,12 @@ impl FileSource {
     }
 }
 
-impl Location {
-    /// Whether two locations are the same place.
-    pub(crate) fn is(&self, other: &Self) -> bool {
+impl ContentLocation {
+    /// Whether two locations are equal.
+    pub(crate) fn is_same_location(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Folder(a, x), Self::Folder(b, y)) | (Self::Loose(a, x), Self::Loose(b, y)) => {
-                x == y && Arc::ptr_eq(a, b)
-            }
+            (Self::Folder(a, x), Self::Folder(b, y))
+            | (Self::LooseFile(a, x), Self::LooseFile(b, y)) => x == y && Arc::ptr_eq(a, b),
             (Self::Stored(a), Self::Stored(b)) | (Self::State(a), Self::State(b)) => a == b,
             (Self::Embedded(a), Self::Embedded(b)) => a == b,
             (Self::Remote(a), Self::Remote(b)) => a == b,
@@ -488,36 +496,41 @@ impl Location {
         }
     }
 
-    /// The file or folder on disk.
+    /// Returns the file or folder on disk.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         match self {
-            Self::Folder(root, place) | Self::Loose(root, place) => Some(root.join(place)),
+            Self::Folder(root, place) | Self::LooseFile(root, place) => Some(root.full_path(place)),
             Self::Stored(_) | Self::State(_) | Self::Bus | Self::Embedded(_) | Self::Remote(_) => {
                 None
             }
         }
     }
 
-    /// Reads one file of a skill from disk, if it still is what it was when it was looked at.
-    pub(crate) fn read_known(&self, known: &repertoire_core::FileEntry) -> Option<Bytes> {
+    /// Reads one file of a skill from disk if it is unchanged since the last scan.
+    pub(crate) fn read_if_unchanged(&self, known: &repertoire_core::FileEntry) -> Option<Bytes> {
         match self {
             Self::Folder(root, folder) => {
-                root.read_known(&join(folder, known.path.as_str()), known)
+                root.read_if_unchanged(&join_path(folder, known.path.as_str()), known)
             }
-            Self::Loose(root, file) => root.read_known(file, known),
+            Self::LooseFile(root, file) => root.read_if_unchanged(file, known),
             Self::Stored(_) | Self::State(_) | Self::Bus | Self::Embedded(_) | Self::Remote(_) => {
                 None
             }
         }
     }
 
-    /// Reads one file of a skill from disk; `None` for places that are not on disk.
-    pub(crate) fn read(&self, path: &RelPath) -> Option<Result<Bytes>> {
+    /// Reads one file of a skill from disk; `None` for locations that are not on disk.
+    pub(crate) fn read_file(&self, path: &RelPath) -> Option<Result<Bytes>> {
         Some(match self {
             Self::Folder(root, folder) => root
-                .read(&join(folder, path.as_str()), repertoire_core::MAX_BYTES)
+                .read_file(
+                    &join_path(folder, path.as_str()),
+                    repertoire_core::MAX_BYTES,
+                )
                 .map(|(bytes, _)| bytes),
-            Self::Loose(root, file) => root.read(file, MAX_BODY).map(|(bytes, _)| bytes),
+            Self::LooseFile(root, file) => {
+                root.read_file(file, MAX_BODY_BYTES).map(|(bytes, _)| bytes)
+            }
             Self::Stored(_) | Self::State(_) | Self::Bus | Self::Embedded(_) | Self::Remote(_) => {
                 return None;
             }

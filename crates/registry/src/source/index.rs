@@ -1,8 +1,8 @@
-//! What a root holds: every folder, and in skills every file with its digest.
+//! The index of a root: every folder, and for skills every file with its digest.
 //!
-//! The index is kept between scans (in memory, and in a cache file between runs). A scan stats
-//! what it knows and reads only what changed; a reconcile after a change looks at the folders the
-//! change touched and no others. Files outside of skills are known by name only.
+//! The index is kept between scans (in memory, and in a cache file between runs). A scan compares
+//! the stamps of known files and reads only changed ones; a reconcile after a change rescans only
+//! the folders that the change touched. Files outside skills are known by name only.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -10,49 +10,49 @@ use rayon::prelude::*;
 use repertoire_core::{MAX_BYTES, MAX_FILES, path::is_ignored};
 
 use super::{
-    record::{FileRecord, FolderRecord, Map, Refusal, look, read_file},
-    root::{Root, join, now_nanos, parent},
+    record::{FileRecord, FolderRecord, RefusalReason, SeededMap, read_file, scan_folder},
+    root::{RootDir, join_path, now_nanos, parent_path},
 };
 use crate::error::Result;
 
-/// Folders deeper than this are not walked into.
+/// The deepest folder level that is scanned.
 const MAX_DEPTH: usize = 32;
 /// The most folders of one root.
 const MAX_FOLDERS: usize = 400_000;
 
-/// The files of a folder that were read, by their place in its record.
-type Read = (String, Vec<(usize, Result<FileRecord>)>);
+/// The files of a folder that were read, by their position in its record.
+type ReadFolder = (String, Vec<(usize, Result<FileRecord>)>);
 
-/// What a reconcile touched.
+/// The folders and files that a reconcile touched.
 #[derive(Debug, Default)]
-pub(crate) struct Delta {
+pub(crate) struct IndexDelta {
     /// Folders that were listed again.
     pub(crate) listed: BTreeSet<String>,
-    /// Folders that were looked at with everything beneath.
+    /// Folders that were scanned with everything beneath.
     pub(crate) scanned: BTreeSet<String>,
-    /// Files and folders that are no longer there.
-    pub(crate) gone: BTreeSet<String>,
-    /// Folders whose changed files are still to be read.
+    /// Files and folders that were removed.
+    pub(crate) removed: BTreeSet<String>,
+    /// Folders whose changed files have not been read yet.
     unread: BTreeSet<String>,
 }
 
-/// Everything known of a root.
+/// The known folders and files of a root.
 #[derive(Debug, Default)]
-pub(crate) struct Index {
-    pub(crate) folders: Map<Box<str>, FolderRecord>,
+pub(crate) struct FolderIndex {
+    pub(crate) folders: SeededMap<Box<str>, FolderRecord>,
     /// Why a file of a skill could not be read.
-    pub(crate) failed: BTreeMap<String, Refusal>,
-    /// Folders that differ from the disk, as far as was compared.
+    pub(crate) read_errors: BTreeMap<String, RefusalReason>,
+    /// Folders that differ from the disk, according to the last comparison.
     pub(crate) changed: BTreeSet<String>,
-    /// The first folder that was not looked into, because of the limits.
-    pub(crate) cut: Option<String>,
+    /// The first folder that was skipped because of the limits.
+    pub(crate) first_skipped: Option<String>,
     /// How many files the last scan had to read.
-    pub(crate) read: usize,
+    pub(crate) files_read: usize,
 }
 
-impl Index {
-    /// Compares everything known with the disk.
-    pub(crate) fn compare(&mut self, root: &Root) {
+impl FolderIndex {
+    /// Compares all known folders with the disk.
+    pub(crate) fn compare_with_disk(&mut self, root: &RootDir) {
         self.changed = self
             .folders
             .par_iter()
@@ -62,33 +62,33 @@ impl Index {
     }
 
     /// Brings the whole index up to date after it was compared with the disk.
-    pub(crate) fn update(&mut self, root: &Root) {
+    pub(crate) fn update_changed(&mut self, root: &RootDir) {
         let changed = std::mem::take(&mut self.changed);
-        // Past some point walking the tree is less work than comparing piece by piece.
+        // With many changes, walking the tree is faster than comparing folders one by one.
         if self.folders.is_empty() || changed.len() > self.folders.len() / 4 {
-            self.scan(root, "");
+            self.scan_tree(root, "");
             return;
         }
-        let mut delta = Delta::default();
+        let mut delta = IndexDelta::default();
         for folder in changed {
-            // Going with the folder above it, it is gone from the index already.
+            // It may already have been removed together with its parent folder.
             if self.folders.contains_key(folder.as_str()) {
-                self.refresh(root, &folder, &mut delta);
+                self.refresh_folder(root, &folder, &mut delta);
             }
         }
         self.read_delta(root, &mut delta);
     }
 
-    /// Looks at the whole tree beneath a folder, reusing whatever did not change.
-    pub(crate) fn scan(&mut self, root: &Root, start: &str) {
-        let mut old: Map<Box<str>, FolderRecord> = self
-            .beneath(start)
+    /// Scans the whole tree beneath a folder, reusing unchanged records.
+    pub(crate) fn scan_tree(&mut self, root: &RootDir, start: &str) {
+        let mut old: SeededMap<Box<str>, FolderRecord> = self
+            .folders_beneath(start)
             .iter()
             .filter_map(|folder| self.folders.remove_entry(folder.as_str()))
             .collect();
-        let in_skill = self.enclosing(start).next().is_some();
+        let in_skill = self.enclosing_skills(start).next().is_some();
         let mut level = vec![(start.to_owned(), in_skill)];
-        for _ in depth(start)..MAX_DEPTH {
+        for _ in path_depth(start)..MAX_DEPTH {
             let known: Vec<_> = level
                 .into_iter()
                 .map(|(folder, in_skill)| {
@@ -99,7 +99,7 @@ impl Index {
             let found: Vec<(String, FolderRecord)> = known
                 .into_par_iter()
                 .filter_map(|(folder, in_skill, old)| {
-                    let record = look(root, &folder, in_skill, old)?;
+                    let record = scan_folder(root, &folder, in_skill, old)?;
                     Some((folder, record))
                 })
                 .collect();
@@ -107,7 +107,12 @@ impl Index {
             self.folders.reserve(found.len());
             for (folder, record) in found {
                 let inside = record.in_skill;
-                level.extend(record.folders.iter().map(|f| (join(&folder, f), inside)));
+                level.extend(
+                    record
+                        .folders
+                        .iter()
+                        .map(|f| (join_path(&folder, f), inside)),
+                );
                 self.folders.insert(folder.into(), record);
             }
             if level.is_empty() || self.folders.len() + level.len() > MAX_FOLDERS {
@@ -115,77 +120,84 @@ impl Index {
             }
         }
         let within = |cut: &String| start.is_empty() || cut.starts_with(start);
-        self.cut = match level.into_iter().next() {
+        self.first_skipped = match level.into_iter().next() {
             Some((folder, _)) => Some(folder),
-            None => self.cut.take().filter(|cut| !within(cut)),
+            None => self.first_skipped.take().filter(|cut| !within(cut)),
         };
         self.read_changed(root, start);
     }
 
-    /// Brings the index up to date after changes at these paths, and says what that touched.
-    pub(crate) fn reconcile(&mut self, root: &Root, paths: &BTreeSet<String>) -> Delta {
-        let mut delta = Delta::default();
-        let ours = |path: &&String| depth(path) <= MAX_DEPTH && !path.split('/').any(is_ignored);
+    /// Updates the index after changes at these paths, and returns the touched paths.
+    pub(crate) fn reconcile_paths(
+        &mut self,
+        root: &RootDir,
+        paths: &BTreeSet<String>,
+    ) -> IndexDelta {
+        let mut delta = IndexDelta::default();
+        let ours =
+            |path: &&String| path_depth(path) <= MAX_DEPTH && !path.split('/').any(is_ignored);
         for path in paths.iter().filter(ours) {
-            // A folder that is gone is noticed from the nearest one that is still there.
-            let mut folder = parent(path);
-            while !folder.is_empty() && root.stamp(folder).is_none() {
-                folder = parent(folder);
+            // A removed folder is detected from its nearest existing parent.
+            let mut folder = parent_path(path);
+            while !folder.is_empty() && root.file_stamp(folder).is_none() {
+                folder = parent_path(folder);
             }
             if !delta.listed.contains(folder) {
                 delta.listed.insert(folder.to_owned());
-                self.refresh(root, folder, &mut delta);
+                self.refresh_folder(root, folder, &mut delta);
             }
             let is_folder = self
                 .folders
                 .get(folder)
-                .is_some_and(|record| record.folders.iter().any(|f| join(folder, f) == *path));
+                .is_some_and(|record| record.folders.iter().any(|f| join_path(folder, f) == *path));
             if is_folder && delta.scanned.insert(path.clone()) {
-                // It was named because something happened in it, maybe within one tick of the
-                // clock that stamps it.
+                // An event for the folder means that its content changed, possibly within one
+                // clock tick of its stamp, so the stamp is not used.
                 if let Some(record) = self.folders.get_mut(path.as_str()) {
                     record.stamp = None;
                 }
-                self.scan_again(root, path, &mut delta);
+                self.rescan_tree(root, path, &mut delta);
             }
         }
         self.read_delta(root, &mut delta);
         delta
     }
 
-    /// Looks at the whole tree beneath a folder, and says what of it is no longer there.
-    fn scan_again(&mut self, root: &Root, start: &str, delta: &mut Delta) {
+    /// Scans the whole tree beneath a folder, and records the removed paths.
+    fn rescan_tree(&mut self, root: &RootDir, start: &str, delta: &mut IndexDelta) {
         let mut before = Vec::new();
-        for folder in self.beneath(start) {
+        for folder in self.folders_beneath(start) {
             if let Some(record) = self.folders.get(folder.as_str()) {
                 let files: Vec<Box<str>> = record.files.iter().map(|f| f.name.clone()).collect();
                 before.push((folder, files));
             }
         }
-        self.scan(root, start);
+        self.scan_tree(root, start);
         for (folder, files) in before {
             let Some(record) = self.folders.get(folder.as_str()) else {
-                delta.gone.insert(folder);
+                delta.removed.insert(folder);
                 continue;
             };
-            let gone = files.iter().filter(|name| record.file(name).is_none());
-            delta.gone.extend(gone.map(|name| join(&folder, name)));
+            let gone = files.iter().filter(|name| record.find_file(name).is_none());
+            delta
+                .removed
+                .extend(gone.map(|name| join_path(&folder, name)));
         }
     }
 
-    /// Looks at one folder again, and at the folders that are new in it.
-    fn refresh(&mut self, root: &Root, folder: &str, delta: &mut Delta) {
+    /// Rescans one folder and its new subfolders.
+    fn refresh_folder(&mut self, root: &RootDir, folder: &str, delta: &mut IndexDelta) {
         let before = self.folders.remove(folder).unwrap_or_default();
-        let in_skill = self.enclosing(folder).next().is_some();
-        // Listing again is the point here, so the folder's own stamp is not believed.
+        let in_skill = self.enclosing_skills(folder).next().is_some();
+        // The folder must be listed again, so its stamp is discarded.
         let old = FolderRecord {
             stamp: None,
             ..before.clone()
         };
-        let Some(record) = look(root, folder, in_skill, Some(old)) else {
+        let Some(record) = scan_folder(root, folder, in_skill, Some(old)) else {
             self.folders.insert(folder.into(), before);
-            self.forget(folder);
-            delta.gone.insert(folder.to_owned());
+            self.remove_subtree(folder);
+            delta.removed.insert(folder.to_owned());
             return;
         };
         let became = before.in_skill != record.in_skill;
@@ -194,81 +206,83 @@ impl Index {
             .iter()
             .filter(|f| !record.folders.contains(f))
         {
-            let gone = join(folder, gone);
-            self.forget(&gone);
-            delta.gone.insert(gone);
+            let gone = join_path(folder, gone);
+            self.remove_subtree(&gone);
+            delta.removed.insert(gone);
         }
         for gone in before
             .files
             .iter()
-            .filter(|f| record.file(&f.name).is_none())
+            .filter(|f| record.find_file(&f.name).is_none())
         {
-            delta.gone.insert(join(folder, &gone.name));
+            delta.removed.insert(join_path(folder, &gone.name));
         }
         let new: Vec<String> = record
             .folders
             .iter()
             .filter(|f| became || !before.folders.contains(f))
-            .map(|f| join(folder, f))
+            .map(|f| join_path(folder, f))
             .collect();
         self.folders.insert(folder.into(), record);
         for new in new {
-            self.scan_again(root, &new, delta);
+            self.rescan_tree(root, &new, delta);
             delta.scanned.insert(new);
         }
         delta.unread.insert(folder.to_owned());
     }
 
-    /// Reads what changed in the folders of a delta, and around them where a limit held it back.
-    fn read_delta(&mut self, root: &Root, delta: &mut Delta) {
+    /// Reads changed files of a delta's folders, and files of their skills that a limit held back.
+    fn read_delta(&mut self, root: &RootDir, delta: &mut IndexDelta) {
         let unread = std::mem::take(&mut delta.unread);
         let mut skills: BTreeSet<String> = BTreeSet::new();
         for folder in &unread {
-            // The outermost skill decides which of its files may be read.
+            // The limits of the outermost skill decide which of its files are read.
             let own = self.folders.get(folder.as_str());
             let own = own
                 .filter(|record| record.has_document())
                 .map(|_| folder.as_str());
             skills.extend(
                 own.into_iter()
-                    .chain(self.enclosing(folder))
+                    .chain(self.enclosing_skills(folder))
                     .last()
                     .map(str::to_owned),
             );
         }
         let mut folders = unread;
         for skill in skills {
-            folders.extend(self.beneath(&skill));
+            folders.extend(self.folders_beneath(&skill));
         }
         let folders: Vec<String> = folders.into_iter().collect();
         self.read_changed_in(root, &folders);
     }
 
-    fn forget(&mut self, folder: &str) {
-        for gone in self.beneath(folder) {
+    fn remove_subtree(&mut self, folder: &str) {
+        for gone in self.folders_beneath(folder) {
             self.folders.remove(gone.as_str());
         }
     }
 
-    /// The skills a folder lies in, innermost first, itself not included.
-    pub(crate) fn enclosing<'a>(&'a self, folder: &'a str) -> impl Iterator<Item = &'a str> {
+    /// Returns the skills that contain a folder, innermost first, without the folder itself.
+    pub(crate) fn enclosing_skills<'a>(&'a self, folder: &'a str) -> impl Iterator<Item = &'a str> {
         let mut at = Some(folder);
         std::iter::from_fn(move || {
             let here = at.filter(|f| !f.is_empty())?;
-            let above = parent(here);
+            let above = parent_path(here);
             at = Some(above);
             Some(above)
         })
         .filter(|f| self.folders.get(*f).is_some_and(FolderRecord::has_document))
     }
 
-    /// Every folder that has a document, or what should be one, or cannot be read, sorted.
-    pub(crate) fn with_document(&self) -> Vec<String> {
+    /// Returns every folder with a document, a misnamed document or a refused name, sorted.
+    pub(crate) fn folders_with_document(&self) -> Vec<String> {
         let mut folders: Vec<String> = self
             .folders
             .par_iter()
             .filter(|(_, record)| {
-                record.has_document() || record.misnamed() || !record.refused.is_empty()
+                record.has_document()
+                    || record.has_misnamed_document()
+                    || !record.refused.is_empty()
             })
             .map(|(folder, _)| folder.to_string())
             .collect();
@@ -276,26 +290,26 @@ impl Index {
         folders
     }
 
-    /// Every folder at or beneath this one, in order.
-    pub(crate) fn beneath(&self, folder: &str) -> Vec<String> {
+    /// Returns every folder at or beneath this one, in order.
+    pub(crate) fn folders_beneath(&self, folder: &str) -> Vec<String> {
         let mut out = vec![folder.to_owned()];
         let mut at = 0;
         while let Some(here) = out.get(at).cloned() {
             at += 1;
             if let Some(record) = self.folders.get(here.as_str()) {
-                out.extend(record.folders.iter().map(|f| join(&here, f)));
+                out.extend(record.folders.iter().map(|f| join_path(&here, f)));
             }
         }
         out
     }
 
-    fn read_changed(&mut self, root: &Root, start: &str) {
-        let folders = self.beneath(start);
+    fn read_changed(&mut self, root: &RootDir, start: &str) {
+        let folders = self.folders_beneath(start);
         self.read_changed_in(root, &folders);
     }
 
-    /// Reads every file of a skill whose digest is not known, unless its skill is too large.
-    fn read_changed_in(&mut self, root: &Root, folders: &[String]) {
+    /// Reads every file of a skill without a known digest, unless the skill is too large.
+    fn read_changed_in(&mut self, root: &RootDir, folders: &[String]) {
         let wanted: Vec<&String> = folders
             .iter()
             .filter(|folder| {
@@ -303,13 +317,13 @@ impl Index {
                 record.is_some_and(|r| r.in_skill && r.files.iter().any(|f| f.digest.is_none()))
             })
             .collect();
-        let mut limits: Map<String, bool> = Map::default();
+        let mut limits: SeededMap<String, bool> = SeededMap::default();
         let wanted: Vec<&String> = wanted
             .into_iter()
             .filter(|folder| self.is_readable(folder, &mut limits))
             .collect();
         let now = now_nanos();
-        let read: Vec<Read> = wanted
+        let read: Vec<ReadFolder> = wanted
             .into_par_iter()
             .map(|folder| {
                 let files = self
@@ -327,10 +341,10 @@ impl Index {
             })
             .collect();
         let looked_at: HashSet<&str> = folders.iter().map(String::as_str).collect();
-        self.failed
-            .retain(|path, _| !looked_at.contains(parent(path)));
+        self.read_errors
+            .retain(|path, _| !looked_at.contains(parent_path(path)));
         for (folder, files) in read {
-            self.read += files.len();
+            self.files_read += files.len();
             for (at, file) in files {
                 let Some(place) = self
                     .folders
@@ -342,35 +356,35 @@ impl Index {
                 match file {
                     Ok(file) => *place = file,
                     Err(error) => {
-                        let path = join(&folder, &place.name);
-                        self.failed.insert(path, Refusal::from(&error));
+                        let path = join_path(&folder, &place.name);
+                        self.read_errors.insert(path, RefusalReason::from(&error));
                     }
                 }
             }
         }
     }
 
-    /// Whether at least one skill around a folder is within the limits; each is asked once.
-    fn is_readable(&self, folder: &str, limits: &mut Map<String, bool>) -> bool {
+    /// Whether a skill around a folder is within the limits; each skill is checked once.
+    fn is_readable(&self, folder: &str, limits: &mut SeededMap<String, bool>) -> bool {
         let own = self
             .folders
             .get(folder)
             .is_some_and(FolderRecord::has_document);
         own.then_some(folder)
             .into_iter()
-            .chain(self.enclosing(folder))
+            .chain(self.enclosing_skills(folder))
             .any(|skill| {
                 if let Some(within) = limits.get(skill) {
                     return *within;
                 }
-                let within = self.limits(skill).is_ok();
+                let within = self.check_limits(skill).is_ok();
                 limits.insert(skill.to_owned(), within);
                 within
             })
     }
 
     /// Checks a skill's file count and size without reading it.
-    pub(crate) fn limits(&self, skill: &str) -> Result<(), repertoire_core::Error> {
+    pub(crate) fn check_limits(&self, skill: &str) -> Result<(), repertoire_core::Error> {
         let mut count = 0;
         let mut size = 0u64;
         let mut open = vec![skill.to_owned()];
@@ -379,7 +393,7 @@ impl Index {
             let Some(record) = self.folders.get(folder.as_str()) else {
                 continue;
             };
-            // Folders cost as much as files to walk, and are bounded like them.
+            // Walking a folder costs as much as a file, so folders are limited as well.
             folders += record.folders.len();
             if folders > 4 * MAX_FILES {
                 return Err(repertoire_core::Error::TooManyFiles {
@@ -403,14 +417,14 @@ impl Index {
                     max: MAX_BYTES,
                 });
             }
-            open.extend(record.folders.iter().map(|f| join(&folder, f)));
+            open.extend(record.folders.iter().map(|f| join_path(&folder, f)));
         }
         Ok(())
     }
 }
 
-/// How many folders deep a path lies; the root is 0.
-fn depth(path: &str) -> usize {
+/// Returns the depth of a path in folders; the root is 0.
+fn path_depth(path: &str) -> usize {
     if path.is_empty() {
         return 0;
     }

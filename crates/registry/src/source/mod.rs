@@ -1,8 +1,8 @@
-//! Skills and prompts in files: always live, never copied.
+//! Skills and prompts in files: always current, never copied.
 //!
-//! [`root`] opens files beneath a folder and nowhere else. [`index`] knows what is in the folder
-//! (in [`record`]s) and re-reads only what changed. [`files`] turns that into skills and prompts by one of three
-//! plans: skill folders, loose markdown by pattern, prompts by pattern.
+//! [`root`] opens files beneath a folder and nowhere else. [`index`] tracks the folder's content
+//! (in [`record`]s) and re-reads only changed files. [`files`] turns it into skills and prompts by
+//! one of three plans: skill folders, loose markdown by pattern, prompts by pattern.
 
 mod cache;
 mod files;
@@ -12,7 +12,7 @@ mod record;
 mod root;
 
 pub use files::Notice;
-pub(crate) use files::{FileSource, Location, Plan};
-pub(crate) use pattern::Pattern;
+pub(crate) use files::{ContentLocation, FileSource, SourcePlan};
+pub(crate) use pattern::GlobPattern;
 pub use pattern::check_pattern;
-pub(crate) use root::{Kind as EntryKind, Root, join};
+pub(crate) use root::{DirEntryKind as EntryKind, RootDir, join_path};

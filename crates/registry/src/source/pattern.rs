@@ -1,4 +1,4 @@
-//! Glob patterns for loose markdown: which files match, and what id they derive.
+//! Glob patterns for loose markdown files.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -6,17 +6,17 @@ use globset::{GlobBuilder, GlobMatcher};
 
 use crate::error::{Error, Result};
 
-/// A pattern, cut into the folder it starts from and what is matched beneath.
+/// A pattern, split into its base folder and the glob that is matched beneath it.
 #[derive(Debug, Clone)]
-pub(crate) struct Pattern {
+pub(crate) struct GlobPattern {
     folder: PathBuf,
     matcher: GlobMatcher,
 }
 
-impl Pattern {
-    /// Reads a pattern; a relative one starts from `base`.
+impl GlobPattern {
+    /// Parses a pattern; a relative one starts from `base`.
     pub(crate) fn new(base: &Path, text: &str) -> Result<Self> {
-        let refuse = |reason: String| Error::Pattern {
+        let refuse = |reason: String| Error::InvalidPattern {
             pattern: text.to_owned(),
             reason,
         };
@@ -31,29 +31,29 @@ impl Pattern {
             .build()
             .map_err(|e| refuse(e.kind().to_string()))?;
         Ok(Self {
-            folder: tidy(&base.join(prefix)),
+            folder: resolve_dots(&base.join(prefix)),
             matcher: glob.compile_matcher(),
         })
     }
 
-    /// The folder everything it can match lies beneath.
-    pub(crate) fn folder(&self) -> &Path {
+    /// Returns the folder that contains every possible match.
+    pub(crate) fn base_folder(&self) -> &Path {
         &self.folder
     }
 
     /// Whether a path beneath the folder matches.
-    pub(crate) fn matches(&self, relative: &str) -> bool {
+    pub(crate) fn is_match(&self, relative: &str) -> bool {
         self.matcher.is_match(relative)
     }
 }
 
-/// Says whether a text is a pattern of files beneath a folder.
+/// Checks that a text is a valid file pattern.
 pub fn check_pattern(base: &Path, text: &str) -> Result<()> {
-    Pattern::new(base, text).map(|_| ())
+    GlobPattern::new(base, text).map(|_| ())
 }
 
-/// Resolves `.` and `..` by name, so that the folder can be compared with others.
-fn tidy(path: &Path) -> PathBuf {
+/// Resolves `.` and `..` lexically, so that folders can be compared.
+fn resolve_dots(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for component in path.components() {
         match component {
@@ -72,8 +72,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefixes_are_cut_at_the_last_slash_before_a_wildcard() {
-        let folder = |text: &str| Pattern::new(Path::new("/c"), text).unwrap().folder;
+    fn base_folder_ends_at_the_last_slash_before_a_wildcard() {
+        let folder = |text: &str| GlobPattern::new(Path::new("/c"), text).unwrap().folder;
         assert_eq!(folder("my-skills/**/*.md"), Path::new("/c/my-skills"));
         assert_eq!(folder("*.md"), Path::new("/c"));
         assert_eq!(folder("docs/team-a.md"), Path::new("/c/docs"));
@@ -84,12 +84,12 @@ mod tests {
 
     #[test]
     fn braces_expand_and_stars_stop_at_slashes() {
-        let pattern = Pattern::new(Path::new("/c"), "d/{a,b}/*.md").unwrap();
-        assert!(pattern.matches("a/x.md") && pattern.matches("b/x.md"));
-        assert!(!pattern.matches("c/x.md") && !pattern.matches("a/b/x.md"));
-        let deep = Pattern::new(Path::new("/c"), "d/**/*.md").unwrap();
-        assert!(deep.matches("x.md") && deep.matches("a/b/x.md"));
-        assert!(Pattern::new(Path::new("/c"), "d/").is_err());
-        assert!(Pattern::new(Path::new("/c"), "d/{a").is_err());
+        let pattern = GlobPattern::new(Path::new("/c"), "d/{a,b}/*.md").unwrap();
+        assert!(pattern.is_match("a/x.md") && pattern.is_match("b/x.md"));
+        assert!(!pattern.is_match("c/x.md") && !pattern.is_match("a/b/x.md"));
+        let deep = GlobPattern::new(Path::new("/c"), "d/**/*.md").unwrap();
+        assert!(deep.is_match("x.md") && deep.is_match("a/b/x.md"));
+        assert!(GlobPattern::new(Path::new("/c"), "d/").is_err());
+        assert!(GlobPattern::new(Path::new("/c"), "d/{a").is_err());
     }
 }

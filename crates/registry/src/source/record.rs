@@ -1,61 +1,61 @@
-//! What is known of one folder and of one file, and how that is found out.
+//! Index records of one folder and of one file, and how they are read from disk.
 //!
-//! A record is current as long as the stamps on disk are the ones it was made from.
+//! A record is current as long as the stamps on disk equal the stamps in the record.
 
 use std::{collections::HashMap, sync::Arc};
 
 use repertoire_core::{DOCUMENT, Digest, MAX_BYTES, package::PACKAGE_FILE, path::is_ignored};
 use serde::{Deserialize, Serialize};
 
-use super::root::{Kind, Root, Stamp, join, now_nanos};
+use super::root::{DirEntryKind, FileStamp, RootDir, join_path, now_nanos};
 use crate::{
     error::{Error, Result},
-    head::{DocumentHead, PackageHead},
+    skill_metadata::{DocumentMetadata, PackageMetadata},
 };
 
-/// Paths come from disks of strangers, so the hash is seeded; it is quick all the same.
-pub(crate) type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
+/// A hash map with a random seed, because its keys are paths from untrusted sources.
+pub(crate) type SeededMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 
-/// What is known of a file in a skill.
+/// The index record of a file in a skill.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct FileRecord {
     pub(crate) name: Box<str>,
-    pub(crate) stamp: Option<Stamp>,
+    pub(crate) stamp: Option<FileStamp>,
     pub(crate) digest: Option<Digest>,
-    pub(crate) note: Option<Note>,
+    pub(crate) note: Option<FileNote>,
 }
 
-/// What a file says, where it says something about its skill.
+/// Metadata parsed from a document or a package file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum Note {
-    Document(Box<DocumentHead>),
-    Package(Arc<PackageHead>),
+pub(crate) enum FileNote {
+    Document(Box<DocumentMetadata>),
+    Package(Arc<PackageMetadata>),
 }
 
-/// What is known of a folder.
+/// The index record of a folder.
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
 pub(crate) struct FolderRecord {
-    pub(super) stamp: Option<Stamp>,
+    pub(super) stamp: Option<FileStamp>,
     pub(crate) files: Vec<FileRecord>,
     pub(crate) folders: Vec<Box<str>>,
     /// Names that cannot be part of a skill; listed again at every scan.
     #[serde(skip)]
-    pub(crate) refused: Vec<(Box<str>, Refusal)>,
-    /// Whether the files were looked at, because the folder is in a skill.
+    pub(crate) refused: Vec<(Box<str>, RefusalReason)>,
+    /// Whether the files were scanned, because the folder is in a skill.
     pub(super) in_skill: bool,
 }
 
-/// The name under which a folder that cannot be listed is refused.
-pub(crate) const UNREADABLE: &str = "";
+/// The name in the refused list that stands for a folder that cannot be listed.
+pub(crate) const UNREADABLE_NAME: &str = "";
 
-/// Why something cannot be part of a skill.
+/// Why a file or folder cannot be part of a skill.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct RefusalReason {
     pub(crate) code: &'static str,
     pub(crate) message: String,
 }
 
-impl From<&Error> for Refusal {
+impl From<&Error> for RefusalReason {
     fn from(error: &Error) -> Self {
         Self {
             code: error.code(),
@@ -65,48 +65,48 @@ impl From<&Error> for Refusal {
 }
 
 impl FolderRecord {
-    /// Whether nothing changed in the folder itself, as far as stamps tell.
-    pub(super) fn is_current(&self, root: &Root, folder: &str) -> bool {
+    /// Whether the folder itself is unchanged according to its stamps.
+    pub(super) fn is_current(&self, root: &RootDir, folder: &str) -> bool {
         let same = |file: &FileRecord| {
-            file.digest.is_some() && file.stamp == root.stamp(&join(folder, &file.name))
+            file.digest.is_some() && file.stamp == root.file_stamp(&join_path(folder, &file.name))
         };
         self.refused.is_empty()
             && self.stamp.is_some()
-            && self.stamp == root.stamp(folder)
+            && self.stamp == root.file_stamp(folder)
             && (!self.in_skill || self.files.iter().all(same))
     }
 
     pub(crate) fn has_document(&self) -> bool {
-        self.file(DOCUMENT).is_some()
+        self.find_file(DOCUMENT).is_some()
     }
 
-    /// Whether there is a document under a name that hosts do not look for.
-    pub(crate) fn misnamed(&self) -> bool {
-        !self.has_document() && self.file("skill.md").is_some()
+    /// Whether the folder has a document under a name that hosts do not recognise.
+    pub(crate) fn has_misnamed_document(&self) -> bool {
+        !self.has_document() && self.find_file("skill.md").is_some()
     }
 
-    pub(crate) fn file(&self, name: &str) -> Option<&FileRecord> {
+    pub(crate) fn find_file(&self, name: &str) -> Option<&FileRecord> {
         let at = self.files.binary_search_by(|f| (*f.name).cmp(name)).ok()?;
         self.files.get(at)
     }
 }
 
-/// Looks at one folder: its names, and in a skill the stamps of its files.
-pub(super) fn look(
-    root: &Root,
+/// Scans one folder: its names, and in a skill the stamps of its files.
+pub(super) fn scan_folder(
+    root: &RootDir,
     folder: &str,
     in_skill: bool,
     old: Option<FolderRecord>,
 ) -> Option<FolderRecord> {
-    let stamp = root.stamp(folder)?;
+    let stamp = root.file_stamp(folder)?;
     let mut record = match old {
         Some(old) if old.stamp == Some(stamp) && old.refused.is_empty() => old,
-        old => list(root, folder, stamp, old.as_ref())?,
+        old => list_folder(root, folder, stamp, old.as_ref())?,
     };
     record.in_skill = in_skill || record.has_document();
     if record.in_skill {
         for file in &mut record.files {
-            let now = root.stamp(&join(folder, &file.name));
+            let now = root.file_stamp(&join_path(folder, &file.name));
             if now.is_none() || now != file.stamp {
                 file.stamp = now;
                 file.digest = None;
@@ -117,26 +117,26 @@ pub(super) fn look(
     Some(record)
 }
 
-fn list(
-    root: &Root,
+fn list_folder(
+    root: &RootDir,
     folder: &str,
-    stamp: Stamp,
+    stamp: FileStamp,
     old: Option<&FolderRecord>,
 ) -> Option<FolderRecord> {
     let mut record = FolderRecord {
-        // Something could still be added within the same tick of the clock.
+        // A file could still be added within the same clock tick.
         stamp: (!stamp.is_fresh(now_nanos())).then_some(stamp),
         ..FolderRecord::default()
     };
-    let names = match root.list(folder) {
+    let names = match root.list_folder(folder) {
         Ok(names) => names,
-        // Gone while we looked is no problem; there and not to be read is one.
+        // A folder removed during the scan is no error; an existing unreadable one is.
         Err(error) => {
-            root.stamp(folder)?;
+            root.file_stamp(folder)?;
             record.stamp = None;
             record
                 .refused
-                .push((UNREADABLE.into(), Refusal::from(&error)));
+                .push((UNREADABLE_NAME.into(), RefusalReason::from(&error)));
             return Some(record);
         }
     };
@@ -146,9 +146,9 @@ fn list(
         }
         let name = name.into_boxed_str();
         match kind {
-            Ok(Kind::Folder) => record.folders.push(name),
-            Ok(Kind::File) => {
-                let known = old.and_then(|old| old.file(&name)).cloned();
+            Ok(DirEntryKind::Folder) => record.folders.push(name),
+            Ok(DirEntryKind::File) => {
+                let known = old.and_then(|old| old.find_file(&name)).cloned();
                 record.files.push(known.unwrap_or(FileRecord {
                     name,
                     stamp: None,
@@ -156,49 +156,51 @@ fn list(
                     note: None,
                 }));
             }
-            Ok(Kind::Other) => {
-                let error = Error::NotRegular(root.join(&join(folder, &name)));
-                record.refused.push((name, Refusal::from(&error)));
+            Ok(DirEntryKind::Other) => {
+                let error = Error::NotRegular(root.full_path(&join_path(folder, &name)));
+                record.refused.push((name, RefusalReason::from(&error)));
             }
-            Err(error) => record.refused.push((name, Refusal::from(&error))),
+            Err(error) => record.refused.push((name, RefusalReason::from(&error))),
         }
     }
     if !record.refused.is_empty() {
-        // What was refused is not kept between runs, so the folder has to be listed again.
+        // Refusals are not cached between runs, so the folder must be listed again.
         record.stamp = None;
     }
     Some(record)
 }
 
-pub(super) fn read_file(root: &Root, folder: &str, name: &str, now: i64) -> Result<FileRecord> {
-    let relative = join(folder, name);
-    let (bytes, stamp) = root.read(&relative, MAX_BYTES)?;
+pub(super) fn read_file(root: &RootDir, folder: &str, name: &str, now: i64) -> Result<FileRecord> {
+    let relative = join_path(folder, name);
+    let (bytes, stamp) = root.read_file(&relative, MAX_BYTES)?;
     let note = match name {
         DOCUMENT => {
-            let head = DocumentHead::of(&bytes).map_err(|error| Error::InvalidAt {
-                path: root.join(&relative),
+            let head = DocumentMetadata::from_bytes(&bytes).map_err(|error| Error::InvalidAt {
+                path: root.full_path(&relative),
                 error,
             })?;
-            Some(Note::Document(Box::new(head)))
+            Some(FileNote::Document(Box::new(head)))
         }
-        PACKAGE_FILE => PackageHead::of_json(&bytes).map(|head| Note::Package(Arc::new(head))),
+        PACKAGE_FILE => {
+            PackageMetadata::from_json(&bytes).map(|head| FileNote::Package(Arc::new(head)))
+        }
         _ => None,
     };
     Ok(FileRecord {
         name: name.into(),
-        // A stamp within the clock's tick proves nothing, so the next scan reads again.
+        // A stamp within one clock tick proves nothing, so the next scan reads the file again.
         stamp: (!stamp.is_fresh(now)).then_some(stamp),
-        digest: Some(Digest::of(&bytes)),
+        digest: Some(Digest::hash_bytes(&bytes)),
         note,
     }
-    .sized(stamp))
+    .with_size(stamp))
 }
 
 impl FileRecord {
-    /// Keeps the size, which the manifest needs, also where the stamp is not to be believed.
-    fn sized(mut self, stamp: Stamp) -> Self {
+    /// Keeps the size, which the manifest needs, even if the stamp cannot be trusted.
+    fn with_size(mut self, stamp: FileStamp) -> Self {
         if self.stamp.is_none() {
-            self.stamp = Some(stamp.unproven());
+            self.stamp = Some(stamp.as_unverified());
         }
         self
     }

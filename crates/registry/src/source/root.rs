@@ -1,8 +1,8 @@
-//! A folder whose files can be opened, and nothing outside of it.
+//! A folder whose files can be opened without access to anything outside it.
 //!
 //! Invariant: every open resolves beneath the root in the kernel where it can (`openat2` on
-//! Linux) and step by step elsewhere, so a link that leads out fails, also when it is swapped in
-//! while we look. Only regular files are read; a FIFO or a device is recognised without waiting.
+//! Linux) and step by step elsewhere, so a link that leads outside fails, even if it is swapped in
+//! during the open. Only regular files are read; FIFOs and devices are detected without blocking.
 
 use std::{
     io::Read,
@@ -19,19 +19,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// What tells one state of a file from another without reading it.
+/// File metadata that detects a changed file without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Stamp {
+pub(crate) struct FileStamp {
     pub(crate) size: u64,
     modified: i64,
     changed: i64,
     inode: u64,
 }
 
-impl Stamp {
-    /// Whether the file could change once more without the stamp telling.
+impl FileStamp {
+    /// Whether the file could change again without changing the stamp.
     ///
-    /// Clocks of file systems tick in milliseconds, on some in seconds; those show no fraction.
+    /// File system clocks tick in milliseconds, some in seconds; the latter show no fraction.
     pub(crate) fn is_fresh(&self, now: i64) -> bool {
         let newest = self.modified.max(self.changed);
         let tick = if self.modified % 1_000_000_000 == 0 {
@@ -43,7 +43,7 @@ impl Stamp {
     }
 
     /// A stamp that keeps the size and equals no stamp of a real file.
-    pub(crate) fn unproven(self) -> Self {
+    pub(crate) fn as_unverified(self) -> Self {
         Self {
             modified: i64::MIN,
             ..self
@@ -51,27 +51,27 @@ impl Stamp {
     }
 }
 
-/// What an entry of a folder is.
+/// The type of a folder entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum DirEntryKind {
     File,
     Folder,
     Other,
 }
 
-/// A folder that is never left.
+/// A folder that cannot be escaped.
 #[derive(Debug)]
-pub(crate) struct Root {
+pub(crate) struct RootDir {
     dir: Dir,
     path: PathBuf,
 }
 
-impl Root {
-    /// Opens a folder the user named; it may itself stand behind a link.
+impl RootDir {
+    /// Opens a folder that the user named; the folder itself may be a link.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let real = path.canonicalize().map_err(|e| Error::io(path, e))?;
-        let dir =
-            Dir::open_ambient_dir(&real, ambient_authority()).map_err(|e| Error::io(path, e))?;
+        let real = path.canonicalize().map_err(|e| Error::from_io(path, e))?;
+        let dir = Dir::open_ambient_dir(&real, ambient_authority())
+            .map_err(|e| Error::from_io(path, e))?;
         Ok(Self { dir, path: real })
     }
 
@@ -82,19 +82,23 @@ impl Root {
 
     /// Whether the path still leads to this folder.
     pub(crate) fn is_in_place(&self) -> bool {
-        let identity = |dir: &Dir| dir.dir_metadata().ok().map(|m| stamp_of(&m).inode);
-        self.again()
+        let identity = |dir: &Dir| {
+            dir.dir_metadata()
+                .ok()
+                .map(|m| stamp_from_metadata(&m).inode)
+        };
+        self.reopen()
             .is_some_and(|here| identity(&here.dir) == identity(&self.dir))
     }
 
-    /// The folder that stands at the path now; `None` if there is none, or a link to elsewhere.
-    pub(crate) fn again(&self) -> Option<Self> {
+    /// Opens the folder that is now at the path; `None` if it is missing or a link to elsewhere.
+    pub(crate) fn reopen(&self) -> Option<Self> {
         let same = self.path.canonicalize().is_ok_and(|real| real == self.path);
         same.then(|| Self::open(&self.path).ok()).flatten()
     }
 
-    /// The full path of something beneath, for messages.
-    pub(crate) fn join(&self, relative: &str) -> PathBuf {
+    /// Returns the full path of a relative path, for messages.
+    pub(crate) fn full_path(&self, relative: &str) -> PathBuf {
         if relative.is_empty() {
             self.path.clone()
         } else {
@@ -102,32 +106,35 @@ impl Root {
         }
     }
 
-    fn error(&self, relative: &str, error: std::io::Error) -> Error {
+    fn map_io_error(&self, relative: &str, error: std::io::Error) -> Error {
         let escapes =
             error.kind() == std::io::ErrorKind::PermissionDenied && error.raw_os_error().is_none();
-        // `openat2` answers EXDEV when a link leads out.
+        // `openat2` returns EXDEV when a link leads outside.
         let crosses = error.kind() == std::io::ErrorKind::CrossesDevices;
-        let path = self.join(relative);
+        let path = self.full_path(relative);
         if escapes || crosses {
             Error::EscapesRoot(path)
         } else {
-            Error::io(path, error)
+            Error::from_io(path, error)
         }
     }
 
-    /// The names in a folder with what they are; links are followed if they stay beneath.
-    pub(crate) fn list(&self, folder: &str) -> Result<Vec<(String, Result<Kind>)>> {
+    /// Lists the names in a folder with their types; links are followed if they stay beneath.
+    pub(crate) fn list_folder(&self, folder: &str) -> Result<Vec<(String, Result<DirEntryKind>)>> {
         let at = if folder.is_empty() { "." } else { folder };
-        let entries = self.dir.read_dir(at).map_err(|e| self.error(folder, e))?;
+        let entries = self
+            .dir
+            .read_dir(at)
+            .map_err(|e| self.map_io_error(folder, e))?;
         let mut out = Vec::new();
         for entry in entries {
-            let entry = entry.map_err(|e| self.error(folder, e))?;
+            let entry = entry.map_err(|e| self.map_io_error(folder, e))?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            let relative = join(folder, &name);
+            let relative = join_path(folder, &name);
             let kind = match entry.file_type() {
-                Ok(kind) if kind.is_symlink() => self.link(&relative),
-                Ok(kind) => Ok(kind_of(kind)),
-                Err(error) => Err(self.error(&relative, error)),
+                Ok(kind) if kind.is_symlink() => self.link_kind(&relative),
+                Ok(kind) => Ok(entry_kind(kind)),
+                Err(error) => Err(self.map_io_error(&relative, error)),
             };
             out.push((name, kind));
         }
@@ -135,27 +142,27 @@ impl Root {
         Ok(out)
     }
 
-    /// A link to a file beneath is that file; linked folders are not walked into.
-    fn link(&self, relative: &str) -> Result<Kind> {
+    /// Returns the type of a link target. Linked folders are not scanned.
+    fn link_kind(&self, relative: &str) -> Result<DirEntryKind> {
         let metadata = self
             .dir
             .metadata(relative)
-            .map_err(|e| self.error(relative, e))?;
-        Ok(match kind_of(metadata.file_type()) {
-            Kind::File => Kind::File,
-            Kind::Folder | Kind::Other => Kind::Other,
+            .map_err(|e| self.map_io_error(relative, e))?;
+        Ok(match entry_kind(metadata.file_type()) {
+            DirEntryKind::File => DirEntryKind::File,
+            DirEntryKind::Folder | DirEntryKind::Other => DirEntryKind::Other,
         })
     }
 
-    /// The stamp of a file or folder, if there is one. Used to compare, never to decide access.
+    /// Returns the stamp of a file or folder. Used for comparison, never to decide access.
     #[cfg(unix)]
-    pub(crate) fn stamp(&self, relative: &str) -> Option<Stamp> {
+    pub(crate) fn file_stamp(&self, relative: &str) -> Option<FileStamp> {
         use rustix::fs::{AtFlags, statat};
         let at = if relative.is_empty() { "." } else { relative };
         let stat = statat(&self.dir, at, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         if rustix::fs::FileType::from_raw_mode(stat.st_mode).is_symlink() {
-            // What a link shows can change without the link changing.
-            return self.dir.metadata(at).ok().map(|m| stamp_of(&m));
+            // The target of a link can change without the link changing.
+            return self.dir.metadata(at).ok().map(|m| stamp_from_metadata(&m));
         }
         let nanos = |seconds: i64, nanos: i64| seconds.saturating_mul(1_000_000_000) + nanos;
         #[allow(
@@ -164,7 +171,7 @@ impl Root {
             clippy::cast_sign_loss,
             reason = "the types differ between platforms, the values are small"
         )]
-        Some(Stamp {
+        Some(FileStamp {
             size: stat.st_size as u64,
             modified: nanos(stat.st_mtime as i64, stat.st_mtime_nsec as i64),
             changed: nanos(stat.st_ctime as i64, stat.st_ctime_nsec as i64),
@@ -172,44 +179,46 @@ impl Root {
         })
     }
 
-    /// The stamp of a file or folder, if there is one. Used to compare, never to decide access.
+    /// Returns the stamp of a file or folder. Used for comparison, never to decide access.
     #[cfg(not(unix))]
-    pub(crate) fn stamp(&self, relative: &str) -> Option<Stamp> {
+    pub(crate) fn file_stamp(&self, relative: &str) -> Option<FileStamp> {
         let at = if relative.is_empty() { "." } else { relative };
-        self.dir.metadata(at).ok().map(|m| stamp_of(&m))
+        self.dir.metadata(at).ok().map(|m| stamp_from_metadata(&m))
     }
 
     fn open_file(&self, relative: &str) -> Result<cap_std::fs::File> {
-        let opened = self.dir.open_with(relative, &careful());
-        opened.map_err(|e| self.error(relative, e))
+        let opened = self.dir.open_with(relative, &nonblocking_options());
+        opened.map_err(|e| self.map_io_error(relative, e))
     }
 
-    /// Reads a file whose size and digest are known, if it still has them.
+    /// Reads a file whose size and digest are known, if both still match.
     ///
-    /// Bytes that have the digest are the right ones, whatever they were read from, so nothing
-    /// else needs to be asked about the file.
-    pub(crate) fn read_known(&self, relative: &str, known: &FileEntry) -> Option<Bytes> {
+    /// Bytes with the right digest are correct, wherever they were read from, so no other check
+    /// of the file is needed.
+    pub(crate) fn read_if_unchanged(&self, relative: &str, known: &FileEntry) -> Option<Bytes> {
         let size = usize::try_from(known.size).ok()?;
         let mut bytes = vec![0; size + 1];
         let mut file = self.open_file(relative).ok()?;
-        // The byte more tells a file that has grown; a shorter read is one that has shrunk.
+        // The extra byte detects a file that has grown; a short read is one that has shrunk.
         if file.read(&mut bytes).ok()? != size {
             return None;
         }
         bytes.truncate(size);
-        (Digest::of(&bytes) == known.digest).then(|| bytes.into())
+        (Digest::hash_bytes(&bytes) == known.digest).then(|| bytes.into())
     }
 
-    /// Reads a regular file of at most `max` bytes, whole, with the stamp of what was read.
-    pub(crate) fn read(&self, relative: &str, max: u64) -> Result<(Bytes, Stamp)> {
+    /// Reads a whole regular file of at most `max` bytes, with its stamp.
+    pub(crate) fn read_file(&self, relative: &str, max: u64) -> Result<(Bytes, FileStamp)> {
         let mut file = self.open_file(relative)?;
-        let metadata = file.metadata().map_err(|e| self.error(relative, e))?;
+        let metadata = file
+            .metadata()
+            .map_err(|e| self.map_io_error(relative, e))?;
         if !metadata.is_file() {
-            return Err(Error::NotRegular(self.join(relative)));
+            return Err(Error::NotRegular(self.full_path(relative)));
         }
-        let stamp = stamp_of(&metadata);
+        let stamp = stamp_from_metadata(&metadata);
         let too_large = |size| Error::InvalidAt {
-            path: self.join(relative),
+            path: self.full_path(relative),
             error: repertoire_core::Error::TooLarge {
                 what: "the file".to_owned(),
                 size,
@@ -223,7 +232,7 @@ impl Root {
         (&mut file)
             .take(max + 1)
             .read_to_end(&mut bytes)
-            .map_err(|e| self.error(relative, e))?;
+            .map_err(|e| self.map_io_error(relative, e))?;
         if bytes.len() as u64 > max {
             return Err(too_large(bytes.len() as u64));
         }
@@ -231,8 +240,8 @@ impl Root {
     }
 }
 
-/// Opens nothing that could keep the caller waiting.
-fn careful() -> OpenOptions {
+/// Returns open options that never block.
+fn nonblocking_options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true);
     #[cfg(unix)]
@@ -245,21 +254,21 @@ fn careful() -> OpenOptions {
     options
 }
 
-fn kind_of(kind: FileType) -> Kind {
+fn entry_kind(kind: FileType) -> DirEntryKind {
     if kind.is_file() {
-        Kind::File
+        DirEntryKind::File
     } else if kind.is_dir() {
-        Kind::Folder
+        DirEntryKind::Folder
     } else {
-        Kind::Other
+        DirEntryKind::Other
     }
 }
 
 #[cfg(unix)]
-fn stamp_of(metadata: &Metadata) -> Stamp {
+fn stamp_from_metadata(metadata: &Metadata) -> FileStamp {
     use cap_std::fs::MetadataExt;
     let nanos = |seconds: i64, nanos: i64| seconds.saturating_mul(1_000_000_000) + nanos;
-    Stamp {
+    FileStamp {
         size: metadata.len(),
         modified: nanos(metadata.mtime(), metadata.mtime_nsec()),
         changed: nanos(metadata.ctime(), metadata.ctime_nsec()),
@@ -268,13 +277,13 @@ fn stamp_of(metadata: &Metadata) -> Stamp {
 }
 
 #[cfg(not(unix))]
-fn stamp_of(metadata: &Metadata) -> Stamp {
+fn stamp_from_metadata(metadata: &Metadata) -> FileStamp {
     let modified = metadata
         .modified()
         .ok()
         .and_then(|t| t.into_std().duration_since(std::time::UNIX_EPOCH).ok())
         .map_or(0, |d| i64::try_from(d.as_nanos()).unwrap_or(i64::MAX));
-    Stamp {
+    FileStamp {
         size: metadata.len(),
         modified,
         changed: modified,
@@ -283,7 +292,7 @@ fn stamp_of(metadata: &Metadata) -> Stamp {
 }
 
 /// Joins relative paths; the root is the empty path.
-pub(crate) fn join(folder: &str, name: &str) -> String {
+pub(crate) fn join_path(folder: &str, name: &str) -> String {
     if folder.is_empty() {
         return name.to_owned();
     }
@@ -294,12 +303,12 @@ pub(crate) fn join(folder: &str, name: &str) -> String {
     path
 }
 
-/// The folder above; the root for names in it.
-pub(crate) fn parent(path: &str) -> &str {
+/// Returns the parent folder; the root is the empty path.
+pub(crate) fn parent_path(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
-/// The time now in nanoseconds, to compare with stamps.
+/// Returns the current time in nanoseconds, for comparison with stamps.
 pub(crate) fn now_nanos() -> i64 {
     i64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX)
 }

@@ -1,49 +1,49 @@
-//! What the user approved, and what exactly the approval is bound to.
+//! Approvals by the user, and what each one is bound to.
 
 use rusqlite::{OptionalExtension, params};
 
-use super::{Store, events, now};
+use super::{Store, events, now_rfc3339};
 use crate::error::Result;
 
 /// One approval.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Approval {
-    /// What it is bound to; it falls when this changes.
+    /// The state it is bound to; the approval is invalid when this changes.
     pub binding: String,
-    /// When it was given, RFC 3339 in UTC.
+    /// When it was granted, RFC 3339 in UTC.
     pub granted_at: String,
 }
 
 impl Store {
-    /// Approves a subject as it is now.
-    pub fn approve(&self, kind: &'static str, subject: &str, binding: &str) -> Result<()> {
+    /// Approves a subject in its current state.
+    pub fn grant_approval(&self, kind: &'static str, subject: &str, binding: &str) -> Result<()> {
         let (subject, binding) = (subject.to_owned(), binding.to_owned());
-        self.write(move |c| {
+        self.write_durable(move |c| {
             c.execute(
                 "INSERT OR REPLACE INTO approvals VALUES (?1, ?2, ?3, ?4)",
-                params![kind, subject, binding, now()],
+                params![kind, subject, binding, now_rfc3339()],
             )?;
-            events::record(c, "put", "approval", &subject)?;
+            events::record_event(c, "put", "approval", &subject)?;
             Ok(())
         })
     }
 
-    /// Takes an approval back.
-    pub fn revoke(&self, kind: &'static str, subject: &str) -> Result<bool> {
+    /// Revokes an approval; returns whether there was one.
+    pub fn revoke_approval(&self, kind: &'static str, subject: &str) -> Result<bool> {
         let subject = subject.to_owned();
-        self.write(move |c| {
+        self.write_durable(move |c| {
             let sql = "DELETE FROM approvals WHERE kind = ?1 AND subject = ?2";
             let revoked = c.execute(sql, params![kind, subject])? > 0;
             if revoked {
-                events::record(c, "remove", "approval", &subject)?;
+                events::record_event(c, "remove", "approval", &subject)?;
             }
             Ok(revoked)
         })
     }
 
-    /// The approval of a subject, if there is one.
-    pub fn approval(&self, kind: &str, subject: &str) -> Result<Option<Approval>> {
-        self.read(|c| {
+    /// Returns the approval of a subject, if there is one.
+    pub fn find_approval(&self, kind: &str, subject: &str) -> Result<Option<Approval>> {
+        self.with_reader(|c| {
             Ok(c.query_row(
                 "SELECT binding, granted_at FROM approvals WHERE kind = ?1 AND subject = ?2",
                 [kind, subject],

@@ -1,17 +1,17 @@
-//! Values that running scripts keep, so that a run that is resumed has them.
+//! Values that scripts store, so that a resumed run can read them.
 
 use rusqlite::{OptionalExtension, params};
 
 use super::Store;
 use crate::error::Result;
 
-/// How long they are kept.
-const KEEP: &str = "-30 days";
+/// How long checkpoints are kept.
+const RETENTION: &str = "-30 days";
 
 impl Store {
-    /// What a session's artifact kept under a name, as JSON.
+    /// Returns the JSON value that an artifact stored under a name in a session.
     pub fn checkpoint(&self, session: &str, artifact: &str, name: &str) -> Result<Option<String>> {
-        self.read(|c| {
+        self.with_reader(|c| {
             let sql = "SELECT value FROM checkpoints
                        WHERE session_id = ?1 AND artifact = ?2 AND name = ?3";
             let mut statement = c.prepare_cached(sql)?;
@@ -20,7 +20,7 @@ impl Store {
         })
     }
 
-    /// Keeps a value, in place of an older one; those of a month ago give way.
+    /// Stores a value, replacing an older one; deletes expired values.
     pub fn put_checkpoint(
         &self,
         session: &str,
@@ -29,13 +29,13 @@ impl Store {
         value: &str,
     ) -> Result<()> {
         let [session, artifact, name, value] = [session, artifact, name, value].map(str::to_owned);
-        self.write(move |c| {
+        self.write_durable(move |c| {
             c.prepare_cached(
                 "INSERT OR REPLACE INTO checkpoints VALUES (?1, ?2, ?3, ?4, datetime('now'))",
             )?
             .execute(params![session, artifact, name, value])?;
             c.prepare_cached("DELETE FROM checkpoints WHERE at < datetime('now', ?1)")?
-                .execute([KEEP])?;
+                .execute([RETENTION])?;
             Ok(())
         })
     }

@@ -1,8 +1,8 @@
-//! How a store's file is opened: as something that may be hostile.
+//! Opens a store's file, which may be hostile.
 //!
 //! Before the first query runs, the connection is made defensive (no trusted schema, no triggers,
 //! no views, cell checks on), the header and the schema are compared with what the version says,
-//! and the pages are checked. Whatever does not fit is refused with a reason, never repaired.
+//! and the pages are checked. A file that fails a check is refused with a reason, never repaired.
 
 use std::{
     path::Path,
@@ -15,42 +15,42 @@ use super::schema;
 use crate::error::{Error, Result};
 
 /// How long a write waits for another process.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Files up to this size are checked page by page at every open; larger ones by `doctor`.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Files up to this size are checked completely at every open; larger ones only by `doctor`.
 const QUICK_CHECK_BYTES: u64 = 8 * 1024 * 1024;
 
-/// Who may have written the file.
+/// Which users may have written the file, and whether it can be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trust {
-    /// This user.
+pub enum StoreTrust {
+    /// Written by this user.
     Own,
-    /// This user, who may only read it now.
+    /// Written by this user, but opened read-only.
     ReadOnly,
-    /// Anybody: it came with a folder from elsewhere. Only read, and checked to the last page.
-    Foreign,
+    /// From an untrusted source, such as a workspace. Opened read-only and checked completely.
+    Untrusted,
 }
 
-/// Opens, checks and if needed creates or migrates a store's file.
-pub(super) fn prepare(path: &Path, trust: Trust) -> Result<Connection> {
+/// Opens and checks a store's file, and creates or migrates it if needed.
+pub(super) fn prepare_store(path: &Path, trust: StoreTrust) -> Result<Connection> {
     let fresh = !path.exists();
-    let connection = connect(path, trust)?;
-    let at = |error| describe(path, error);
-    if fresh && trust == Trust::Own {
-        private(path);
+    let connection = open_connection(path, trust)?;
+    let at = |error| map_sqlite_error(path, error);
+    if fresh && trust == StoreTrust::Own {
+        restrict_permissions(path);
     }
     let version = check_header(&connection, path)?;
     if version > 0 {
         check_schema(&connection, path, version)?;
         let size = path.metadata().map_or(0, |m| m.len());
-        if trust == Trust::Foreign || size <= QUICK_CHECK_BYTES {
+        if trust == StoreTrust::Untrusted || size <= QUICK_CHECK_BYTES {
             check_pages(&connection, path)?;
         }
     }
     let mut connection = connection;
-    if trust == Trust::Own {
+    if trust == StoreTrust::Own {
         set_journal(&connection).map_err(at)?;
         if version < schema::VERSION {
-            schema::migrate(&mut connection, version).map_err(|error| match error {
+            schema::migrate_schema(&mut connection, version).map_err(|error| match error {
                 Error::Sqlite(error) => at(error),
                 other => other,
             })?;
@@ -59,18 +59,18 @@ pub(super) fn prepare(path: &Path, trust: Trust) -> Result<Connection> {
     Ok(connection)
 }
 
-/// A connection for one more reader of a file that was prepared.
-pub(super) fn connect(path: &Path, trust: Trust) -> Result<Connection> {
+/// Opens another connection to a file that was already prepared.
+pub(super) fn open_connection(path: &Path, trust: StoreTrust) -> Result<Connection> {
     let access = match trust {
-        Trust::Own => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
-        Trust::ReadOnly | Trust::Foreign => OpenFlags::SQLITE_OPEN_READ_ONLY,
+        StoreTrust::Own => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
+        StoreTrust::ReadOnly | StoreTrust::Untrusted => OpenFlags::SQLITE_OPEN_READ_ONLY,
     };
     let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
-    // NOFOLLOW is about the file itself; the folder above it may well be behind a link.
+    // NOFOLLOW applies to the file itself; a parent folder may be a link.
     let real = real_path(path);
     let mut connection =
-        Connection::open_with_flags(&real, flags).map_err(|e| describe(path, e))?;
-    configure(&mut connection, trust).map_err(|e| describe(path, e))?;
+        Connection::open_with_flags(&real, flags).map_err(|e| map_sqlite_error(path, e))?;
+    harden_connection(&mut connection, trust).map_err(|e| map_sqlite_error(path, e))?;
     Ok(connection)
 }
 
@@ -83,7 +83,7 @@ fn real_path(path: &Path) -> std::path::PathBuf {
     }
 }
 
-fn configure(connection: &mut Connection, trust: Trust) -> rusqlite::Result<()> {
+fn harden_connection(connection: &mut Connection, trust: StoreTrust) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
@@ -96,7 +96,7 @@ fn configure(connection: &mut Connection, trust: Trust) -> rusqlite::Result<()> 
     connection.pragma_update(None, "foreign_keys", true)?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "secure_delete", "FAST")?;
-    if trust != Trust::Own {
+    if trust != StoreTrust::Own {
         connection.pragma_update(None, "query_only", true)?;
     }
     connection.set_prepared_statement_cache_capacity(64);
@@ -106,12 +106,12 @@ fn configure(connection: &mut Connection, trust: Trust) -> rusqlite::Result<()> 
 fn set_journal(connection: &Connection) -> rusqlite::Result<()> {
     let started = Instant::now();
     loop {
-        // Switching to WAL needs the file alone, and the busy handler is not asked.
+        // Switching to WAL needs exclusive access and does not call the busy handler.
         match connection
             .pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get::<_, String>(0))
         {
             Ok(_) => return Ok(()),
-            Err(error) if is_busy(&error) && started.elapsed() < PATIENCE => {
+            Err(error) if is_busy(&error) && started.elapsed() < BUSY_TIMEOUT => {
                 std::thread::sleep(Duration::from_millis(5));
             }
             Err(error) => return Err(error),
@@ -119,10 +119,10 @@ fn set_journal(connection: &Connection) -> rusqlite::Result<()> {
     }
 }
 
-/// Waits in short, uneven steps, so that two busy writers take turns instead of starving one.
+/// Waits in short steps with jitter, so that two busy writers alternate and neither starves.
 fn wait_for_turn(attempt: i32) -> bool {
     let attempt = u64::try_from(attempt).unwrap_or(0);
-    if attempt > u64::try_from(PATIENCE.as_millis()).unwrap_or(u64::MAX) / 2 {
+    if attempt > u64::try_from(BUSY_TIMEOUT.as_millis()).unwrap_or(u64::MAX) / 2 {
         return false;
     }
     let jitter = attempt.wrapping_mul(2_654_435_761) % 1500;
@@ -136,7 +136,7 @@ fn check_header(connection: &Connection, path: &Path) -> Result<i64> {
     let pragma = |name: &str| -> Result<i64> {
         connection
             .pragma_query_value(None, name, |row| row.get(0))
-            .map_err(|e| describe(path, e))
+            .map_err(|e| map_sqlite_error(path, e))
     };
     let version = pragma("user_version")?;
     let application = pragma("application_id")?;
@@ -146,19 +146,19 @@ fn check_header(connection: &Connection, path: &Path) -> Result<i64> {
     };
     if application == schema::APPLICATION_ID {
         if version > schema::VERSION {
-            return Err(Error::Newer {
+            return Err(Error::NewerSchema {
                 path: path.to_owned(),
                 found: version,
                 known: schema::VERSION,
             });
         }
         if version < 1 {
-            return Err(corrupt("its version number makes no sense"));
+            return Err(corrupt("its version number is invalid"));
         }
         return Ok(version);
     }
-    let empty = schema::objects(connection).map_err(|e| match e {
-        Error::Sqlite(e) => describe(path, e),
+    let empty = schema::schema_objects(connection).map_err(|e| match e {
+        Error::Sqlite(e) => map_sqlite_error(path, e),
         other => other,
     })?;
     if application == 0 && version == 0 && empty.is_empty() {
@@ -168,11 +168,11 @@ fn check_header(connection: &Connection, path: &Path) -> Result<i64> {
 }
 
 fn check_schema(connection: &Connection, path: &Path, version: i64) -> Result<()> {
-    let found = schema::objects(connection)?;
-    if found == schema::expected(version)? {
+    let found = schema::schema_objects(connection)?;
+    if found == schema::expected_objects(version)? {
         return Ok(());
     }
-    let expected = schema::expected(version)?;
+    let expected = schema::expected_objects(version)?;
     let odd = found
         .iter()
         .find(|object| !expected.contains(object))
@@ -191,7 +191,7 @@ fn check_schema(connection: &Connection, path: &Path, version: i64) -> Result<()
 pub(super) fn check_pages(connection: &Connection, path: &Path) -> Result<()> {
     let answer: String = connection
         .pragma_query_value(None, "quick_check", |row| row.get(0))
-        .map_err(|e| describe(path, e))?;
+        .map_err(|e| map_sqlite_error(path, e))?;
     if answer == "ok" {
         return Ok(());
     }
@@ -208,8 +208,8 @@ fn is_busy(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// Says which file an SQLite error is about, and what it means.
-pub(super) fn describe(path: &Path, error: rusqlite::Error) -> Error {
+/// Converts an SQLite error into an error that names the file and the cause.
+pub(super) fn map_sqlite_error(path: &Path, error: rusqlite::Error) -> Error {
     if let rusqlite::Error::InvalidColumnType(_, column, _) = &error {
         return Error::Corrupt {
             path: path.to_owned(),
@@ -222,22 +222,24 @@ pub(super) fn describe(path: &Path, error: rusqlite::Error) -> Error {
             path: path.to_owned(),
             reason: "damaged, or not an SQLite file".to_owned(),
         },
-        Some(ErrorCode::CannotOpen) => Error::io(
+        Some(ErrorCode::CannotOpen) => Error::from_io(
             path,
             std::io::Error::other("cannot be opened (missing, a link, or no permission)"),
         ),
-        Some(ErrorCode::DiskFull) => Error::io(path, std::io::ErrorKind::StorageFull.into()),
-        Some(ErrorCode::ReadOnly) => Error::io(path, std::io::ErrorKind::ReadOnlyFilesystem.into()),
+        Some(ErrorCode::DiskFull) => Error::from_io(path, std::io::ErrorKind::StorageFull.into()),
+        Some(ErrorCode::ReadOnly) => {
+            Error::from_io(path, std::io::ErrorKind::ReadOnlyFilesystem.into())
+        }
         _ => Error::Sqlite(error),
     }
 }
 
-/// Nobody else needs to read a user's skills and traces.
-fn private(path: &Path) {
+/// Makes a file readable by this user only, because it holds private skills and traces.
+fn restrict_permissions(path: &Path) {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        // Failing to tighten a mode is no reason to refuse the store.
+        // If the mode cannot be changed, the store is still usable.
         let _ = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600));
     }
     #[cfg(not(unix))]

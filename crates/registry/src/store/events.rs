@@ -1,19 +1,19 @@
-//! The log of changes, by which processes on one file follow each other.
+//! The event log, by which several processes on one file follow each other's changes.
 
 use rusqlite::{Connection, params};
 
-use super::{Store, now};
+use super::{Store, now_rfc3339};
 use crate::error::Result;
 
-/// How many events are kept. A follower that fell further behind reads everything again.
-const KEEP: i64 = 100_000;
+/// How many events are kept. A follower that is further behind reads everything again.
+const MAX_EVENTS: i64 = 100_000;
 
 /// One change of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreEvent {
-    /// Its number; later changes have larger ones.
+    /// Its sequence number; later changes have larger ones.
     pub seq: i64,
-    /// Whether something went; else it came, or changed.
+    /// Whether the item was removed; otherwise it was added or changed.
     pub removed: bool,
     /// `skill`, `state:<scope>`, `remote` or `approval`.
     pub kind: String,
@@ -21,27 +21,27 @@ pub struct StoreEvent {
     pub id: String,
 }
 
-/// Writes down a change, in the transaction that makes it.
+/// Records a change in the same transaction that makes it.
 ///
-/// Gives its number.
-pub(super) fn record(connection: &Connection, op: &str, kind: &str, id: &str) -> Result<i64> {
+/// Returns the sequence number of the event.
+pub(super) fn record_event(connection: &Connection, op: &str, kind: &str, id: &str) -> Result<i64> {
     connection
         .prepare_cached("INSERT INTO events (op, kind, id, at) VALUES (?1, ?2, ?3, ?4)")?
-        .execute(params![op, kind, id, now()])?;
+        .execute(params![op, kind, id, now_rfc3339()])?;
     let seq = connection.last_insert_rowid();
-    // Pruning in strides keeps its cost out of nearly every write.
+    // Pruning only every 1024 events keeps its cost out of most writes.
     if seq % 1024 == 0 {
         connection
             .prepare_cached("DELETE FROM events WHERE seq <= ?1")?
-            .execute([seq - KEEP])?;
+            .execute([seq - MAX_EVENTS])?;
     }
     Ok(seq)
 }
 
 impl Store {
-    /// The number of the newest event, 0 for none.
+    /// Returns the number of the newest event, 0 if there is none.
     pub fn last_seq(&self) -> Result<i64> {
-        self.read(|c| {
+        self.with_reader(|c| {
             Ok(
                 c.prepare_cached("SELECT coalesce(max(seq), 0) FROM events")?
                     .query_row([], |row| row.get(0))?,
@@ -49,9 +49,9 @@ impl Store {
         })
     }
 
-    /// The events after a number, oldest first; `None` if some of them are no longer kept.
+    /// Returns the events after a number, oldest first; `None` if some are no longer kept.
     pub fn events_since(&self, seq: i64) -> Result<Option<Vec<StoreEvent>>> {
-        self.read(|c| {
+        self.with_reader(|c| {
             let oldest: Option<i64> = c
                 .prepare_cached("SELECT min(seq) FROM events")?
                 .query_row([], |row| row.get(0))?;

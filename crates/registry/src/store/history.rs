@@ -1,4 +1,4 @@
-//! Revisions: every state a skill ever had, and the way back.
+//! Revisions: every earlier state of a skill, and rollback.
 
 use std::collections::BTreeMap;
 
@@ -7,29 +7,29 @@ use repertoire_core::{FileEntry, RelPath, SkillId};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{
-    Store, now,
-    skills::{NewSkill, Op, put},
+    Store, now_rfc3339,
+    skills::{NewSkill, RevisionKind, put_skill},
 };
 use crate::error::{Error, Result};
 
 /// One state of a skill.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Revision {
+pub struct SkillRevision {
     /// Its number, from 1.
     pub revision: i64,
-    /// `put`, `rollback`, `optimize` (also if that found nothing better) or `remove`.
+    /// `put`, `rollback`, `optimize` (also if it found nothing better) or `remove`.
     pub op: String,
-    /// When, RFC 3339 in UTC.
+    /// When it was recorded, RFC 3339 in UTC.
     pub at: String,
-    /// The package's version then.
+    /// The package's version in this revision.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Its files then; none after a removal.
+    /// Its files in this revision; none after a removal.
     pub files: Vec<FileEntry>,
 }
 
-/// Writes down a state, in the transaction that makes it.
-pub(super) fn record(
+/// Records a revision in the same transaction that makes the change.
+pub(super) fn record_revision(
     c: &Connection,
     id: &SkillId,
     op: &str,
@@ -41,7 +41,14 @@ pub(super) fn record(
         .query_row([id.as_str()], |row| row.get(0))?;
     let list = serde_json::json!(files).to_string();
     c.prepare_cached("INSERT INTO revisions VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
-        .execute(params![id.as_str(), revision, op, now(), version, list])?;
+        .execute(params![
+            id.as_str(),
+            revision,
+            op,
+            now_rfc3339(),
+            version,
+            list
+        ])?;
     for file in files {
         c.prepare_cached("INSERT OR IGNORE INTO revision_blobs VALUES (?1, ?2, ?3)")?
             .execute(params![file.digest.as_bytes(), id.as_str(), revision])?;
@@ -50,16 +57,16 @@ pub(super) fn record(
 }
 
 impl Store {
-    /// Every state a skill had, newest first.
-    pub fn history(&self, id: &SkillId) -> Result<Vec<Revision>> {
-        self.read(|c| {
+    /// Returns all revisions of a skill, newest first.
+    pub fn history(&self, id: &SkillId) -> Result<Vec<SkillRevision>> {
+        self.with_reader(|c| {
             let mut statement = c.prepare_cached(
                 "SELECT revision, op, at, version, files FROM revisions
                  WHERE path = ?1 ORDER BY revision DESC",
             )?;
             let rows = statement.query_map([id.as_str()], |row| {
                 Ok((
-                    Revision {
+                    SkillRevision {
                         revision: row.get(0)?,
                         op: row.get(1)?,
                         at: row.get(2)?,
@@ -71,7 +78,7 @@ impl Store {
             })?;
             rows.map(|row| {
                 let (revision, files) = row?;
-                Ok(Revision {
+                Ok(SkillRevision {
                     files: repertoire_core::json::from_str(&files).map_err(|_| Error::Corrupt {
                         path: self.path.clone(),
                         reason: format!("unreadable history of {id}"),
@@ -83,7 +90,7 @@ impl Store {
         })
     }
 
-    /// The files of a skill as they were.
+    /// Returns the files of a skill at a revision.
     pub fn files_at(&self, id: &SkillId, revision: i64) -> Result<BTreeMap<RelPath, Bytes>> {
         let found = self
             .history(id)?
@@ -98,7 +105,7 @@ impl Store {
             .files
             .into_iter()
             .map(|file| {
-                let content: Option<Vec<u8>> = self.read(|c| {
+                let content: Option<Vec<u8>> = self.with_reader(|c| {
                     Ok(
                         c.prepare_cached("SELECT content FROM blobs WHERE digest = ?1")?
                             .query_row([file.digest.as_bytes()], |row| row.get(0))
@@ -106,15 +113,18 @@ impl Store {
                     )
                 })?;
                 let content = content.ok_or_else(missing)?;
-                Ok((file.path, self.verified(file.digest.as_bytes(), content)?))
+                Ok((
+                    file.path,
+                    self.verify_digest(file.digest.as_bytes(), content)?,
+                ))
             })
             .collect()
     }
 
-    /// Makes an earlier state the current one, as a new revision.
-    pub fn rollback(&self, id: &SkillId, revision: i64) -> Result<i64> {
+    /// Restores an earlier revision as a new one.
+    pub fn rollback_skill(&self, id: &SkillId, revision: i64) -> Result<i64> {
         let skill = NewSkill::from_files(id.clone(), self.files_at(id, revision)?)?;
-        self.write(move |c| put(c, &skill, Op::Rollback))
+        self.write_durable(move |c| put_skill(c, &skill, RevisionKind::Rollback))
             .map(Option::unwrap_or_default)
     }
 }

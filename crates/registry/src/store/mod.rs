@@ -1,8 +1,8 @@
-//! The SQLite store: one file a scope.
+//! The SQLite store: one file per scope.
 //!
 //! Only this module knows SQL. Reads come from a small pool of connections and never wait for a
 //! writer; writes go through one thread with group commit and are durable when they
-//! return. Every change leaves an event, so that other processes on the same file can follow.
+//! return. Every change records an event, so that other processes on the same file can follow.
 
 mod approvals;
 mod checkpoints;
@@ -28,57 +28,57 @@ use std::{
 use rusqlite::Connection;
 
 pub use approvals::Approval;
-pub use connection::Trust;
+pub use connection::StoreTrust;
 pub use events::StoreEvent;
-pub use history::Revision;
-pub use packages::{Learned, SkillRepository, SkillSummary};
+pub use history::SkillRevision;
+pub use packages::{OptimizedModule, SkillRepository, SkillSummary};
 pub use remotes::StoredRemote;
 pub use skills::NewSkill;
 pub use state::{StateRow, StateValue};
-pub use tokens::{Access, Token};
-pub use traces::{Trace, TraceFilter};
+pub use tokens::{StoredToken, TokenAccess};
+pub use traces::{TraceFilter, TraceRecord};
 
 use crate::error::{Error, Result};
 
-/// Connections kept for the next reader.
-const POOL: usize = 4;
+/// The most idle read connections that are kept.
+const MAX_POOLED: usize = 4;
 
 /// A store in one file.
 ///
 /// ```
-/// use repertoire_registry::store::{NewSkill, Store, Trust};
+/// use repertoire_registry::store::{NewSkill, Store, StoreTrust};
 ///
 /// let folder = tempfile::tempdir()?;
-/// let store = Store::open(&folder.path().join("agents.db"), Trust::Own)?;
+/// let store = Store::open(&folder.path().join("agents.db"), StoreTrust::Own)?;
 /// let document = "---\nname: hello\ndescription: Greets. Use when greeted.\n---\n# Hello\n";
 /// let skill = NewSkill::from_files("hello".parse()?, [("SKILL.md".parse()?, document.into())].into())?;
 /// store.put_skills(vec![skill])?;
-/// assert_eq!(store.heads()?.len(), 1);
+/// assert_eq!(store.all_metadata()?.len(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,
-    trust: Trust,
+    trust: StoreTrust,
     pool: Mutex<Vec<Connection>>,
-    writer: Option<writer::Writer>,
+    writer: Option<writer::StoreWriter>,
 }
 
 impl Store {
     /// Opens a store, creating it if it is the user's own and does not exist yet.
-    pub fn open(path: &Path, trust: Trust) -> Result<Arc<Self>> {
-        if trust == Trust::Own
+    pub fn open(path: &Path, trust: StoreTrust) -> Result<Arc<Self>> {
+        if trust == StoreTrust::Own
             && let Some(parent) = path.parent()
         {
             create_private_dir(parent)?;
         }
-        let connection = connection::prepare(path, trust)?;
+        let connection = connection::prepare_store(path, trust)?;
         let writer = match trust {
-            Trust::Own => Some(writer::Writer::start(
-                connection::connect(path, trust)?,
+            StoreTrust::Own => Some(writer::StoreWriter::start(
+                connection::open_connection(path, trust)?,
                 path.to_owned(),
             )?),
-            Trust::ReadOnly | Trust::Foreign => None,
+            StoreTrust::ReadOnly | StoreTrust::Untrusted => None,
         };
         Ok(Arc::new(Self {
             path: path.to_owned(),
@@ -88,19 +88,19 @@ impl Store {
         }))
     }
 
-    /// The store's file.
+    /// Returns the path of the store's file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Whether it can be written to.
-    pub(crate) fn is_own(&self) -> bool {
+    pub(crate) fn is_writable(&self) -> bool {
         self.writer.is_some()
     }
 
-    /// The id the store was given when it was created.
+    /// Returns the id that the store got at its creation.
     pub fn store_id(&self) -> Result<String> {
-        self.read(|c| {
+        self.with_reader(|c| {
             Ok(
                 c.query_row("SELECT value FROM meta WHERE key = 'store_id'", [], |row| {
                     row.get(0)
@@ -110,66 +110,66 @@ impl Store {
     }
 
     /// Checks every page of the file.
-    pub fn check(&self) -> Result<()> {
+    pub fn check_integrity(&self) -> Result<()> {
         let path = self.path.clone();
-        self.read(|c| connection::check_pages(c, &path))
+        self.with_reader(|c| connection::check_pages(c, &path))
     }
 
-    /// Lets the file grow to so many pages and no further, as a full disk would.
+    /// Limits the file to a number of pages, to simulate a full disk.
     #[doc(hidden)]
     pub fn limit_pages_for_test(&self, pages: i64) -> Result<()> {
         let writer = self
             .writer
             .as_ref()
             .ok_or_else(|| Error::Untrusted(self.path.clone()))?;
-        writer.write(move |c| Ok(c.pragma_update(None, "max_page_count", pages)?))
+        writer.write_durable(move |c| Ok(c.pragma_update(None, "max_page_count", pages)?))
     }
 
     /// Runs a read on a pooled connection.
-    fn read<T>(&self, work: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+    fn with_reader<T>(&self, work: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
         let pooled = self.lock_pool().pop();
         let connection = match pooled {
             Some(connection) => connection,
-            None => connection::connect(&self.path, self.trust)?,
+            None => connection::open_connection(&self.path, self.trust)?,
         };
         let result = work(&connection).map_err(|error| match error {
-            Error::Sqlite(error) => connection::describe(&self.path, error),
+            Error::Sqlite(error) => connection::map_sqlite_error(&self.path, error),
             other => other,
         });
         let mut pool = self.lock_pool();
-        if pool.len() < POOL {
+        if pool.len() < MAX_POOLED {
             pool.push(connection);
         }
         result
     }
 
     fn lock_pool(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
-        // A vector of connections is whole whatever a panicking reader did.
+        // The list of connections stays valid even if a reader panicked.
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs a write and waits until it is durable.
-    fn write<T: Send + 'static>(
+    fn write_durable<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        self.writer()?.write(work)
+        self.writer()?.write_durable(work)
     }
 
-    fn writer(&self) -> Result<&writer::Writer> {
+    fn writer(&self) -> Result<&writer::StoreWriter> {
         self.writer.as_ref().ok_or_else(|| match self.trust {
-            Trust::Foreign => Error::Untrusted(self.path.clone()),
-            Trust::Own | Trust::ReadOnly => Error::ReadOnly(self.path.clone()),
+            StoreTrust::Untrusted => Error::Untrusted(self.path.clone()),
+            StoreTrust::Own | StoreTrust::ReadOnly => Error::ReadOnly(self.path.clone()),
         })
     }
 }
 
-/// The time now, RFC 3339 in UTC.
-pub(crate) fn now() -> String {
+/// Returns the current time, RFC 3339 in UTC.
+pub(crate) fn now_rfc3339() -> String {
     format!("{:.3}", jiff::Timestamp::now())
 }
 
-/// Creates a folder that only this user can look into; one that exists keeps its mode.
+/// Creates a folder that only this user can read; an existing folder keeps its mode.
 pub(crate) fn create_private_dir(path: &Path) -> Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -181,5 +181,5 @@ pub(crate) fn create_private_dir(path: &Path) -> Result<()> {
         use std::os::unix::fs::DirBuilderExt;
         builder.mode(0o700);
     }
-    builder.create(path).map_err(|e| Error::io(path, e))
+    builder.create(path).map_err(|e| Error::from_io(path, e))
 }

@@ -1,7 +1,7 @@
-//! Packages and their artifacts, one at a time.
+//! Packages and their artifacts: reading and editing one at a time.
 //!
-//! The files of a skill are what it is; the rows of its artifacts follow from them. So every change
-//! of an artifact is a change of the package, checked whole, and leaves a revision like any other.
+//! The files of a skill are authoritative; its artifact rows are derived from them. So every change
+//! of an artifact changes the package, is checked as a whole, and records a revision.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,12 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::{
-    Store, now,
-    skills::{NewSkill, Op, put},
+    Store, now_rfc3339,
+    skills::{NewSkill, RevisionKind, put_skill},
 };
 use crate::error::{Error, Result};
 
-/// What is known of a skill without its artifacts.
+/// Summary of a skill without its artifacts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SkillSummary {
     /// Its UUID.
@@ -26,7 +26,7 @@ pub struct SkillSummary {
     pub path: SkillId,
     /// Its name.
     pub name: String,
-    /// What it is for.
+    /// Its description.
     pub description: String,
     /// Its version.
     pub version: String,
@@ -36,52 +36,52 @@ pub struct SkillSummary {
     pub source: String,
 }
 
-/// Where packages of one scope are kept.
+/// Storage for the packages of one scope.
 pub trait SkillRepository: Send + Sync + std::fmt::Debug {
-    /// Every skill, by name, without its artifacts.
+    /// Returns every skill, sorted by name, without its artifacts.
     fn list_skills(&self) -> Result<Vec<SkillSummary>>;
 
-    /// A skill with all its artifacts.
+    /// Returns a skill with all its artifacts.
     fn get_skill(&self, skill_id: Uuid) -> Result<Option<Package>>;
 
-    /// The same by its name.
+    /// Returns a skill by its name.
     fn get_skill_by_name(&self, name: &str) -> Result<Option<Package>>;
 
-    /// The artifacts of some kinds, by ordinal; of every kind if none is named.
+    /// Returns the artifacts of some kinds, by ordinal; of every kind if `kinds` is empty.
     fn get_artifacts(&self, skill_id: Uuid, kinds: &[ArtifactKind]) -> Result<Vec<Artifact>>;
 
-    /// One artifact.
+    /// Returns one artifact.
     fn get_artifact(&self, artifact_id: Uuid) -> Result<Option<Artifact>>;
 
-    /// Keeps a new skill; gives its UUID.
+    /// Stores a new skill; returns its UUID.
     fn create_skill(&self, package: &Package) -> Result<Uuid>;
 
-    /// Changes what a skill says of itself; its artifacts and files stay as they are.
+    /// Changes the metadata of a skill; its artifacts and files stay unchanged.
     fn update_skill(&self, skill_id: Uuid, package: &Package) -> Result<()>;
 
-    /// Removes a skill with all its artifacts; says whether there was one. Its history stays.
+    /// Removes a skill with all its artifacts; returns whether there was one. Its history stays.
     fn delete_skill(&self, skill_id: Uuid) -> Result<bool>;
 
-    /// Adds an artifact; gives its UUID.
+    /// Adds an artifact; returns its UUID.
     fn add_artifact(&self, skill_id: Uuid, artifact: &Artifact) -> Result<Uuid>;
 
     /// Replaces an artifact.
     fn update_artifact(&self, artifact_id: Uuid, artifact: &Artifact) -> Result<()>;
 
-    /// Gives an artifact a state that was learned for it, if it is still what it was learned for.
-    fn learn_artifact(
+    /// Stores a learned state for an artifact, if the artifact is unchanged since learning.
+    fn put_learned_state(
         &self,
         artifact_id: Uuid,
         learned_for: &Artifact,
         state: Vec<u8>,
     ) -> Result<()>;
 
-    /// Removes an artifact; says whether there was one.
+    /// Removes an artifact; returns whether there was one.
     fn delete_artifact(&self, artifact_id: Uuid) -> Result<bool>;
 }
 
-/// What a skill is called, where it is.
-fn path_of(c: &Connection, column: &str, value: &str) -> Result<Option<(Uuid, SkillId)>> {
+/// Finds the UUID and the catalogue id of a skill.
+fn find_skill_row(c: &Connection, column: &str, value: &str) -> Result<Option<(Uuid, SkillId)>> {
     let sql = format!("SELECT id, path FROM skills WHERE {column} = ?1");
     let row: Option<(String, String)> = c
         .prepare_cached(&sql)?
@@ -90,16 +90,16 @@ fn path_of(c: &Connection, column: &str, value: &str) -> Result<Option<(Uuid, Sk
     let Some((id, path)) = row else {
         return Ok(None);
     };
-    Ok(Some((uuid(&id)?, path.parse()?)))
+    Ok(Some((parse_uuid(&id)?, path.parse()?)))
 }
 
-fn uuid(text: &str) -> Result<Uuid> {
+fn parse_uuid(text: &str) -> Result<Uuid> {
     text.parse()
-        .map_err(|_| Error::Conflict(format!("{text:?} is no UUID")))
+        .map_err(|_| Error::Conflict(format!("{text:?} is not a UUID")))
 }
 
-/// Reads a package from its files, with the UUIDs it is known by.
-fn package_at(c: &Connection, id: Uuid) -> Result<Package> {
+/// Reads a package from its files and sets its UUIDs.
+fn load_package(c: &Connection, id: Uuid) -> Result<Package> {
     let mut files: BTreeMap<RelPath, Bytes> = BTreeMap::new();
     let mut statement = c.prepare_cached(
         "SELECT f.path, b.content FROM skill_files f JOIN blobs b ON b.digest = f.digest
@@ -121,30 +121,30 @@ fn package_at(c: &Connection, id: Uuid) -> Result<Package> {
     Ok(package)
 }
 
-/// Changes a package and stores what becomes of it.
-fn edit(
+/// Changes a package and stores the result.
+fn edit_package(
     c: &Connection,
     id: Uuid,
-    op: Op,
+    op: RevisionKind,
     change: impl FnOnce(&mut Package) -> Result<()>,
 ) -> Result<()> {
-    let Some((_, path)) = path_of(c, "id", &id.to_string())? else {
+    let Some((_, path)) = find_skill_row(c, "id", &id.to_string())? else {
         return Err(no_skill(id));
     };
-    let mut package = package_at(c, id)?;
+    let mut package = load_package(c, id)?;
     change(&mut package)?;
     if package.updated_at.is_some() {
-        package.updated_at = Some(now());
+        package.updated_at = Some(now_rfc3339());
     }
     if package.skill_id()?.name() != path.name() {
         return Err(Error::Conflict(format!(
-            "skill {path} would become {}: add it under the new name, and remove this one",
+            "skill {path} would be renamed to {}: add it under the new name and remove this one",
             package.skill_id()?
         )));
     }
-    // What it is made of now has to be a package as a whole.
+    // The result must be a valid package as a whole.
     let package = Package::from_json(&package.to_json())?;
-    put(c, &NewSkill::from_files(path, package.to_folder()?)?, op)?;
+    put_skill(c, &NewSkill::from_files(path, package.to_folder()?)?, op)?;
     Ok(())
 }
 
@@ -155,10 +155,11 @@ fn no_skill(id: Uuid) -> Error {
     }
 }
 
-const ARTIFACT: &str = "id, kind, name, ordinal, content, model_variant, metadata, state_blob,
+const ARTIFACT_COLUMNS: &str =
+    "id, kind, name, ordinal, content, model_variant, metadata, state_blob,
     created_at, updated_at";
 
-fn artifact(row: &Row<'_>) -> rusqlite::Result<Artifact> {
+fn artifact_from_row(row: &Row<'_>) -> rusqlite::Result<Artifact> {
     let id: String = row.get(0)?;
     let kind: String = row.get(1)?;
     let metadata: Option<String> = row.get(6)?;
@@ -185,9 +186,9 @@ fn artifact(row: &Row<'_>) -> rusqlite::Result<Artifact> {
     })
 }
 
-/// A DSPy module with a state that was learned.
+/// A DSPy module with a learned state.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Learned {
+pub struct OptimizedModule {
     /// The UUID of its skill.
     pub skill: Uuid,
     /// The id of its skill in the catalogue.
@@ -197,14 +198,14 @@ pub struct Learned {
 }
 
 impl Store {
-    /// The modules that have a state.
-    pub fn learned(&self) -> Result<Vec<Learned>> {
-        let columns = ARTIFACT
+    /// Returns the modules that have a learned state.
+    pub fn optimized_modules(&self) -> Result<Vec<OptimizedModule>> {
+        let columns = ARTIFACT_COLUMNS
             .split(',')
             .map(|name| format!("a.{}", name.trim()))
             .collect::<Vec<_>>()
             .join(", ");
-        self.read(|c| {
+        self.with_reader(|c| {
             let sql = format!(
                 "SELECT {columns}, s.id, s.path FROM skill_artifacts a
                  JOIN skills s ON s.id = a.skill_id
@@ -212,14 +213,18 @@ impl Store {
             );
             let mut statement = c.prepare_cached(&sql)?;
             let rows = statement.query_map([], |row| {
-                Ok((artifact(row)?, row.get::<_, String>(10)?, row.get(11)?))
+                Ok((
+                    artifact_from_row(row)?,
+                    row.get::<_, String>(10)?,
+                    row.get(11)?,
+                ))
             })?;
             let mut learned = Vec::new();
             for row in rows {
                 let (artifact, skill, path) = row?;
                 let skill = skill.parse();
                 let skill = skill.map_err(|_| Error::Conflict("a skill has no UUID".to_owned()))?;
-                learned.push(Learned {
+                learned.push(OptimizedModule {
                     skill,
                     path,
                     artifact,
@@ -232,7 +237,7 @@ impl Store {
 
 impl SkillRepository for Store {
     fn list_skills(&self) -> Result<Vec<SkillSummary>> {
-        self.read(|c| {
+        self.with_reader(|c| {
             let mut statement = c.prepare_cached(
                 "SELECT id, path, name, description, version, tags, source FROM skills
                  ORDER BY name",
@@ -253,7 +258,7 @@ impl SkillRepository for Store {
             rows.map(|row| {
                 let (id, path, name, description, version, tags, source) = row?;
                 Ok(SkillSummary {
-                    id: uuid(&id)?,
+                    id: parse_uuid(&id)?,
                     path: path.parse()?,
                     name,
                     description,
@@ -269,41 +274,42 @@ impl SkillRepository for Store {
     }
 
     fn get_skill(&self, skill_id: Uuid) -> Result<Option<Package>> {
-        self.read(|c| {
-            let known = path_of(c, "id", &skill_id.to_string())?;
-            known.map(|(id, _)| package_at(c, id)).transpose()
+        self.with_reader(|c| {
+            let known = find_skill_row(c, "id", &skill_id.to_string())?;
+            known.map(|(id, _)| load_package(c, id)).transpose()
         })
     }
 
     fn get_skill_by_name(&self, name: &str) -> Result<Option<Package>> {
-        self.read(|c| {
-            let known = path_of(c, "name", name)?;
-            known.map(|(id, _)| package_at(c, id)).transpose()
+        self.with_reader(|c| {
+            let known = find_skill_row(c, "name", name)?;
+            known.map(|(id, _)| load_package(c, id)).transpose()
         })
     }
 
     fn get_artifacts(&self, skill_id: Uuid, kinds: &[ArtifactKind]) -> Result<Vec<Artifact>> {
         let wanted: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
-        self.read(|c| {
-            // Only what is asked for is read.
+        self.with_reader(|c| {
+            // Only the requested kinds are read.
             let sql = format!(
-                "SELECT {ARTIFACT} FROM skill_artifacts WHERE skill_id = ?1
+                "SELECT {ARTIFACT_COLUMNS} FROM skill_artifacts WHERE skill_id = ?1
                    AND (?2 = '[]' OR kind IN (SELECT value FROM json_each(?2)))
                  ORDER BY ordinal, name, model_variant"
             );
             let mut statement = c.prepare_cached(&sql)?;
             let kinds = serde_json::json!(wanted).to_string();
-            let rows = statement.query_map(params![skill_id.to_string(), kinds], artifact)?;
+            let rows =
+                statement.query_map(params![skill_id.to_string(), kinds], artifact_from_row)?;
             Ok(rows.collect::<rusqlite::Result<_>>()?)
         })
     }
 
     fn get_artifact(&self, artifact_id: Uuid) -> Result<Option<Artifact>> {
-        self.read(|c| {
-            let sql = format!("SELECT {ARTIFACT} FROM skill_artifacts WHERE id = ?1");
+        self.with_reader(|c| {
+            let sql = format!("SELECT {ARTIFACT_COLUMNS} FROM skill_artifacts WHERE id = ?1");
             let mut statement = c.prepare_cached(&sql)?;
             Ok(statement
-                .query_row([artifact_id.to_string()], artifact)
+                .query_row([artifact_id.to_string()], artifact_from_row)
                 .optional()?)
         })
     }
@@ -311,23 +317,23 @@ impl SkillRepository for Store {
     fn create_skill(&self, package: &Package) -> Result<Uuid> {
         let skill = NewSkill::from_package(package)?;
         let (id, name) = (package.uuid(), package.name.clone());
-        self.write(move |c| {
-            if path_of(c, "path", skill.id().as_str())?.is_some() {
-                return Err(Error::Conflict(format!("skill {name:?} is there already")));
+        self.write_durable(move |c| {
+            if find_skill_row(c, "path", skill.id().as_str())?.is_some() {
+                return Err(Error::Conflict(format!("skill {name:?} already exists")));
             }
-            put(c, &skill, Op::Add)?;
+            put_skill(c, &skill, RevisionKind::Add)?;
             Ok(id)
         })
     }
 
     fn update_skill(&self, skill_id: Uuid, package: &Package) -> Result<()> {
         let new = package.clone();
-        self.write(move |c| {
-            edit(c, skill_id, Op::Add, |package| {
+        self.write_durable(move |c| {
+            edit_package(c, skill_id, RevisionKind::Add, |package| {
                 let written = package.frontmatter.is_some() || package.document.is_some();
                 if written && package.description != new.description {
                     return Err(Error::Conflict(format!(
-                        "skill {:?} has a SKILL.md of its own: its description is changed there",
+                        "skill {:?} has its own SKILL.md: change its description there",
                         package.name
                     )));
                 }
@@ -346,7 +352,7 @@ impl SkillRepository for Store {
     }
 
     fn delete_skill(&self, skill_id: Uuid) -> Result<bool> {
-        let known = self.read(|c| path_of(c, "id", &skill_id.to_string()))?;
+        let known = self.with_reader(|c| find_skill_row(c, "id", &skill_id.to_string()))?;
         match known {
             Some((_, path)) => self.remove_skill(&path),
             None => Ok(false),
@@ -355,15 +361,15 @@ impl SkillRepository for Store {
 
     fn add_artifact(&self, skill_id: Uuid, artifact: &Artifact) -> Result<Uuid> {
         let artifact = artifact.clone();
-        self.write(move |c| {
+        self.write_durable(move |c| {
             let mut added = None;
-            edit(c, skill_id, Op::Add, |package| {
+            edit_package(c, skill_id, RevisionKind::Add, |package| {
                 let same = |one: &&Artifact| {
                     one.name == artifact.name && one.model_variant == artifact.model_variant
                 };
                 if package.artifacts.iter().find(same).is_some() {
                     return Err(Error::Conflict(format!(
-                        "artifact {:?} is there already in that variant",
+                        "artifact {:?} already exists in that variant",
                         artifact.name
                     )));
                 }
@@ -377,16 +383,17 @@ impl SkillRepository for Store {
 
     fn update_artifact(&self, artifact_id: Uuid, artifact: &Artifact) -> Result<()> {
         let new = artifact.clone();
-        self.write(move |c| {
-            let skill = skill_of(c, artifact_id)?.ok_or_else(|| no_artifact(artifact_id))?;
-            edit(c, skill, Op::Add, |package| {
-                let known = known(package, artifact_id)?;
+        self.write_durable(move |c| {
+            let skill =
+                skill_of_artifact(c, artifact_id)?.ok_or_else(|| no_artifact(artifact_id))?;
+            edit_package(c, skill, RevisionKind::Add, |package| {
+                let known = find_artifact(package, artifact_id)?;
                 *known = Artifact {
                     id: Some(artifact_id),
                     file: known.file.take(),
-                    // When it was made is not for whoever changes it to say.
+                    // The creation time cannot be changed by an update.
                     created_at: known.created_at.take(),
-                    updated_at: known.updated_at.take().map(|_| now()),
+                    updated_at: known.updated_at.take().map(|_| now_rfc3339()),
                     ..new
                 };
                 Ok(())
@@ -394,36 +401,37 @@ impl SkillRepository for Store {
         })
     }
 
-    fn learn_artifact(
+    fn put_learned_state(
         &self,
         artifact_id: Uuid,
         learned_for: &Artifact,
         state: Vec<u8>,
     ) -> Result<()> {
         let (content, before) = (learned_for.content.clone(), learned_for.state_blob.clone());
-        self.write(move |c| {
-            let skill = skill_of(c, artifact_id)?.ok_or_else(|| no_artifact(artifact_id))?;
-            edit(c, skill, Op::Optimize, |package| {
-                let known = known(package, artifact_id)?;
+        self.write_durable(move |c| {
+            let skill =
+                skill_of_artifact(c, artifact_id)?.ok_or_else(|| no_artifact(artifact_id))?;
+            edit_package(c, skill, RevisionKind::Optimize, |package| {
+                let known = find_artifact(package, artifact_id)?;
                 if known.content.trim() != content.trim() || known.state_blob != before {
                     return Err(Error::Conflict(format!(
-                        "{:?} was changed meanwhile, so that what was learned is not kept",
+                        "{:?} changed during learning, so the learned state was discarded",
                         known.name
                     )));
                 }
                 known.state_blob = Some(state);
-                known.updated_at = known.updated_at.take().map(|_| now());
+                known.updated_at = known.updated_at.take().map(|_| now_rfc3339());
                 Ok(())
             })
         })
     }
 
     fn delete_artifact(&self, artifact_id: Uuid) -> Result<bool> {
-        self.write(move |c| {
-            let Some(skill) = skill_of(c, artifact_id)? else {
+        self.write_durable(move |c| {
+            let Some(skill) = skill_of_artifact(c, artifact_id)? else {
                 return Ok(false);
             };
-            edit(c, skill, Op::Add, |package| {
+            edit_package(c, skill, RevisionKind::Add, |package| {
                 package.artifacts.retain(|one| one.id != Some(artifact_id));
                 Ok(())
             })?;
@@ -432,8 +440,8 @@ impl SkillRepository for Store {
     }
 }
 
-/// An artifact of a package.
-fn known(package: &mut Package, id: Uuid) -> Result<&mut Artifact> {
+/// Returns an artifact of a package.
+fn find_artifact(package: &mut Package, id: Uuid) -> Result<&mut Artifact> {
     let mut all = package.artifacts.iter_mut();
     let known = all.find(|one| one.id == Some(id));
     known.ok_or_else(|| no_artifact(id))
@@ -446,10 +454,10 @@ fn no_artifact(id: Uuid) -> Error {
     }
 }
 
-fn skill_of(c: &Connection, artifact_id: Uuid) -> Result<Option<Uuid>> {
+fn skill_of_artifact(c: &Connection, artifact_id: Uuid) -> Result<Option<Uuid>> {
     let skill: Option<String> = c
         .prepare_cached("SELECT skill_id FROM skill_artifacts WHERE id = ?1")?
         .query_row([artifact_id.to_string()], |row| row.get(0))
         .optional()?;
-    skill.map(|id| uuid(&id)).transpose()
+    skill.map(|id| parse_uuid(&id)).transpose()
 }

@@ -1,12 +1,12 @@
-//! Other servers whose skills are read: where they are, and what they listed last.
+//! Other servers whose skills are read: their addresses and their latest listings.
 
 use rusqlite::params;
 use serde_json::Value;
 
-use super::{Store, events, now};
+use super::{Store, events, now_rfc3339};
 use crate::error::Result;
 
-/// Another server as it is kept.
+/// A stored server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredRemote {
     /// The label the user gave it.
@@ -15,71 +15,71 @@ pub struct StoredRemote {
     pub target: Value,
     /// When it was added, RFC 3339 in UTC.
     pub added_at: String,
-    /// When it was last asked what it has.
+    /// When its listing was last fetched.
     pub listed_at: Option<String>,
-    /// What it had then, entry by entry as it sent them.
+    /// Its latest listing, entry by entry as the server sent them.
     pub listing: Option<Value>,
 }
 
 impl Store {
-    /// Adds a server, or changes how one is reached; what it listed before is forgotten.
+    /// Adds a server, or changes how it is reached; its stored listing is deleted.
     pub fn put_remote(&self, label: &str, target: &Value) -> Result<()> {
         let (label, target) = (label.to_owned(), target.to_string());
-        self.write(move |c| {
+        self.write_durable(move |c| {
             c.execute(
                 "INSERT INTO remotes (label, target, added_at) VALUES (?1, ?2, ?3)
                  ON CONFLICT DO UPDATE SET target = ?2, listing = NULL, listed_at = NULL",
-                params![label, target, now()],
+                params![label, target, now_rfc3339()],
             )?;
-            events::record(c, "put", "remote", &label)?;
+            events::record_event(c, "put", "remote", &label)?;
             Ok(())
         })
     }
 
-    /// Keeps what a server listed; says whether it is still one of ours.
+    /// Stores the listing of a server; returns whether the server is still configured.
     pub fn put_listing(&self, label: &str, listing: &Value) -> Result<bool> {
         let (label, listing) = (label.to_owned(), listing.to_string());
-        self.write(move |c| {
-            // Having asked is worth a date; it is news only if the answer is.
+        self.write_durable(move |c| {
+            // An unchanged listing updates only the date and causes no event.
             let same = c.execute(
                 "UPDATE remotes SET listed_at = ?3 WHERE label = ?1 AND listing = ?2",
-                params![label, listing, now()],
+                params![label, listing, now_rfc3339()],
             )?;
             if same > 0 {
                 return Ok(true);
             }
             let changed = c.execute(
                 "UPDATE remotes SET listing = ?2, listed_at = ?3 WHERE label = ?1",
-                params![label, listing, now()],
+                params![label, listing, now_rfc3339()],
             )?;
             if changed > 0 {
-                events::record(c, "put", "remote", &label)?;
+                events::record_event(c, "put", "remote", &label)?;
             }
             Ok(changed > 0)
         })
     }
 
-    /// Forgets a server; says whether there was one.
+    /// Removes a server; returns whether there was one.
     pub fn remove_remote(&self, label: &str) -> Result<bool> {
         let label = label.to_owned();
-        self.write(move |c| {
+        self.write_durable(move |c| {
             let removed = c.execute("DELETE FROM remotes WHERE label = ?1", [&label])? > 0;
             if removed {
-                // Whoever gets the label next was never approved.
+                // The approvals must not apply to another server with the same label.
                 c.execute(
                     "DELETE FROM approvals WHERE kind = 'remote-skill'
                      AND substr(subject, 1, length(?1) + 1) = ?1 || ' '",
                     [&label],
                 )?;
-                events::record(c, "remove", "remote", &label)?;
+                events::record_event(c, "remove", "remote", &label)?;
             }
             Ok(removed)
         })
     }
 
-    /// How every server is reached, sorted by label; no listing is read.
+    /// Returns how every server is reached, sorted by label; no listing is read.
     pub fn remote_targets(&self) -> Result<Vec<(String, Value)>> {
-        self.read(|c| {
+        self.with_reader(|c| {
             let sql = "SELECT label, target FROM remotes ORDER BY label";
             let mut statement = c.prepare_cached(sql)?;
             let rows = statement.query_map([], |row| {
@@ -93,9 +93,9 @@ impl Store {
         })
     }
 
-    /// Every server, sorted by label.
+    /// Returns every server, sorted by label.
     pub fn remotes(&self) -> Result<Vec<StoredRemote>> {
-        self.read(|c| {
+        self.with_reader(|c| {
             let mut statement = c.prepare_cached(
                 "SELECT label, target, added_at, listed_at, listing FROM remotes ORDER BY label",
             )?;

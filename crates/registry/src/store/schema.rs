@@ -9,10 +9,10 @@ use crate::error::Result;
 
 /// The newest schema this version knows.
 pub(super) const VERSION: i64 = 6;
-/// `RPTR`: marks a file as ours.
+/// `RPTR`: identifies a file as a Repertoire store.
 pub(super) const APPLICATION_ID: i64 = 0x5250_5452;
 
-/// What turns version `n` into `n + 1`.
+/// The migrations; the one at index `n` upgrades version `n` to `n + 1`.
 const MIGRATIONS: [&str; 6] = [V1, V2, V3, V4, V5, V6];
 
 const V1: &str = r"
@@ -149,7 +149,7 @@ CREATE TABLE approvals (
 ) WITHOUT ROWID;
 ";
 
-/// Who may ask over HTTP, and which other servers are asked.
+/// Tokens for HTTP clients, and other servers to read from.
 const V2: &str = r"
 CREATE TABLE tokens (
     name       TEXT PRIMARY KEY,
@@ -168,7 +168,7 @@ CREATE TABLE remotes (
 );
 ";
 
-/// Prompts are state, as on every bus.
+/// Prompts become state rows, as on every bus.
 const V3: &str = r"
 INSERT OR IGNORE INTO state (scope, key, updated_at, head, value)
 SELECT 'prompts', name, registered_at, NULL, json_object(
@@ -182,13 +182,13 @@ FROM prompts;
 DROP TABLE prompts;
 ";
 
-/// Traces say more than their first columns, and are listed and forgotten by their time.
+/// Traces get more details, and an index for listing and deleting by time.
 const V4: &str = r"
 ALTER TABLE skill_execution_traces ADD COLUMN details TEXT;
 CREATE INDEX idx_traces_started_at ON skill_execution_traces(started_at);
 ";
 
-/// What texts mean, by the digest of the text and of how it was read.
+/// Embeddings, by the digest of the text and of the embedding method.
 const V5: &str = r"
 CREATE TABLE vectors (
     digest BLOB PRIMARY KEY,
@@ -196,7 +196,7 @@ CREATE TABLE vectors (
 ) WITHOUT ROWID;
 ";
 
-/// What running scripts keep.
+/// Values stored by running scripts.
 const V6: &str = r"
 CREATE TABLE checkpoints (
     session_id TEXT NOT NULL,
@@ -209,15 +209,15 @@ CREATE TABLE checkpoints (
 CREATE INDEX idx_checkpoints_at ON checkpoints(at);
 ";
 
-/// Brings a file from its version to the newest, one transaction a step.
-pub(super) fn migrate(connection: &mut Connection, from: i64) -> Result<()> {
+/// Migrates a file to the newest version, one transaction per step.
+pub(super) fn migrate_schema(connection: &mut Connection, from: i64) -> Result<()> {
     for (step, sql) in (0..).zip(MIGRATIONS) {
         if step < from {
             continue;
         }
         let transaction =
             connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-        // Two processes may open a new store at once; the second finds the work done.
+        // Two processes may open a new store at once; the second one skips the finished step.
         let now: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
         if now == step {
             transaction.execute_batch(sql)?;
@@ -233,8 +233,8 @@ pub(super) fn migrate(connection: &mut Connection, from: i64) -> Result<()> {
     Ok(())
 }
 
-/// Every object a file of this version may hold, as SQLite itself writes them down.
-pub(super) fn expected(version: i64) -> Result<Vec<(String, String, String)>> {
+/// Returns every object that a file of this version may hold, as SQLite writes their definitions.
+pub(super) fn expected_objects(version: i64) -> Result<Vec<(String, String, String)>> {
     let model = Connection::open_in_memory()?;
     for sql in MIGRATIONS
         .iter()
@@ -242,11 +242,11 @@ pub(super) fn expected(version: i64) -> Result<Vec<(String, String, String)>> {
     {
         model.execute_batch(sql)?;
     }
-    objects(&model)
+    schema_objects(&model)
 }
 
-/// The objects of a file: type, name, definition.
-pub(super) fn objects(connection: &Connection) -> Result<Vec<(String, String, String)>> {
+/// Returns the objects of a file: type, name, definition.
+pub(super) fn schema_objects(connection: &Connection) -> Result<Vec<(String, String, String)>> {
     let mut statement = connection.prepare(
         "SELECT type, name, coalesce(sql, '') FROM sqlite_schema
          WHERE name NOT LIKE 'sqlite_stat%' ORDER BY type, name",
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prompts_of_older_stores_become_state() {
+    fn migration_moves_prompts_of_older_stores_into_state() {
         let mut connection = Connection::open_in_memory().unwrap();
         connection.execute_batch(V1).unwrap();
         connection.execute_batch(V2).unwrap();
@@ -273,16 +273,19 @@ mod tests {
                 '{"name":"note","description":"d","arguments":[],"body":"static"}', 'Text.',
                 '2026-01-01T00:00:00.000Z');"#;
         connection.execute_batch(prompts).unwrap();
-        migrate(&mut connection, 2).unwrap();
+        migrate_schema(&mut connection, 2).unwrap();
         let row = |key: &str| -> String {
             let sql = "SELECT value FROM state WHERE scope = 'prompts' AND key = ?1";
             connection.query_row(sql, [key], |row| row.get(0)).unwrap()
         };
-        let greet = crate::registered::prompt_of("greet", &row("greet")).unwrap();
+        let greet = crate::registered::parse_prompt_row("greet", &row("greet")).unwrap();
         assert_eq!(greet.prompt.arguments[0].name, "who");
         assert_eq!((greet.body, &*greet.at), (None, "2026-01-01T00:00:00.000Z"));
-        let note = crate::registered::prompt_of("note", &row("note")).unwrap();
+        let note = crate::registered::parse_prompt_row("note", &row("note")).unwrap();
         assert_eq!(note.body.as_deref(), Some("Text."));
-        assert_eq!(objects(&connection).unwrap(), expected(VERSION).unwrap());
+        assert_eq!(
+            schema_objects(&connection).unwrap(),
+            expected_objects(VERSION).unwrap()
+        );
     }
 }

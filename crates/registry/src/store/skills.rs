@@ -1,4 +1,4 @@
-//! Skills and packages in the store: the tables of packages, and the files by digest.
+//! Skills and packages in the store: package tables, and files by digest.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,10 +6,10 @@ use bytes::Bytes;
 use repertoire_core::{Digest, FileEntry, Package, RelPath, SkillId};
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::{Store, events, history, now};
+use super::{Store, events, history, now_rfc3339};
 use crate::{
     error::{Error, Result},
-    head::{Head, package_of},
+    skill_metadata::{SkillMetadata, parse_package},
 };
 
 /// A skill that passed every check and can be stored.
@@ -18,71 +18,79 @@ pub struct NewSkill {
     pub(super) id: SkillId,
     pub(super) files: BTreeMap<RelPath, Bytes>,
     pub(super) package: Option<Package>,
-    pub(super) head: Head,
+    pub(super) metadata: SkillMetadata,
 }
 
 impl NewSkill {
-    /// A skill from its complete file set; a package if it holds a package file.
+    /// Creates a skill from its complete file set; a package if it holds a package file.
     pub fn from_files(id: SkillId, files: BTreeMap<RelPath, Bytes>) -> Result<Self> {
-        let package = package_of(&files)?;
-        let head = Head::of_files(&id, files.iter(), package.as_ref())?;
+        let package = parse_package(&files)?;
+        let head = SkillMetadata::from_files(&id, files.iter(), package.as_ref())?;
         Ok(Self {
             id,
             files,
             package,
-            head,
+            metadata: head,
         })
     }
 
-    /// A skill from the JSON form of a package.
+    /// Creates a skill from the JSON form of a package.
     pub fn from_package(package: &Package) -> Result<Self> {
-        let (id, files) = package.placed()?;
+        let (id, files) = package.to_stored_folder()?;
         Self::from_files(id, files)
     }
 
-    /// The id it will be stored under.
+    /// Returns the id it will be stored under.
     pub fn id(&self) -> &SkillId {
         &self.id
     }
 
-    /// Its metadata.
-    pub fn head(&self) -> &Head {
-        &self.head
+    /// Returns its metadata.
+    pub fn metadata(&self) -> &SkillMetadata {
+        &self.metadata
     }
 }
 
-/// Whether a write that changes nothing leaves a revision.
+/// The kind of write. A rollback leaves a revision even if nothing changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Op {
+pub(super) enum RevisionKind {
     Add,
     Rollback,
     Optimize,
 }
 
 impl Store {
-    /// Does everything that storing skills would do, and takes it back.
-    pub fn try_skills(&self, skills: Vec<NewSkill>) -> Result<Vec<Option<i64>>> {
-        Self::each_once(&skills)?;
-        self.write(move |c| {
+    /// Stores skills and rolls back, to report what storing them would do.
+    pub fn dry_run_put(&self, skills: Vec<NewSkill>) -> Result<Vec<Option<i64>>> {
+        Self::check_unique_ids(&skills)?;
+        self.write_durable(move |c| {
             c.execute_batch("SAVEPOINT trial")?;
-            let tried = skills.iter().map(|s| put(c, s, Op::Add)).collect();
+            let tried = skills
+                .iter()
+                .map(|s| put_skill(c, s, RevisionKind::Add))
+                .collect();
             c.execute_batch("ROLLBACK TO trial; RELEASE trial")?;
             tried
         })
     }
 
-    /// Stores skills, all or none, each as a new revision. Says which of them changed anything.
+    /// Stores skills atomically. Returns the new revision of each, `None` where nothing changed.
     pub fn put_skills(&self, skills: Vec<NewSkill>) -> Result<Vec<Option<i64>>> {
-        Self::each_once(&skills)?;
-        self.write(move |c| skills.iter().map(|s| put(c, s, Op::Add)).collect())
+        Self::check_unique_ids(&skills)?;
+        self.write_durable(move |c| {
+            skills
+                .iter()
+                .map(|s| put_skill(c, s, RevisionKind::Add))
+                .collect()
+        })
     }
 
-    fn each_once(skills: &[NewSkill]) -> Result<()> {
+    fn check_unique_ids(skills: &[NewSkill]) -> Result<()> {
         let mut ids = std::collections::HashSet::new();
         match skills.iter().find(|skill| !ids.insert(&skill.id)) {
             None => Ok(()),
             Some(twice) => Err(Error::Conflict(format!(
-                "skill {} is there twice in one step",
+                "skill {} occurs twice in one batch",
                 twice.id
             ))),
         }
@@ -91,20 +99,20 @@ impl Store {
     /// Removes a skill; its history stays.
     pub fn remove_skill(&self, id: &SkillId) -> Result<bool> {
         let id = id.clone();
-        self.write(move |c| {
+        self.write_durable(move |c| {
             let removed = c.execute("DELETE FROM skills WHERE path = ?1", [id.as_str()])? > 0;
             if removed {
-                history::record(c, &id, "remove", None, &[])?;
-                events::record(c, "remove", "skill", id.as_str())?;
+                history::record_revision(c, &id, "remove", None, &[])?;
+                events::record_event(c, "remove", "skill", id.as_str())?;
             }
             Ok(removed)
         })
     }
 
-    /// Removes a skill with its history, and every file nothing else needs.
+    /// Removes a skill with its history, and every file that is no longer referenced.
     pub fn purge_skill(&self, id: &SkillId) -> Result<bool> {
         let id = id.clone();
-        self.write(move |c| {
+        self.write_durable(move |c| {
             let removed = c.execute("DELETE FROM skills WHERE path = ?1", [id.as_str()])?;
             let known = c.execute("DELETE FROM revisions WHERE path = ?1", [id.as_str()])?;
             c.execute("DELETE FROM revision_blobs WHERE path = ?1", [id.as_str()])?;
@@ -116,47 +124,47 @@ impl Store {
                 [],
             )?;
             if removed > 0 {
-                events::record(c, "remove", "skill", id.as_str())?;
+                events::record_event(c, "remove", "skill", id.as_str())?;
             }
             Ok(removed + known > 0)
         })
     }
 
-    /// The metadata of every skill, sorted by id.
-    pub fn heads(&self) -> Result<Vec<(SkillId, Head)>> {
-        self.read(|c| {
+    /// Returns the metadata of every skill, sorted by id.
+    pub fn all_metadata(&self) -> Result<Vec<(SkillId, SkillMetadata)>> {
+        self.with_reader(|c| {
             let mut statement = c.prepare_cached("SELECT path, head FROM skills ORDER BY path")?;
             let rows = statement.query_map([], |row| {
                 Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?))
             })?;
             rows.map(|row| {
                 let (path, head) = row?;
-                Ok((path.parse()?, self.parse_head(&head)?))
+                Ok((path.parse()?, self.parse_metadata(&head)?))
             })
             .collect()
         })
     }
 
-    /// The metadata of one skill.
-    pub fn head(&self, id: &SkillId) -> Result<Option<Head>> {
-        self.read(|c| {
+    /// Returns the metadata of one skill.
+    pub fn skill_metadata(&self, id: &SkillId) -> Result<Option<SkillMetadata>> {
+        self.with_reader(|c| {
             let head: Option<String> = c
                 .prepare_cached("SELECT head FROM skills WHERE path = ?1")?
                 .query_row([id.as_str()], |row| row.get(0))
                 .optional()?;
-            head.map(|head| self.parse_head(&head)).transpose()
+            head.map(|head| self.parse_metadata(&head)).transpose()
         })
     }
 
-    pub(crate) fn parse_head(&self, head: &str) -> Result<Head> {
+    pub(crate) fn parse_metadata(&self, head: &str) -> Result<SkillMetadata> {
         let corrupt = |error: serde_json::Error| Error::Corrupt {
             path: self.path.clone(),
             reason: format!("unreadable metadata: {error}"),
         };
-        let mut head: Head = repertoire_core::json::from_str(head).map_err(corrupt)?;
+        let mut head: SkillMetadata = repertoire_core::json::from_str(head).map_err(corrupt)?;
         if let Some(front) = &head.frontmatter {
-            // It is served as it stands, and a store may be a stranger's: only what reads as one
-            // JSON object is, and only as we would have written it.
+            // It is served unchanged, and the store may be untrusted: it must parse as one JSON
+            // object, and it is serialised again here.
             let read: serde_json::Map<String, serde_json::Value> =
                 repertoire_core::json::from_str(front).map_err(corrupt)?;
             head.frontmatter = Some(serde_json::Value::Object(read).to_string().into());
@@ -164,9 +172,9 @@ impl Store {
         Ok(head)
     }
 
-    /// The bytes of one file of a skill, checked against their digest.
-    pub fn file(&self, id: &SkillId, path: &RelPath) -> Result<Bytes> {
-        self.read(|c| {
+    /// Reads one file of a skill and checks its digest.
+    pub fn read_file(&self, id: &SkillId, path: &RelPath) -> Result<Bytes> {
+        self.with_reader(|c| {
             let row: Option<(Vec<u8>, Vec<u8>)> = c
                 .prepare_cached(
                     "SELECT b.digest, b.content FROM skills s
@@ -182,21 +190,23 @@ impl Store {
                 what: "file",
                 name: format!("{id}/{path}"),
             })?;
-            self.verified(&digest, content)
+            self.verify_digest(&digest, content)
         })
     }
 
-    /// Every file of a skill.
-    pub fn files(&self, id: &SkillId) -> Result<BTreeMap<RelPath, Bytes>> {
-        let head = self.head(id)?.ok_or_else(|| Error::no_skill(id))?;
+    /// Reads every file of a skill.
+    pub fn read_files(&self, id: &SkillId) -> Result<BTreeMap<RelPath, Bytes>> {
+        let head = self
+            .skill_metadata(id)?
+            .ok_or_else(|| Error::no_skill(id))?;
         head.files
             .iter()
-            .map(|f| Ok((f.path.clone(), self.file(id, &f.path)?)))
+            .map(|f| Ok((f.path.clone(), self.read_file(id, &f.path)?)))
             .collect()
     }
 
-    pub(super) fn verified(&self, digest: &[u8], content: Vec<u8>) -> Result<Bytes> {
-        if Digest::of(&content).as_bytes() != digest {
+    pub(super) fn verify_digest(&self, digest: &[u8], content: Vec<u8>) -> Result<Bytes> {
+        if Digest::hash_bytes(&content).as_bytes() != digest {
             return Err(Error::Corrupt {
                 path: self.path.clone(),
                 reason: "a stored file differs from its digest".to_owned(),
@@ -206,18 +216,18 @@ impl Store {
     }
 }
 
-/// Stores one skill and leaves a revision and an event, unless nothing changed.
-pub(super) fn put(c: &Connection, skill: &NewSkill, op: Op) -> Result<Option<i64>> {
+/// Stores one skill and records a revision and an event, unless nothing changed.
+pub(super) fn put_skill(c: &Connection, skill: &NewSkill, op: RevisionKind) -> Result<Option<i64>> {
     let id = skill.id.as_str();
-    let head = serde_json::to_string(&skill.head).unwrap_or_default();
+    let head = serde_json::to_string(&skill.metadata).unwrap_or_default();
     let current: Option<(String, String)> = c
         .prepare_cached("SELECT id, head FROM skills WHERE path = ?1")?
         .query_row([id], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
-    if current.as_ref().is_some_and(|(_, known)| *known == head) && op != Op::Rollback {
+    if current.as_ref().is_some_and(|(_, known)| *known == head) && op != RevisionKind::Rollback {
         return Ok(None);
     }
-    for (entry, bytes) in skill.head.files.iter().zip(skill.files.values()) {
+    for (entry, bytes) in skill.metadata.files.iter().zip(skill.files.values()) {
         c.prepare_cached("INSERT OR IGNORE INTO blobs (digest, content) VALUES (?1, ?2)")?
             .execute(params![entry.digest.as_bytes(), &bytes[..]])?;
     }
@@ -227,20 +237,20 @@ pub(super) fn put(c: &Connection, skill: &NewSkill, op: Op) -> Result<Option<i64
         current.as_ref().map(|(uuid, _)| uuid.as_str()),
         &head,
     )?;
-    put_files(c, &uuid, &skill.head.files)?;
+    put_files(c, &uuid, &skill.metadata.files)?;
     put_artifacts(c, &uuid, skill.package.as_ref())?;
     let word = match op {
-        Op::Add => "put",
-        Op::Rollback => "rollback",
-        Op::Optimize => "optimize",
+        RevisionKind::Add => "put",
+        RevisionKind::Rollback => "rollback",
+        RevisionKind::Optimize => "optimize",
     };
-    let version = skill.head.package.as_ref().map(|p| &*p.version);
-    let revision = history::record(c, &skill.id, word, version, &skill.head.files)?;
-    events::record(c, "put", "skill", id)?;
+    let version = skill.metadata.package.as_ref().map(|p| &*p.version);
+    let revision = history::record_revision(c, &skill.id, word, version, &skill.metadata.files)?;
+    events::record_event(c, "put", "skill", id)?;
     Ok(Some(revision))
 }
 
-/// Writes the row of a skill and gives back its UUID.
+/// Writes the row of a skill and returns its UUID.
 fn upsert_row(
     c: &Connection,
     skill: &NewSkill,
@@ -248,11 +258,11 @@ fn upsert_row(
     head: &str,
 ) -> Result<String> {
     let id = skill.id.as_str();
-    // An ordinary skill is named by its id, which is unique where names are not.
-    let plain = Package::named(
+    // A skill without a package is named by its id, because other names may not be unique.
+    let plain = Package::new(
         id.to_owned(),
         skill
-            .head
+            .metadata
             .description
             .as_deref()
             .unwrap_or_default()
@@ -275,7 +285,7 @@ fn upsert_row(
         )));
     }
     let list = |items: &[String]| (!items.is_empty()).then(|| serde_json::json!(items).to_string());
-    let now = now();
+    let now = now_rfc3339();
     let created = package.created_at.as_ref().unwrap_or(&now);
     let updated = package.updated_at.as_ref().unwrap_or(&now);
     let sql = if current.is_some() {
@@ -341,7 +351,7 @@ fn put_artifacts(c: &Connection, uuid: &str, package: Option<&Package>) -> Resul
     let Some(package) = package else {
         return Ok(());
     };
-    let now = now();
+    let now = now_rfc3339();
     for artifact in &package.artifacts {
         let metadata = artifact
             .metadata

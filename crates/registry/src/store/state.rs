@@ -1,11 +1,10 @@
-//! Key-value state by scope: what workers register, and what the bus keeps.
+//! Key-value state by scope: registrations of workers, and other state of the bus.
 //!
-//! Values are JSON texts and pass through as they are; only whoever knows their meaning reads
-//! them.
+//! Values are JSON texts that are stored unchanged; only their consumers interpret them.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::{Store, events, now};
+use super::{Store, events, now_rfc3339};
 use crate::error::Result;
 
 /// The metadata of one row.
@@ -13,37 +12,37 @@ use crate::error::Result;
 pub struct StateRow {
     /// The key within its scope.
     pub key: String,
-    /// What a listing shows of it, where that is known.
-    pub head: Option<String>,
+    /// Its listing metadata, if known.
+    pub metadata: Option<String>,
 }
 
-/// A value to keep.
+/// A value to store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateValue {
     /// The value as JSON.
     pub value: String,
-    /// What a listing shows of it.
-    pub head: Option<String>,
+    /// Its listing metadata.
+    pub metadata: Option<String>,
 }
 
 impl Store {
-    /// Sets a value, gives back the one that was there.
+    /// Sets a value and returns the previous one.
     pub fn state_set(&self, scope: &str, key: &str, value: StateValue) -> Result<Option<String>> {
         self.state_update(scope, key, move |old| Ok((value, old)))
     }
 
-    /// Makes a value out of the one that is there, in one step.
+    /// Computes a new value from the current one, atomically.
     pub fn state_update<T: Send + 'static>(
         &self,
         scope: &str,
         key: &str,
         work: impl FnOnce(Option<String>) -> Result<(StateValue, T)> + Send + 'static,
     ) -> Result<T> {
-        Ok(self.write(update(scope, key, work))?.0)
+        Ok(self.write_durable(update_job(scope, key, work))?.0)
     }
 
-    /// The same, without waiting: `then` is told when it is durable, on the writer's thread, in
-    /// the order of the writes, with the number of its event.
+    /// The same, without waiting: `then` is called with the event number when the write is
+    /// durable, on the writer's thread, in the order of the writes.
     pub fn state_update_then<T: Send + 'static>(
         &self,
         scope: &str,
@@ -51,27 +50,27 @@ impl Store {
         work: impl FnOnce(Option<String>) -> Result<(StateValue, T)> + Send + 'static,
         then: impl FnOnce(Result<(T, i64)>) + Send + 'static,
     ) -> Result<()> {
-        self.writer()?.enqueue(update(scope, key, work), then)
+        self.writer()?.enqueue(update_job(scope, key, work), then)
     }
 
-    /// Deletes a value; `then` is told which, on the writer's thread, in the order of the writes.
+    /// Deletes a value; `then` is called with it on the writer's thread, in write order.
     pub fn state_delete_then(
         &self,
         scope: &str,
         key: &str,
         then: impl FnOnce(Result<Option<String>>) + Send + 'static,
     ) -> Result<()> {
-        self.writer()?.enqueue(delete(scope, key), then)
+        self.writer()?.enqueue(delete_job(scope, key), then)
     }
 
-    /// Deletes a value, gives back the one that was there.
+    /// Deletes a value and returns it.
     pub fn state_delete(&self, scope: &str, key: &str) -> Result<Option<String>> {
-        self.write(delete(scope, key))
+        self.write_durable(delete_job(scope, key))
     }
 
-    /// One value.
+    /// Returns one value.
     pub fn state_get(&self, scope: &str, key: &str) -> Result<Option<String>> {
-        self.read(|c| {
+        self.with_reader(|c| {
             Ok(
                 c.prepare_cached("SELECT value FROM state WHERE scope = ?1 AND key = ?2")?
                     .query_row([scope, key], |row| row.get(0))
@@ -80,8 +79,8 @@ impl Store {
         })
     }
 
-    /// The values of a scope behind a key, sorted by key, as many as there is room for; at least
-    /// one, if there is one.
+    /// Returns the values of a scope after a key, sorted by key, within the limits; at least one,
+    /// if there is one.
     pub fn state_page(
         &self,
         scope: &str,
@@ -89,11 +88,11 @@ impl Store {
         limit: usize,
         max_bytes: usize,
     ) -> Result<Vec<(String, String)>> {
-        self.read(|c| {
+        self.with_reader(|c| {
             let mut statement = c.prepare_cached(
                 "SELECT key, value FROM state WHERE scope = ?1 AND key > ?2 ORDER BY key",
             )?;
-            // No key is empty, so every one comes behind it.
+            // No key is empty, so every key sorts after the empty string.
             let mut rows = statement.query([scope, after.unwrap_or_default()])?;
             let mut page: Vec<(String, String)> = Vec::new();
             let mut bytes = 0usize;
@@ -109,9 +108,9 @@ impl Store {
         })
     }
 
-    /// The scopes that have a value.
+    /// Returns the scopes that have a value.
     pub fn state_scopes(&self) -> Result<Vec<String>> {
-        self.read(|c| {
+        self.with_reader(|c| {
             let mut statement =
                 c.prepare_cached("SELECT DISTINCT scope FROM state ORDER BY scope")?;
             let rows = statement.query_map([], |row| row.get(0))?;
@@ -119,7 +118,7 @@ impl Store {
         })
     }
 
-    /// The metadata of every row of a scope, sorted by key; no value is read.
+    /// Returns the metadata of every row of a scope, sorted by key; no value is read.
     pub fn state_rows(&self, scope: &str) -> Result<Vec<StateRow>> {
         self.state_query(
             "SELECT key, head FROM state WHERE scope = ?1 ORDER BY key",
@@ -127,19 +126,19 @@ impl Store {
         )
     }
 
-    /// The metadata of one row.
+    /// Returns the metadata of one row.
     pub fn state_row(&self, scope: &str, key: &str) -> Result<Option<StateRow>> {
         let sql = "SELECT key, head FROM state WHERE scope = ?1 AND key = ?2";
         Ok(self.state_query(sql, &[scope, key])?.pop())
     }
 
     fn state_query(&self, sql: &str, values: &[&str]) -> Result<Vec<StateRow>> {
-        self.read(|c| {
+        self.with_reader(|c| {
             let mut statement = c.prepare_cached(sql)?;
             let rows = statement.query_map(rusqlite::params_from_iter(values), |row| {
                 Ok(StateRow {
                     key: row.get(0)?,
-                    head: row.get(1)?,
+                    metadata: row.get(1)?,
                 })
             })?;
             Ok(rows.collect::<rusqlite::Result<_>>()?)
@@ -147,7 +146,7 @@ impl Store {
     }
 }
 
-fn update<T>(
+fn update_job<T>(
     scope: &str,
     key: &str,
     work: impl FnOnce(Option<String>) -> Result<(StateValue, T)> + Send + 'static,
@@ -164,13 +163,13 @@ fn update<T>(
              VALUES (?1, ?2, ?3, ?4, ?5)
              ON CONFLICT DO UPDATE SET updated_at = ?3, head = ?4, value = ?5",
         )?
-        .execute(params![scope, key, now(), new.head, new.value])?;
-        let seq = events::record(c, "put", &kind(&scope), &key)?;
+        .execute(params![scope, key, now_rfc3339(), new.metadata, new.value])?;
+        let seq = events::record_event(c, "put", &event_kind(&scope), &key)?;
         Ok((answer, seq))
     }
 }
 
-fn delete(
+fn delete_job(
     scope: &str,
     key: &str,
 ) -> impl FnOnce(&Connection) -> Result<Option<String>> + Send + 'static {
@@ -181,12 +180,12 @@ fn delete(
             .query_row([&scope, &key], |row| row.get(0))
             .optional()?;
         if old.is_some() {
-            events::record(c, "remove", &kind(&scope), &key)?;
+            events::record_event(c, "remove", &event_kind(&scope), &key)?;
         }
         Ok(old)
     }
 }
 
-fn kind(scope: &str) -> String {
+fn event_kind(scope: &str) -> String {
     format!("state:{scope}")
 }

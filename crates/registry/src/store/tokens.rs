@@ -1,24 +1,24 @@
-//! Bearer tokens: who may ask over HTTP. Only hashes are kept.
+//! Bearer tokens of HTTP clients. Only hashes are stored.
 
 use repertoire_core::Digest;
 use rusqlite::params;
 use serde::Serialize;
 
-use super::{Store, now};
+use super::{Store, now_rfc3339};
 use crate::error::{Error, Result};
 
 /// What a token allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Access {
-    /// To list and read.
+pub enum TokenAccess {
+    /// List and read.
     Read,
-    /// To change as well.
+    /// List, read and change.
     Write,
 }
 
-impl Access {
-    /// The word shown to people.
+impl TokenAccess {
+    /// Returns the name shown to users.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -27,27 +27,27 @@ impl Access {
     }
 }
 
-/// A token as it is kept: everything but the token.
+/// A stored token: everything except the secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Token {
+pub struct StoredToken {
     /// The name the user gave it.
     pub name: String,
     /// The digest of the secret.
     #[serde(skip)]
     pub hash: Digest,
     /// What it allows.
-    pub access: Access,
+    pub access: TokenAccess,
     /// When it was made, RFC 3339 in UTC.
     pub created_at: String,
-    /// When it stops to count, RFC 3339 in UTC.
+    /// When it expires, RFC 3339 in UTC.
     pub expires_at: Option<String>,
 }
 
-impl Token {
-    /// Whether it no longer counts.
+impl StoredToken {
+    /// Whether it has expired.
     pub fn is_expired(&self) -> bool {
         self.expires_at.as_ref().is_some_and(|at| {
-            // What cannot be read as a time grants nothing.
+            // A time that cannot be parsed counts as expired.
             at.parse::<jiff::Timestamp>()
                 .map_or(true, |at| at <= jiff::Timestamp::now())
         })
@@ -55,14 +55,14 @@ impl Token {
 }
 
 impl Store {
-    /// Keeps the hash of a secret under a name that is not taken.
+    /// Stores the hash of a secret under an unused name.
     pub fn add_token(
         &self,
         name: &str,
         secret: &str,
-        access: Access,
+        access: TokenAccess,
         expires_in: Option<std::time::Duration>,
-    ) -> Result<Token> {
+    ) -> Result<StoredToken> {
         let expires_at = match expires_in {
             None => None,
             Some(time) => {
@@ -75,19 +75,19 @@ impl Store {
                 Some(format!("{at:.3}"))
             }
         };
-        let token = Token {
+        let token = StoredToken {
             name: name.to_owned(),
-            hash: Digest::of(secret.as_bytes()),
+            hash: Digest::hash_bytes(secret.as_bytes()),
             access,
-            created_at: now(),
+            created_at: now_rfc3339(),
             expires_at,
         };
         let row = token.clone();
-        let added = self.write(move |c| {
-            // A name is free again once its token counts no more.
+        let added = self.write_durable(move |c| {
+            // The name of an expired token can be reused.
             c.execute(
                 "DELETE FROM tokens WHERE name = ?1 AND expires_at <= ?2",
-                params![row.name, now()],
+                params![row.name, now_rfc3339()],
             )?;
             Ok(c.execute(
                 "INSERT OR IGNORE INTO tokens VALUES (?1, ?2, ?3, ?4, ?5)",
@@ -102,28 +102,28 @@ impl Store {
         })?;
         if added == 0 {
             return Err(Error::Conflict(format!(
-                "a token named {name:?} is already there: revoke it or choose another name"
+                "a token named {name:?} already exists: revoke it or choose another name"
             )));
         }
         Ok(token)
     }
 
     /// Every token, sorted by name.
-    pub fn tokens(&self) -> Result<Vec<Token>> {
-        self.read(|c| {
+    pub fn tokens(&self) -> Result<Vec<StoredToken>> {
+        self.with_reader(|c| {
             let mut statement = c.prepare_cached(
                 "SELECT name, hash, access, created_at, expires_at FROM tokens ORDER BY name",
             )?;
             let rows = statement.query_map([], |row| {
                 let hash: [u8; 32] = row.get(1)?;
                 let access: String = row.get(2)?;
-                Ok(Token {
+                Ok(StoredToken {
                     name: row.get(0)?,
                     hash: Digest::from_bytes(hash),
-                    // Whatever is not clearly the right to write is not.
+                    // Any value other than `write` grants read access only.
                     access: match access.as_str() {
-                        "write" => Access::Write,
-                        _ => Access::Read,
+                        "write" => TokenAccess::Write,
+                        _ => TokenAccess::Read,
                     },
                     created_at: row.get(3)?,
                     expires_at: row.get(4)?,
@@ -133,9 +133,11 @@ impl Store {
         })
     }
 
-    /// Makes a token worthless; says whether there was one.
+    /// Deletes a token; returns whether there was one.
     pub fn revoke_token(&self, name: &str) -> Result<bool> {
         let name = name.to_owned();
-        self.write(move |c| Ok(c.execute("DELETE FROM tokens WHERE name = ?1", [name])? > 0))
+        self.write_durable(
+            move |c| Ok(c.execute("DELETE FROM tokens WHERE name = ?1", [name])? > 0),
+        )
     }
 }

@@ -8,15 +8,15 @@ use super::Store;
 use crate::error::{Error, Result};
 
 /// How many rows are kept.
-const KEEP: i64 = 100_000;
-const COLUMNS: &str = "id, session_id, skill_id, artifact_id, artifact_kind, rendered_input, \
+const MAX_TRACES: i64 = 100_000;
+const TRACE_COLUMNS: &str = "id, session_id, skill_id, artifact_id, artifact_kind, rendered_input, \
                        raw_output, error, started_at, completed_at, duration_ms, input_tokens, \
                        output_tokens, model_id, estimated_cost, assertions_run, \
                        assertions_passed, details";
 
 /// One execution of one artifact.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Trace {
+pub struct TraceRecord {
     /// A UUID.
     pub id: String,
     /// The run it is part of.
@@ -27,11 +27,11 @@ pub struct Trace {
     pub artifact_id: String,
     /// The artifact's kind.
     pub artifact_kind: String,
-    /// What went in.
+    /// The input.
     pub rendered_input: Option<String>,
-    /// What came out.
+    /// The output.
     pub raw_output: Option<String>,
-    /// Why nothing did.
+    /// The error, if it failed.
     pub error: Option<String>,
     /// When it began, RFC 3339.
     pub started_at: String,
@@ -39,38 +39,38 @@ pub struct Trace {
     pub completed_at: Option<String>,
     /// How long it took.
     pub duration_ms: Option<i64>,
-    /// Tokens that were read.
+    /// The number of input tokens.
     pub input_tokens: Option<i64>,
-    /// Tokens that were written.
+    /// The number of output tokens.
     pub output_tokens: Option<i64>,
-    /// The model that was asked.
+    /// The model that was called.
     pub model_id: Option<String>,
-    /// US dollars.
+    /// The estimated cost in US dollars.
     pub estimated_cost: Option<f64>,
     /// How many assertions were checked.
     pub assertions_run: i64,
-    /// How many of them hold.
+    /// How many of them passed.
     pub assertions_passed: i64,
-    /// What has no column of its own.
+    /// Further fields without a column of their own.
     pub details: Value,
 }
 
-/// Which traces are meant.
+/// A filter for traces.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TraceFilter {
-    /// Those of a skill, by its UUID or its id in the catalogue.
+    /// Only those of a skill, by its UUID or its id in the catalogue.
     pub skill: Option<String>,
-    /// Those of a run.
+    /// Only those of a run.
     pub session: Option<String>,
-    /// Those that began at this time or later, RFC 3339.
+    /// Only those that began at this time or later, RFC 3339.
     pub since: Option<String>,
-    /// At most so many, the newest.
+    /// The maximum number of traces; the newest are returned.
     pub limit: Option<usize>,
 }
 
-fn trace(row: &Row<'_>) -> rusqlite::Result<Trace> {
+fn trace_from_row(row: &Row<'_>) -> rusqlite::Result<TraceRecord> {
     let details: Option<String> = row.get(17)?;
-    Ok(Trace {
+    Ok(TraceRecord {
         id: row.get(0)?,
         session_id: row.get(1)?,
         skill_id: row.get(2)?,
@@ -95,16 +95,16 @@ fn trace(row: &Row<'_>) -> rusqlite::Result<Trace> {
 }
 
 impl Store {
-    /// Keeps a trace; the oldest give way.
-    pub fn put_trace(&self, trace: Trace) -> Result<()> {
-        self.write(move |c| insert(c, &trace))
+    /// Stores a trace; the oldest traces are deleted when there are too many.
+    pub fn put_trace(&self, trace: TraceRecord) -> Result<()> {
+        self.write_durable(move |c| insert_trace(c, &trace))
     }
 
-    /// Traces, newest first.
-    pub fn traces(&self, filter: &TraceFilter) -> Result<Vec<Trace>> {
-        self.read(|c| {
+    /// Returns traces, newest first.
+    pub fn traces(&self, filter: &TraceFilter) -> Result<Vec<TraceRecord>> {
+        self.with_reader(|c| {
             let sql = format!(
-                "SELECT {COLUMNS} FROM skill_execution_traces
+                "SELECT {TRACE_COLUMNS} FROM skill_execution_traces
                  WHERE (?1 IS NULL OR skill_id = ?1 OR details ->> 'skill' = ?1)
                    AND (?2 IS NULL OR session_id = ?2)
                    AND (?3 IS NULL OR started_at >= ?3)
@@ -117,43 +117,43 @@ impl Store {
             let mut statement = c.prepare_cached(&sql)?;
             let rows = statement.query_map(
                 params![filter.skill, filter.session, filter.since, limit],
-                trace,
+                trace_from_row,
             )?;
             Ok(rows.collect::<rusqlite::Result<_>>()?)
         })
     }
 
-    /// One trace, by its id or the beginning of it; `None` if there is none.
-    pub fn trace(&self, id: &str) -> Result<Option<Trace>> {
-        self.read(|c| {
+    /// Finds one trace by its id or a prefix of it.
+    pub fn find_trace(&self, id: &str) -> Result<Option<TraceRecord>> {
+        self.with_reader(|c| {
             let sql = format!(
-                "SELECT {COLUMNS} FROM skill_execution_traces
+                "SELECT {TRACE_COLUMNS} FROM skill_execution_traces
                  WHERE id >= ?1 AND substr(id, 1, length(?1)) = ?1 ORDER BY id LIMIT 2"
             );
             let mut statement = c.prepare_cached(&sql)?;
-            let rows = statement.query_map([id], trace)?;
-            let mut found = rows.collect::<rusqlite::Result<Vec<Trace>>>()?;
+            let rows = statement.query_map([id], trace_from_row)?;
+            let mut found = rows.collect::<rusqlite::Result<Vec<TraceRecord>>>()?;
             if found.len() > 1 && found[0].id != id {
-                let rule = format!("trace {id:?}: more than one begins like that");
+                let rule = format!("trace {id:?}: more than one id has this prefix");
                 return Err(Error::Conflict(rule));
             }
             Ok((!found.is_empty()).then(|| found.swap_remove(0)))
         })
     }
 
-    /// Forgets traces that began before a time; says how many.
-    pub fn forget_traces(&self, before: &str) -> Result<usize> {
+    /// Deletes traces that began before a time; returns how many.
+    pub fn delete_traces(&self, before: &str) -> Result<usize> {
         let before = before.to_owned();
-        self.write(move |c| {
+        self.write_durable(move |c| {
             let sql = "DELETE FROM skill_execution_traces WHERE started_at < ?1";
             Ok(c.execute(sql, [&before])?)
         })
     }
 }
 
-fn insert(c: &Connection, trace: &Trace) -> Result<()> {
+fn insert_trace(c: &Connection, trace: &TraceRecord) -> Result<()> {
     c.prepare_cached(&format!(
-        "INSERT INTO skill_execution_traces ({COLUMNS}, created_at) VALUES
+        "INSERT INTO skill_execution_traces ({TRACE_COLUMNS}, created_at) VALUES
              (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)"
     ))?
     .execute(params![
@@ -175,7 +175,7 @@ fn insert(c: &Connection, trace: &Trace) -> Result<()> {
         trace.assertions_run,
         trace.assertions_passed,
         trace.details.to_string(),
-        super::now(),
+        super::now_rfc3339(),
     ])?;
     let newest: Option<i64> = c
         .prepare_cached("SELECT max(rowid) FROM skill_execution_traces")?
@@ -183,6 +183,6 @@ fn insert(c: &Connection, trace: &Trace) -> Result<()> {
         .optional()?
         .flatten();
     c.prepare_cached("DELETE FROM skill_execution_traces WHERE rowid <= ?1")?
-        .execute([newest.unwrap_or(0) - KEEP])?;
+        .execute([newest.unwrap_or(0) - MAX_TRACES])?;
     Ok(())
 }

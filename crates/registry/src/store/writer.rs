@@ -1,8 +1,8 @@
 //! One writer thread with group commit.
 //!
-//! Writes wait in a queue; the writer takes all that are waiting into one transaction, each in a
-//! savepoint of its own, and answers them only after the commit has reached the disk. So a write
-//! that was acknowledged is durable, and many writers share one `fsync`.
+//! Writes wait in a queue; the writer puts all waiting ones into one transaction, each in its own
+//! savepoint, and responds only after the commit has reached the disk. So an acknowledged write is
+//! durable, and many writers share one `fsync`.
 
 use std::{
     collections::VecDeque,
@@ -13,40 +13,40 @@ use std::{
 
 use rusqlite::Connection;
 
-use super::connection::describe;
+use super::connection::map_sqlite_error;
 use crate::error::{Error, Result};
 
-/// Runs in a savepoint, or learns why it cannot; gives back what to do once the commit is known.
-type Job = Box<dyn FnOnce(Result<&Connection>) -> Answer + Send>;
+/// Runs in a savepoint, or receives the error; returns what to do once the commit is decided.
+type WriteJob = Box<dyn FnOnce(Result<&Connection>) -> JobOutcome + Send>;
 
-struct Answer {
-    /// Whether the savepoint is kept.
-    keep: bool,
-    /// Tells the waiting caller; `Some` is why the commit failed.
-    tell: Tell,
+struct JobOutcome {
+    /// Whether the savepoint is committed.
+    commit: bool,
+    /// Notifies the waiting caller; `Some` is the reason why the commit failed.
+    on_commit: CommitCallback,
 }
 
-type Tell = Box<dyn FnOnce(Option<Error>) + Send>;
+type CommitCallback = Box<dyn FnOnce(Option<Error>) + Send>;
 
-/// The most writes in one commit: bounds the memory and the wait of the first one.
-const GROUP: usize = 128;
+/// The most writes in one commit, which bounds the memory and the latency of the first one.
+const MAX_GROUP: usize = 128;
 
-/// A handle to the writer thread. Dropping it finishes what was accepted.
+/// A handle to the writer thread. Dropping it finishes the queued writes.
 #[derive(Debug)]
-pub(super) struct Writer {
-    queue: Option<Sender<Job>>,
+pub(super) struct StoreWriter {
+    queue: Option<Sender<WriteJob>>,
     thread: Option<JoinHandle<()>>,
     path: PathBuf,
 }
 
-impl Writer {
+impl StoreWriter {
     pub(super) fn start(connection: Connection, path: PathBuf) -> Result<Self> {
         let (queue, jobs) = mpsc::channel();
         let file = path.clone();
         let thread = std::thread::Builder::new()
             .name("repertoire-store".to_owned())
-            .spawn(move || run(&connection, &jobs, &file))
-            .map_err(|e| Error::io(&path, e))?;
+            .spawn(move || run_writer(&connection, &jobs, &file))
+            .map_err(|e| Error::from_io(&path, e))?;
         Ok(Self {
             queue: Some(queue),
             thread: Some(thread),
@@ -55,35 +55,35 @@ impl Writer {
     }
 
     /// Runs a write and waits until it is durable.
-    pub(super) fn write<T: Send + 'static>(
+    pub(super) fn write_durable<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let (answer, answered) = mpsc::sync_channel::<Result<T>>(1);
         self.enqueue(work, move |result| {
-            // A caller that went away does not need the answer.
+            // The caller may have stopped waiting.
             let _ = answer.send(result);
         })?;
-        answered.recv().map_err(|_| stopped())?
+        answered.recv().map_err(|_| stopped_error())?
     }
 
-    /// Puts a write into the queue; `then` is told when it is durable, on the writer's thread.
+    /// Queues a write; `then` is called when it is durable, on the writer's thread.
     ///
-    /// Writes are made in the order in which they are put there, and so are they told of.
+    /// Writes and their callbacks run in the order in which they were queued.
     pub(super) fn enqueue<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
         then: impl FnOnce(Result<T>) + Send + 'static,
     ) -> Result<()> {
         let path = self.path.clone();
-        let job: Job = Box::new(move |connection| {
+        let job: WriteJob = Box::new(move |connection| {
             let result = connection.and_then(work).map_err(|error| match error {
-                Error::Sqlite(error) => describe(&path, error),
+                Error::Sqlite(error) => map_sqlite_error(&path, error),
                 other => other,
             });
-            Answer {
-                keep: result.is_ok(),
-                tell: Box::new(move |failed| {
+            JobOutcome {
+                commit: result.is_ok(),
+                on_commit: Box::new(move |failed| {
                     then(match failed {
                         Some(error) => Err(error),
                         None => result,
@@ -91,20 +91,20 @@ impl Writer {
                 }),
             }
         });
-        let queue = self.queue.as_ref().ok_or_else(stopped)?;
-        queue.send(job).map_err(|_| stopped())
+        let queue = self.queue.as_ref().ok_or_else(stopped_error)?;
+        queue.send(job).map_err(|_| stopped_error())
     }
 }
 
-fn stopped() -> Error {
+fn stopped_error() -> Error {
     Error::Conflict("the store's writer has stopped".to_owned())
 }
 
-impl Drop for Writer {
+impl Drop for StoreWriter {
     fn drop(&mut self) {
         drop(self.queue.take());
         if let Some(thread) = self.thread.take() {
-            // The last one to let go may be the thread itself, telling of a write.
+            // The last handle may be dropped on the writer thread itself, inside a callback.
             if thread.thread().id() != std::thread::current().id() {
                 let _ = thread.join();
             }
@@ -112,82 +112,82 @@ impl Drop for Writer {
     }
 }
 
-fn run(connection: &Connection, jobs: &Receiver<Job>, path: &Path) {
+fn run_writer(connection: &Connection, jobs: &Receiver<WriteJob>, path: &Path) {
     while let Ok(first) = jobs.recv() {
-        let mut group: VecDeque<Job> = std::iter::once(first)
-            .chain(jobs.try_iter().take(GROUP - 1))
+        let mut group: VecDeque<WriteJob> = std::iter::once(first)
+            .chain(jobs.try_iter().take(MAX_GROUP - 1))
             .collect();
-        // More than one transaction only where SQLite itself gave one up in the middle.
+        // A second transaction is needed only if SQLite rolled the first one back.
         while !group.is_empty() {
-            transact(connection, &mut group, path);
+            commit_group(connection, &mut group, path);
         }
     }
 }
 
-/// Runs waiting jobs in one transaction and answers each of them.
-fn transact(connection: &Connection, group: &mut VecDeque<Job>, path: &Path) {
+/// Runs waiting jobs in one transaction and notifies each caller.
+fn commit_group(connection: &Connection, group: &mut VecDeque<WriteJob>, path: &Path) {
     if let Err(error) = connection.execute_batch("BEGIN IMMEDIATE") {
-        // Nobody was let in; each caller learns the same reason.
-        let mut reason = Reason::new(describe(path, error));
+        // The transaction could not start; every caller gets the same reason.
+        let mut reason = SharedError::new(map_sqlite_error(path, error));
         for job in group.drain(..) {
-            (job(Err(reason.next())).tell)(None);
+            (job(Err(reason.next_error())).on_commit)(None);
         }
         return;
     }
-    let mut answers: Vec<Tell> = Vec::new();
+    let mut answers: Vec<CommitCallback> = Vec::new();
     while let Some(job) = group.pop_front() {
-        let answer = in_savepoint(connection, job);
+        let answer = run_in_savepoint(connection, job);
         if connection.is_autocommit() {
-            // A full disk or a failing one: SQLite rolled everything back by itself.
-            (answer.tell)(None);
+            // After a full disk or an I/O error SQLite has rolled the transaction back.
+            (answer.on_commit)(None);
             let lost = Error::Conflict("not saved: the store could not be written".to_owned());
-            let mut reason = Reason::new(lost);
+            let mut reason = SharedError::new(lost);
             for tell in answers {
-                tell(Some(reason.next()));
+                tell(Some(reason.next_error()));
             }
             return;
         }
-        answers.push(answer.tell);
+        answers.push(answer.on_commit);
     }
     match connection.execute_batch("COMMIT") {
         Ok(()) => answers.into_iter().for_each(|tell| tell(None)),
         Err(error) => {
             let _ = connection.execute_batch("ROLLBACK");
-            let mut reason = Reason::new(describe(path, error));
+            let mut reason = SharedError::new(map_sqlite_error(path, error));
             for tell in answers {
-                tell(Some(reason.next()));
+                tell(Some(reason.next_error()));
             }
         }
     }
 }
 
-fn in_savepoint(connection: &Connection, job: Job) -> Answer {
+fn run_in_savepoint(connection: &Connection, job: WriteJob) -> JobOutcome {
     if let Err(error) = connection.execute_batch("SAVEPOINT job") {
         return job(Err(Error::Sqlite(error)));
     }
     let answer = job(Ok(connection));
-    let end = if answer.keep {
+    let end = if answer.commit {
         "RELEASE job"
     } else {
         "ROLLBACK TO job; RELEASE job"
     };
     match connection.execute_batch(end) {
-        Err(error) if answer.keep => Answer {
-            keep: false,
-            tell: Box::new(move |_| (answer.tell)(Some(Error::Sqlite(error)))),
+        Err(error) if answer.commit => JobOutcome {
+            commit: false,
+            on_commit: Box::new(move |_| (answer.on_commit)(Some(Error::Sqlite(error)))),
         },
-        // A job that failed tells why itself, whatever became of its savepoint.
+        // A failed job reports its own error, whatever happened to its savepoint.
         _ => answer,
     }
 }
 
-/// One error for several callers: the first gets it, the others its words.
-struct Reason {
+/// One error for several callers: the first gets the error, the others its message.
+struct SharedError {
     error: Option<Error>,
     text: String,
 }
 
-impl Reason {
+impl SharedError {
     fn new(error: Error) -> Self {
         Self {
             text: error.to_string(),
@@ -195,7 +195,7 @@ impl Reason {
         }
     }
 
-    fn next(&mut self) -> Error {
+    fn next_error(&mut self) -> Error {
         self.error
             .take()
             .unwrap_or_else(|| Error::Conflict(self.text.clone()))

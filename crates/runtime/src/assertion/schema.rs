@@ -1,33 +1,33 @@
-//! JSON schemas of strangers: looked at first, compiled without a way out, checked within bounds.
+//! Untrusted JSON schemas: inspected first, compiled without external references, with limits.
 
 use std::collections::HashMap;
 
 use jsonschema::{PatternOptions, Validator};
 use serde_json::Value;
 
-/// The most bytes of a schema.
+/// The maximum bytes of a schema.
 const MAX_SCHEMA: usize = 64 * 1024;
-/// How deep a schema nests.
+/// The maximum nesting depth of a schema.
 const MAX_DEPTH: usize = 32;
-/// The most places a schema leads to, counted along every way.
+/// The maximum number of subschemas, counted along every reference.
 const MAX_PLACES: u64 = 20_000;
-/// The most bytes of a compiled pattern.
+/// The maximum bytes of a compiled pattern.
 const MAX_PATTERN: usize = 256 * 1024;
-/// How many faults of an output are told.
-const TOLD: usize = 3;
+/// How many violations of an output are reported.
+const MAX_REPORTED: usize = 3;
 
 /// Compiles a schema.
-pub(super) fn compile(schema: &Value) -> Result<Validator, String> {
+pub(super) fn compile_schema(schema: &Value) -> Result<Validator, String> {
     let size = schema.to_string().len();
     if size > MAX_SCHEMA {
         return Err(format!("`schema` has {size} bytes: at most {MAX_SCHEMA}"));
     }
-    if depth(schema) > MAX_DEPTH {
+    if nesting_depth(schema) > MAX_DEPTH {
         return Err(format!("`schema` nests deeper than {MAX_DEPTH}"));
     }
     check_references(schema)?;
     let mut known = HashMap::new();
-    if places(schema, schema, &mut known, &mut Vec::new()) > MAX_PLACES {
+    if count_places(schema, schema, &mut known, &mut Vec::new()) > MAX_PLACES {
         return Err("`schema` leads to too many places".to_owned());
     }
     jsonschema::options()
@@ -41,16 +41,16 @@ pub(super) fn compile(schema: &Value) -> Result<Validator, String> {
         .map_err(|error| format!("`schema` cannot be used: {}", error.masked()))
 }
 
-fn depth(value: &Value) -> usize {
-    // As deep as the parser lets anything be, so this recursion ends.
+fn nesting_depth(value: &Value) -> usize {
+    // The JSON parser limits the depth, so this recursion is bounded.
     match value {
-        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
-        Value::Object(fields) => 1 + fields.values().map(depth).max().unwrap_or(0),
+        Value::Array(items) => 1 + items.iter().map(nesting_depth).max().unwrap_or(0),
+        Value::Object(fields) => 1 + fields.values().map(nesting_depth).max().unwrap_or(0),
         _ => 0,
     }
 }
 
-/// A schema refers to itself or to nothing.
+/// Checks that a schema refers to no other document.
 fn check_references(schema: &Value) -> Result<(), String> {
     match schema {
         Value::Array(items) => items.iter().try_for_each(check_references),
@@ -73,8 +73,8 @@ fn check_references(schema: &Value) -> Result<(), String> {
     }
 }
 
-/// How many places a schema leads to, along every reference; one that leads back counts once.
-fn places<'a>(
+/// Counts the subschemas along every reference; a cycle counts once.
+fn count_places<'a>(
     root: &'a Value,
     schema: &'a Value,
     known: &mut HashMap<&'a str, u64>,
@@ -84,7 +84,7 @@ fn places<'a>(
                  known: &mut HashMap<&'a str, u64>,
                  way: &mut Vec<&'a str>| {
         items.fold(1u64, |sum, item| {
-            sum.saturating_add(places(root, item, known, way))
+            sum.saturating_add(count_places(root, item, known, way))
         })
     };
     match schema {
@@ -98,7 +98,7 @@ fn places<'a>(
                 } else if !way.contains(&to) && way.len() < 512 {
                     way.push(to);
                     let there = root.pointer(pointer).unwrap_or(&Value::Null);
-                    let found = places(root, there, known, way);
+                    let found = count_places(root, there, known, way);
                     way.pop();
                     known.insert(to, found);
                     sum = sum.saturating_add(found);
@@ -110,8 +110,8 @@ fn places<'a>(
     }
 }
 
-/// The JSON an output is, with or without a fence around it.
-pub fn json_of(output: &str) -> Option<Value> {
+/// Parses an output as JSON, with or without a Markdown code fence.
+pub fn parse_json_output(output: &str) -> Option<Value> {
     let text = output.trim();
     let fenced = text.strip_prefix("```").and_then(|rest| {
         let (_, rest) = rest.split_once('\n')?;
@@ -120,9 +120,9 @@ pub fn json_of(output: &str) -> Option<Value> {
     repertoire_core::json::from_str(fenced.unwrap_or(text).trim()).ok()
 }
 
-/// Checks an output; says where it does not fit, and repeats nothing of it.
-pub(super) fn check(validator: &Validator, output: &str) -> Result<(), String> {
-    let Some(value) = json_of(output) else {
+/// Checks an output; reports where it does not match without repeating its text.
+pub(super) fn check_output(validator: &Validator, output: &str) -> Result<(), String> {
+    let Some(value) = parse_json_output(output) else {
         return Err("the output is not JSON".to_owned());
     };
     if validator.is_valid(&value) {
@@ -130,13 +130,13 @@ pub(super) fn check(validator: &Validator, output: &str) -> Result<(), String> {
     }
     let faults: Vec<String> = validator
         .iter_errors(&value)
-        .take(TOLD)
+        .take(MAX_REPORTED)
         .map(|error| {
             let place = error.instance_path().to_string();
             let place = if place.is_empty() { "/" } else { &place };
             format!(
                 "{place}: {}",
-                repertoire_core::markdown::cut(&error.masked().to_string(), 200)
+                repertoire_core::markdown::truncate_text(&error.masked().to_string(), 200)
             )
         })
         .collect();

@@ -1,4 +1,4 @@
-//! What a run has at hand, and what is noted while it goes on.
+//! The context of a run, and the notes handlers take during an execution.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -10,201 +10,213 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::{ArtifactDispatcher, Skills};
+use super::{ArtifactDispatcher, SkillLookup};
 use crate::{
     error::{Error, Result},
     limits::Limits,
-    model::{Listener, Model, Turn, Usage},
-    record::{ExecutionRecord, Used},
+    model::{ChatTurn, Model, ModelUsage, ReplyListener},
+    record::{ExecutionRecord, ResourceUse},
     redact::Redactor,
     template::PromptEngine,
     variant::family_of,
 };
 
-/// What a running skill runs others with.
-pub struct Others {
-    /// The skills there are.
-    pub skills: Arc<dyn Skills>,
-    /// Who runs which kind.
+/// What a script needs to run nested skills.
+pub struct NestedSkills {
+    /// Finds skills by name.
+    pub skills: Arc<dyn SkillLookup>,
+    /// Runs their artifacts.
     pub dispatcher: ArtifactDispatcher,
-    /// Keeps what is left of each execution.
-    pub keep: Arc<dyn Fn(&ExecutionRecord) + Send + Sync>,
+    /// Stores the record of each execution.
+    pub save_record: Arc<dyn Fn(&ExecutionRecord) + Send + Sync>,
 }
 
-/// Values that scripts keep, so that a run that is resumed has them.
+/// Stores values of scripts, so that a resumed run can load them.
 pub trait Checkpoints: Send + Sync {
-    /// What was kept of a session's artifact under a name.
-    fn load(&self, session: &str, artifact: &str, name: &str) -> Result<Option<Value>>;
+    /// Loads the value saved under a name for a session and an artifact.
+    fn load_checkpoint(&self, session: &str, artifact: &str, name: &str) -> Result<Option<Value>>;
 
-    /// Keeps a value, durably.
-    fn save(&self, session: &str, artifact: &str, name: &str, value: &Value) -> Result<()>;
+    /// Saves a value durably.
+    fn save_checkpoint(
+        &self,
+        session: &str,
+        artifact: &str,
+        name: &str,
+        value: &Value,
+    ) -> Result<()>;
 }
 
-/// Keeps values for as long as it is there itself.
+/// Checkpoints in memory, lost when this is dropped.
 #[derive(Debug, Default)]
-pub struct Forgetful(Mutex<HashMap<[String; 3], Value>>);
+pub struct InMemoryCheckpoints(Mutex<HashMap<[String; 3], Value>>);
 
-impl Checkpoints for Forgetful {
-    fn load(&self, session: &str, artifact: &str, name: &str) -> Result<Option<Value>> {
+impl Checkpoints for InMemoryCheckpoints {
+    fn load_checkpoint(&self, session: &str, artifact: &str, name: &str) -> Result<Option<Value>> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(kept
             .get(&[session, artifact, name].map(str::to_owned))
             .cloned())
     }
 
-    fn save(&self, session: &str, artifact: &str, name: &str, value: &Value) -> Result<()> {
+    fn save_checkpoint(
+        &self,
+        session: &str,
+        artifact: &str,
+        name: &str,
+        value: &Value,
+    ) -> Result<()> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.insert([session, artifact, name].map(str::to_owned), value.clone());
         Ok(())
     }
 }
 
-/// What a run has at hand.
+/// The context of a run.
 pub struct ExecutionContext {
-    /// The run.
+    /// The session id of the run.
     pub session_id: String,
     /// Values for templates and code.
     pub values: Map<String, Value>,
-    /// What the user says.
+    /// The user's message.
     pub message: Option<String>,
-    /// The model that is asked.
+    /// The model.
     pub model: Option<Arc<dyn Model>>,
     /// Renders templates.
     pub engine: PromptEngine,
-    /// What has been put into the system prompt so far.
+    /// The system prompt so far.
     pub system: Vec<String>,
-    /// What has been put before the conversation so far.
-    pub examples: Vec<Turn>,
-    /// The most tokens of one answer.
+    /// The few-shot examples so far.
+    pub examples: Vec<ChatTurn>,
+    /// The maximum number of tokens in one reply.
     pub max_tokens: u64,
-    /// Hears answers as they come.
-    pub listener: Option<Listener>,
-    /// Takes secrets out of what is kept.
+    /// Receives replies as they are streamed.
+    pub listener: Option<ReplyListener>,
+    /// Removes secrets from records.
     pub redactor: Redactor,
-    /// Ends the run; what is being executed then leaves its record too.
+    /// Cancels the run; the current execution still leaves its record.
     pub stop: CancellationToken,
-    /// What scripts keep.
+    /// The checkpoints of scripts.
     pub checkpoints: Arc<dyn Checkpoints>,
-    /// The other skills, where scripts may run them.
-    pub others: Option<Arc<Others>>,
-    /// How many skills are running this one.
+    /// The nested skills, where scripts may run them.
+    pub nested_skills: Option<Arc<NestedSkills>>,
+    /// The nesting depth: how many skills are running this one.
     pub depth: usize,
-    /// What the script that runs this one has left; this one has no more.
-    pub left: Option<Limits>,
-    /// What tells this one from others that the same script runs: its place in their checkpoints.
-    pub within: String,
-    /// How many bytes scripts of this run have kept.
-    pub kept: Arc<AtomicU64>,
-    /// How many skills scripts of this run have run.
-    pub runs: Arc<AtomicU64>,
-    /// What handlers note.
-    pub notes: Notes,
+    /// The remaining limits of the script that runs this skill.
+    pub remaining_limits: Option<Limits>,
+    /// The checkpoint prefix that separates nested runs of one script.
+    pub checkpoint_scope: String,
+    /// The checkpoint bytes saved by scripts of this run.
+    pub checkpoint_bytes: Arc<AtomicU64>,
+    /// The number of nested skills run by scripts of this run.
+    pub nested_runs: Arc<AtomicU64>,
+    /// The notes of the handlers.
+    pub notes: ExecutionNotes,
 }
 
-/// What a handler notes while it works, so that a failure leaves it behind too.
+/// Notes a handler takes while it works, so that they are recorded even if it fails.
 #[derive(Debug, Clone, Default)]
-pub struct Notes(Arc<Mutex<Noted>>);
+pub struct ExecutionNotes(Arc<Mutex<NotedValues>>);
 
 #[derive(Debug, Default)]
-pub(super) struct Noted {
-    /// What is being executed: the skill's UUID and the artifact's.
+pub(super) struct NotedValues {
+    /// The current skill UUID and artifact UUID.
     place: String,
     pub(super) input: Option<String>,
-    pub(super) usage: Usage,
-    pub(super) others: Option<Usage>,
+    pub(super) usage: ModelUsage,
+    pub(super) nested_usage: Option<ModelUsage>,
     pub(super) model_id: Option<String>,
-    pub(super) used: Uses,
+    pub(super) used: ResourceUses,
     pub(super) printed: Option<String>,
-    /// Tells what has been used so far.
-    measure: Option<Later<Uses>>,
-    /// Tells what has been printed so far.
-    printing: Option<Later<Option<String>>>,
+    /// Computes the resource use so far.
+    measure: Option<DeferredNote<ResourceUses>>,
+    /// Computes the printed text so far.
+    printing: Option<DeferredNote<Option<String>>>,
 }
 
-type Uses = BTreeMap<String, Used>;
+type ResourceUses = BTreeMap<String, ResourceUse>;
 
-/// Notes something, whenever that is asked for.
-struct Later<T>(Box<dyn Fn(&mut T) + Send>);
+/// A note that is computed when the notes are taken.
+struct DeferredNote<T>(Box<dyn Fn(&mut T) + Send>);
 
-impl<T> std::fmt::Debug for Later<T> {
+impl<T> std::fmt::Debug for DeferredNote<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Later")
+        f.write_str("DeferredNote")
     }
 }
 
-impl Notes {
-    /// Begins anew, with what is executed next.
-    pub(super) fn begin(&self, place: String) {
-        *self.lock() = Noted {
+impl ExecutionNotes {
+    /// Clears the notes for the next execution.
+    pub(super) fn begin_execution(&self, place: String) {
+        *self.lock_notes() = NotedValues {
             place,
-            ..Noted::default()
+            ..NotedValues::default()
         };
     }
 
-    /// What was noted; nothing is, after that.
-    pub(super) fn take(&self) -> Noted {
-        let mut noted = std::mem::take(&mut *self.lock());
-        // What was printed is measured, too.
-        if let Some(Later(printing)) = noted.printing.take() {
+    /// Takes the notes and leaves them empty.
+    pub(super) fn take_notes(&self) -> NotedValues {
+        let mut noted = std::mem::take(&mut *self.lock_notes());
+        // Compute the printed text first, because it counts as resource use.
+        if let Some(DeferredNote(printing)) = noted.printing.take() {
             printing(&mut noted.printed);
         }
-        if let Some(Later(measure)) = noted.measure.take() {
+        if let Some(DeferredNote(measure)) = noted.measure.take() {
             measure(&mut noted.used);
         }
         noted
     }
 
-    /// Asks for what was used when it is over, however it ends.
-    pub(crate) fn measure(&self, measure: impl Fn(&mut Uses) + Send + 'static) {
-        self.lock().measure = Some(Later(Box::new(measure)));
+    /// Sets how the resource use is computed when the execution ends.
+    pub(crate) fn set_usage_source(&self, measure: impl Fn(&mut ResourceUses) + Send + 'static) {
+        self.lock_notes().measure = Some(DeferredNote(Box::new(measure)));
     }
 
-    /// Asks for what was printed if it is stopped.
-    pub(crate) fn printing(&self, so_far: impl Fn() -> String + Send + 'static) {
+    /// Sets how the printed text is computed if the execution is stopped.
+    pub(crate) fn set_output_source(&self, so_far: impl Fn() -> String + Send + 'static) {
         let note = move |printed: &mut Option<String>| {
             *printed = Some(so_far()).filter(|text| !text.is_empty());
         };
-        self.lock().printing = Some(Later(Box::new(note)));
+        self.lock_notes().printing = Some(DeferredNote(Box::new(note)));
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Noted> {
+    fn lock_notes(&self) -> std::sync::MutexGuard<'_, NotedValues> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is being executed: the skill and the artifact of it.
+    /// The skill and the artifact that are being executed.
     pub fn place(&self) -> String {
-        self.lock().place.clone()
+        self.lock_notes().place.clone()
     }
 
-    /// Notes what goes in.
-    pub fn input(&self, input: &str) {
-        self.lock().input = Some(input.to_owned());
+    /// Notes the input.
+    pub fn set_input(&self, input: &str) {
+        self.lock_notes().input = Some(input.to_owned());
     }
 
-    /// Notes what a call costs.
-    pub fn usage(&self, usage: Usage) {
-        self.lock().usage.add(usage);
+    /// Adds the usage of a model call.
+    pub fn add_usage(&self, usage: ModelUsage) {
+        self.lock_notes().usage.add_usage(usage);
     }
 
-    /// Notes what a skill cost that was run on the way.
-    pub fn others(&self, usage: Usage) {
-        let others = &mut self.lock().others;
-        others.get_or_insert_default().add(usage);
+    /// Adds the usage of a nested skill.
+    pub fn add_nested_usage(&self, usage: ModelUsage) {
+        let others = &mut self.lock_notes().nested_usage;
+        others.get_or_insert_default().add_usage(usage);
     }
 
-    /// What was noted of what calls cost, so far.
-    pub fn spent(&self) -> Usage {
-        self.lock().usage
+    /// The usage noted so far.
+    pub fn usage_so_far(&self) -> ModelUsage {
+        self.lock_notes().usage
     }
 
-    /// Notes which model is asked.
-    pub fn model(&self, id: &str) {
-        self.lock().model_id = Some(id.to_owned());
+    /// Notes which model is called.
+    pub fn set_model(&self, id: &str) {
+        self.lock_notes().model_id = Some(id.to_owned());
     }
 
-    /// Notes what was printed besides the result, when it is over.
-    pub fn printed(&self, text: Option<String>) {
-        let mut noted = self.lock();
+    /// Notes the final printed text besides the result.
+    pub fn set_printed(&self, text: Option<String>) {
+        let mut noted = self.lock_notes();
         noted.printed = text;
         noted.printing = None;
     }
@@ -220,7 +232,7 @@ impl std::fmt::Debug for ExecutionContext {
 }
 
 impl ExecutionContext {
-    /// A run with nothing at hand yet.
+    /// An empty context with a new session id.
     pub fn new() -> Self {
         Self {
             session_id: Uuid::new_v4().to_string(),
@@ -234,36 +246,37 @@ impl ExecutionContext {
             listener: None,
             redactor: Redactor::default(),
             stop: CancellationToken::new(),
-            checkpoints: Arc::new(Forgetful::default()),
-            others: None,
+            checkpoints: Arc::new(InMemoryCheckpoints::default()),
+            nested_skills: None,
             depth: 0,
-            left: None,
-            within: String::new(),
-            kept: Arc::default(),
-            runs: Arc::default(),
-            notes: Notes::default(),
+            remaining_limits: None,
+            checkpoint_scope: String::new(),
+            checkpoint_bytes: Arc::default(),
+            nested_runs: Arc::default(),
+            notes: ExecutionNotes::default(),
         }
     }
 
     /// The family of the model, for variants.
-    pub fn family(&self) -> String {
+    pub fn model_family(&self) -> String {
         self.model
             .as_ref()
             .map(|model| family_of(model.id()))
             .unwrap_or_default()
     }
 
-    /// What tells the values of this run from those of others.
+    /// A short digest of the input values, to compare runs.
     pub fn fingerprint(&self) -> String {
-        // In an order of their own.
+        // Sorted, so that the digest does not depend on their order.
         let values: BTreeMap<_, _> = self.template_values().into_iter().collect();
-        let digest = Digest::of(json!(values).to_string().as_bytes()).hex();
+        let digest = Digest::hash_bytes(json!(values).to_string().as_bytes()).hex_digits();
         digest.chars().take(16).collect()
     }
 
-    /// What templates are rendered with: what was given, and what was said.
-    pub fn template_values(&self) -> crate::template::Context {
-        let mut values: crate::template::Context = self.values.clone().into_iter().collect();
+    /// The values for templates: the given values and the message.
+    pub fn template_values(&self) -> crate::template::TemplateContext {
+        let mut values: crate::template::TemplateContext =
+            self.values.clone().into_iter().collect();
         if let Some(message) = &self.message {
             for name in ["message", "query"] {
                 values
@@ -274,10 +287,10 @@ impl ExecutionContext {
         values
     }
 
-    pub(crate) fn needs_model(&self) -> Result<&Arc<dyn Model>> {
+    pub(crate) fn require_model(&self) -> Result<&Arc<dyn Model>> {
         self.model
             .as_ref()
-            .ok_or_else(|| Error::Model("this skill asks a model, and none was named".to_owned()))
+            .ok_or_else(|| Error::Model("this skill needs a model, but none is named".to_owned()))
     }
 }
 

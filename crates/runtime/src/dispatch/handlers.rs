@@ -1,4 +1,4 @@
-//! The handlers that need nothing else: what is put into context, and prompts.
+//! The built-in handlers: context artifacts and prompts.
 
 use async_trait::async_trait;
 use repertoire_core::{Artifact, ArtifactKind};
@@ -8,27 +8,27 @@ use super::{ArtifactHandler, ArtifactOutput, ExecutionContext};
 use crate::{
     assertion,
     error::{Error, Result},
-    model::{Ask, Turn},
+    model::{ChatTurn, ModelRequest},
 };
 
-/// Gives what it is: descriptions, approaches and examples are put into context as they are.
+/// Returns descriptions, approaches and examples unchanged; they become part of the context.
 #[derive(Debug)]
-pub(super) struct Injected(pub(super) ArtifactKind);
+pub(super) struct ContextHandler(pub(super) ArtifactKind);
 
 #[async_trait]
-impl ArtifactHandler for Injected {
+impl ArtifactHandler for ContextHandler {
     fn kind(&self) -> ArtifactKind {
         self.0
     }
 
-    async fn execute(
+    async fn execute_artifact(
         &self,
         artifact: &Artifact,
         context: &ExecutionContext,
     ) -> Result<ArtifactOutput> {
-        context.notes.input(&artifact.content);
+        context.notes.set_input(&artifact.content);
         if self.0 == ArtifactKind::Example {
-            examples_of(artifact)?;
+            parse_examples(artifact)?;
         }
         Ok(ArtifactOutput {
             text: artifact.content.clone(),
@@ -37,50 +37,50 @@ impl ArtifactHandler for Injected {
     }
 }
 
-/// Renders a template and asks the model.
+/// Renders a template and sends it to the model.
 #[derive(Debug)]
-pub(super) struct Prompted;
+pub(super) struct PromptHandler;
 
 #[async_trait]
-impl ArtifactHandler for Prompted {
+impl ArtifactHandler for PromptHandler {
     fn kind(&self) -> ArtifactKind {
         ArtifactKind::PromptTemplate
     }
 
-    async fn execute(
+    async fn execute_artifact(
         &self,
         artifact: &Artifact,
         context: &ExecutionContext,
     ) -> Result<ArtifactOutput> {
-        let model = context.needs_model()?;
+        let model = context.require_model()?;
         let (engine, values) = (context.engine.clone(), context.template_values());
         let template = artifact.content.clone();
-        // A template may ask the workspace, which waits for a disk.
+        // A template may query the workspace, which waits for a disk.
         let rendered = tokio::task::spawn_blocking(move || engine.render_str(&template, &values));
         let rendered = rendered.await.map_err(|_| Error::Interrupted)??;
-        context.notes.input(&rendered);
+        context.notes.set_input(&rendered);
         let system = context.system.join("\n\n");
-        let mut ask = Ask::new(rendered);
+        let mut ask = ModelRequest::new(rendered);
         ask.system = Some(system).filter(|system| !system.is_empty());
         ask.turns.splice(0..0, context.examples.iter().cloned());
         ask.max_tokens = context.max_tokens;
         let metadata = artifact.metadata.as_ref();
         ask.temperature = metadata.and_then(|m| m.get("temperature")?.as_f64());
-        let assertions = assertion::of(artifact)?;
+        let assertions = assertion::read_assertions(artifact)?;
         ask.schema = assertions.iter().find_map(|a| a.schema()).cloned();
         let reply = model.ask(&ask, context.listener.as_ref()).await?;
-        context.notes.usage(reply.usage);
+        context.notes.add_usage(reply.usage);
         Ok(ArtifactOutput {
             model_id: Some(model.id().to_owned()),
             cut: reply.cut,
-            ..ArtifactOutput::text(reply.text)
+            ..ArtifactOutput::from_text(reply.text)
         })
     }
 }
 
-/// The pairs of an example: a JSON list of `{input, output}`, or a text with one pair under the
-/// headings Input and Output.
-pub fn examples_of(artifact: &Artifact) -> Result<Vec<Turn>> {
+/// Parses the pairs of an example: a JSON list of `{input, output}`, or a text with one pair under
+/// the headings Input and Output.
+pub fn parse_examples(artifact: &Artifact) -> Result<Vec<ChatTurn>> {
     let refuse = |reason: &str| Error::Artifact {
         artifact: artifact.name.clone(),
         reason: reason.to_owned(),
@@ -102,20 +102,23 @@ pub fn examples_of(artifact: &Artifact) -> Result<Vec<Turn>> {
             let (Some(input), Some(output)) = (pair.get("input"), pair.get("output")) else {
                 return Err(refuse("each example needs `input` and `output`"));
             };
-            turns.extend([Turn::user(text(input)), Turn::assistant(text(output))]);
+            turns.extend([
+                ChatTurn::user(text(input)),
+                ChatTurn::assistant(text(output)),
+            ]);
         }
         return Ok(turns);
     }
-    let mut turns: Vec<Turn> = Vec::new();
+    let mut turns: Vec<ChatTurn> = Vec::new();
     let mut input: Option<String> = None;
     let mut current: Option<(bool, String)> = None;
-    let mut close = |current: &mut Option<(bool, String)>, turns: &mut Vec<Turn>| {
+    let mut close = |current: &mut Option<(bool, String)>, turns: &mut Vec<ChatTurn>| {
         if let Some((is_input, text)) = current.take() {
             let text = text.trim().to_owned();
             match (is_input, input.take()) {
                 (true, _) => input = Some(text),
                 (false, Some(asked)) => {
-                    turns.extend([Turn::user(asked), Turn::assistant(text)]);
+                    turns.extend([ChatTurn::user(asked), ChatTurn::assistant(text)]);
                 }
                 (false, None) => {}
             }

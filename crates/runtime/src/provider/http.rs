@@ -1,5 +1,4 @@
-//! The way to a provider: no redirects, no more bytes than an answer needs, and no address in an
-//! error.
+//! The HTTP client for providers: no redirects, bounded responses, and no URL in an error.
 
 use std::time::Duration;
 
@@ -15,21 +14,21 @@ use rig_core::{
 
 use crate::error::{Error, Result};
 
-/// The most bytes of an answer.
+/// The maximum bytes of a response.
 const MAX_ANSWER: usize = 16 * 1024 * 1024;
-/// How long a connection may take to be made.
-const CONNECT: Duration = Duration::from_secs(10);
+/// The connection timeout.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone)]
-pub(super) struct Http(reqwest::Client);
+pub(super) struct ProviderHttpClient(reqwest::Client);
 
-impl Http {
+impl ProviderHttpClient {
     pub(super) fn new(deadline: Duration) -> Result<Self> {
-        // The first one stays; a second would be the same.
+        // Fails if a provider is already installed, which would be the same one.
         let _ = rustls::crypto::ring::default_provider().install_default();
         reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
-            .connect_timeout(CONNECT.min(deadline))
+            .connect_timeout(CONNECT_TIMEOUT.min(deadline))
             .read_timeout(deadline)
             .user_agent(concat!("repertoire/", env!("CARGO_PKG_VERSION")))
             .build()
@@ -37,7 +36,7 @@ impl Http {
             .map_err(|error| Error::Model(format!("no connection can be made: {error}")))
     }
 
-    fn request(&self, parts: ::http::request::Parts, body: Bytes) -> reqwest::RequestBuilder {
+    fn build_request(&self, parts: ::http::request::Parts, body: Bytes) -> reqwest::RequestBuilder {
         let mut headers = parts.headers;
         for name in ["authorization", "x-api-key", "api-key"] {
             if let Some(value) = headers.get_mut(name) {
@@ -60,11 +59,11 @@ pub(super) fn is_timeout(error: &wire::Error) -> bool {
     }
 }
 
-fn failed(error: reqwest::Error) -> wire::Error {
+fn transport_error(error: reqwest::Error) -> wire::Error {
     if !error.is_connect() || error.is_timeout() {
         return wire::Error::instance(error.without_url());
     }
-    // Whom and why; nothing else of the address, which may hold a secret.
+    // Report host, port and cause only, because the rest of the URL may hold a secret.
     let url = error.url();
     let host = url.and_then(reqwest::Url::host_str).unwrap_or("the server");
     let port = url.and_then(reqwest::Url::port_or_known_default);
@@ -77,7 +76,7 @@ fn failed(error: reqwest::Error) -> wire::Error {
     wire::Error::instance(std::io::Error::new(std::io::ErrorKind::NotConnected, why))
 }
 
-/// Whether nothing was sent, since there was nobody to send it to.
+/// Whether the connection failed, so that nothing was sent.
 pub(super) fn is_unreachable(error: &wire::Error) -> bool {
     match error {
         wire::Error::Instance(inner) => inner
@@ -87,7 +86,7 @@ pub(super) fn is_unreachable(error: &wire::Error) -> bool {
     }
 }
 
-fn head(response: &reqwest::Response) -> ::http::response::Builder {
+fn response_builder(response: &reqwest::Response) -> ::http::response::Builder {
     let mut builder = Response::builder().status(response.status());
     if let Some(headers) = builder.headers_mut() {
         *headers = response.headers().clone();
@@ -96,17 +95,17 @@ fn head(response: &reqwest::Response) -> ::http::response::Builder {
 }
 
 #[allow(clippy::result_large_err, reason = "the error is the trait's")]
-fn bounded(response: reqwest::Response) -> impl Stream<Item = wire::Result<Bytes>> + Send {
+fn limit_body(response: reqwest::Response) -> impl Stream<Item = wire::Result<Bytes>> + Send {
     let mut left = MAX_ANSWER;
     response.bytes_stream().map(move |chunk| {
-        let chunk = chunk.map_err(failed)?;
+        let chunk = chunk.map_err(transport_error)?;
         let large = || wire::Error::instance(std::io::Error::other("the answer is too large"));
         left = left.checked_sub(chunk.len()).ok_or_else(large)?;
         Ok(chunk)
     })
 }
 
-impl HttpClientExt for Http {
+impl HttpClientExt for ProviderHttpClient {
     fn send<T, U>(
         &self,
         request: Request<T>,
@@ -116,17 +115,17 @@ impl HttpClientExt for Http {
         U: From<Bytes> + WasmCompatSend + 'static,
     {
         let (parts, body) = request.map(Into::<Bytes>::into).into_parts();
-        let request = self.request(parts, body);
+        let request = self.build_request(parts, body);
         async move {
-            let response = request.send().await.map_err(failed)?;
-            let builder = head(&response);
-            let mut chunks = Box::pin(bounded(response));
+            let response = request.send().await.map_err(transport_error)?;
+            let builder = response_builder(&response);
+            let mut chunks = Box::pin(limit_body(response));
             let body: LazyBody<U> = Box::pin(async move {
                 let mut all = BytesMut::new();
                 while let Some(chunk) = chunks.next().await {
                     all.extend_from_slice(&chunk?);
                 }
-                repertoire_core::json::check(&all).map_err(wire::Error::instance)?;
+                repertoire_core::json::check_reserved_key(&all).map_err(wire::Error::instance)?;
                 Ok(U::from(all.freeze()))
             });
             builder.body(body).map_err(wire::Error::Protocol)
@@ -152,11 +151,11 @@ impl HttpClientExt for Http {
         T: Into<Bytes> + WasmCompatSend,
     {
         let (parts, body) = request.map(Into::<Bytes>::into).into_parts();
-        let request = self.request(parts, body);
+        let request = self.build_request(parts, body);
         async move {
-            let response = request.send().await.map_err(failed)?;
-            let builder = head(&response);
-            let stream: BoxedStream = Box::pin(bounded(response));
+            let response = request.send().await.map_err(transport_error)?;
+            let builder = response_builder(&response);
+            let stream: BoxedStream = Box::pin(limit_body(response));
             builder.body(stream).map_err(wire::Error::Protocol)
         }
     }

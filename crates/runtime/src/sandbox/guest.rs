@@ -1,8 +1,8 @@
-//! One instance of the guest: made for one script, dropped with it.
+//! One instance of the guest, created for one script and dropped after it.
 
 use std::sync::{Arc, atomic::Ordering};
 
-use repertoire_core::{markdown::cut, text::terminal_safe};
+use repertoire_core::{markdown::truncate_text, text::terminal_safe};
 use serde::Deserialize;
 use serde_json::json;
 use wasmtime::{
@@ -11,21 +11,21 @@ use wasmtime::{
 };
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView, p2::pipe::MemoryOutputPipe};
 
-use super::host::Host;
+use super::host::ScriptHost;
 use crate::{
     dispatch::ArtifactOutput,
-    error::{Error, Result, way},
-    template::Code,
+    error::{Error, Result, parameter_hint},
+    template::RenderedScript,
 };
 
-/// What a script gets besides what it can ask: nothing.
-pub(super) struct State {
+/// The store data of an instance; a script gets no WASI resources besides host calls.
+pub(super) struct GuestState {
     wasi: WasiCtx,
     table: ResourceTable,
-    host: Arc<Host>,
+    host: Arc<ScriptHost>,
 }
 
-impl WasiView for State {
+impl WasiView for GuestState {
     fn ctx(&mut self) -> WasiCtxView<'_> {
         WasiCtxView {
             ctx: &mut self.wasi,
@@ -34,7 +34,7 @@ impl WasiView for State {
     }
 }
 
-impl ResourceLimiter for State {
+impl ResourceLimiter for GuestState {
     fn memory_growing(
         &mut self,
         current: usize,
@@ -47,7 +47,7 @@ impl ResourceLimiter for State {
             let memory = &self.host.meter.memory;
             memory.fetch_max(desired as u64, Ordering::Relaxed);
         } else if current == 0 {
-            self.host.end(Error::ScriptLimit(format!(
+            self.host.end_script(Error::ScriptLimit(format!(
                 "Python alone takes {desired} bytes of memory, and it may have {most}"
             )));
         }
@@ -64,35 +64,35 @@ impl ResourceLimiter for State {
     }
 }
 
-/// The most functions of a table; Python has some twelve thousand.
+/// The maximum table size; Python uses about twelve thousand entries.
 const MAX_TABLE: usize = 100_000;
-/// The most things of the host a guest holds at a time, such as clocks it waits for.
-const MAX_HELD: usize = 1000;
+/// The maximum number of host resources a guest holds, such as clocks it waits for.
+const MAX_RESOURCES: usize = 1000;
 
-/// How much fuel it is given at a time: of a loop that calls nothing, no less is known to be burnt.
-const HELPING: u64 = 10_000_000;
+/// Fuel is accounted in steps of this size while a loop makes no host call.
+const FUEL_YIELD_INTERVAL: u64 = 10_000_000;
 
-/// The most bytes of what the guest says of a failure.
-const MAX_TOLD: usize = 64 * 1024;
+/// The maximum bytes of a failure report of the guest.
+const MAX_FAILURE_BYTES: usize = 64 * 1024;
 
-type Args = (String, String);
-type Answered = (std::result::Result<String, String>,);
+type GuestArgs = (String, String);
+type GuestResult = (std::result::Result<String, String>,);
 
-/// Binds the guest to its host.
-pub(super) fn bind(component: &Component) -> wasmtime::Result<InstancePre<State>> {
-    let mut linker: Linker<State> = Linker::new(component.engine());
+/// Links the host calls into the guest.
+pub(super) fn bind_host(component: &Component) -> wasmtime::Result<InstancePre<GuestState>> {
+    let mut linker: Linker<GuestState> = Linker::new(component.engine());
     wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
     linker.root().func_wrap_async(
         "call",
-        |mut store: StoreContextMut<'_, State>, (name, args): Args| {
+        |mut store: StoreContextMut<'_, GuestState>, (name, args): GuestArgs| {
             let host = store.data().host.clone();
             Box::new(async move {
                 let fuel = store.get_fuel()?;
-                let answered = host.call(&name, &args, fuel).await;
-                // What was run for it is its own doing.
+                let answered = host.handle_call(&name, &args, fuel).await;
+                // Fuel used by nested scripts counts as fuel of this script.
                 store.set_fuel(host.fuel_left(fuel))?;
                 answered.map(|answer| (answer,)).map_err(|error| {
-                    host.end(error);
+                    host.end_script(error);
                     wasmtime::Error::msg("ended by the host")
                 })
             })
@@ -101,34 +101,34 @@ pub(super) fn bind(component: &Component) -> wasmtime::Result<InstancePre<State>
     linker.instantiate_pre(component)
 }
 
-/// What the guest says of a script that failed.
+/// The failure report of the guest.
 #[derive(Deserialize)]
-struct Failed {
+struct GuestFailure {
     r#type: String,
     message: String,
     line: Option<usize>,
 }
 
-/// Runs a script in an instance of its own.
-pub(super) async fn run(
-    guest: &InstancePre<State>,
-    code: Code,
+/// Runs a script in a new instance.
+pub(super) async fn run_guest(
+    guest: &InstancePre<GuestState>,
+    code: RenderedScript,
     values: &serde_json::Value,
-    host: &Arc<Host>,
+    host: &Arc<ScriptHost>,
 ) -> Result<ArtifactOutput> {
     let limits = &host.limits;
     let capacity = usize::try_from(limits.output).unwrap_or(usize::MAX);
     let printed = MemoryOutputPipe::new(capacity);
     let (so_far, meter) = (printed.clone(), host.meter.clone());
-    host.notes.printing(move || {
+    host.notes.set_output_source(move || {
         let printed = so_far.contents();
         let many = printed.len() as u64;
         meter.output.fetch_add(many, Ordering::Relaxed);
         String::from_utf8_lossy(&printed).into_owned()
     });
     let mut table = ResourceTable::new();
-    table.set_max_capacity(MAX_HELD);
-    let state = State {
+    table.set_max_capacity(MAX_RESOURCES);
+    let state = GuestState {
         wasi: WasiCtx::builder()
             .stdout(printed.clone())
             .stderr(printed.clone())
@@ -142,9 +142,9 @@ pub(super) async fn run(
     store.limiter(|state| state);
     let broken = |error: wasmtime::Error| Error::Sandbox(format!("{error:#}"));
     store.set_fuel(limits.fuel).map_err(broken)?;
-    let helping = Some(HELPING);
+    let helping = Some(FUEL_YIELD_INTERVAL);
     store.fuel_async_yield_interval(helping).map_err(broken)?;
-    // Others have their turn; and if it is stopped there, what it has used is known.
+    // Yield to other scripts, and record the fuel used so far in case the script is stopped here.
     store.epoch_deadline_callback(|store| {
         let host = &store.data().host;
         host.note_fuel(store.get_fuel()?);
@@ -154,15 +154,15 @@ pub(super) async fn run(
     let over = tokio::time::Instant::from_std(host.begun) + limits.time();
     let ended = tokio::time::timeout_at(over, async {
         let instance = guest.instantiate_async(&mut store).await?;
-        let run: TypedFunc<Args, Answered> = instance.get_typed_func(&mut store, "run")?;
+        let run: TypedFunc<GuestArgs, GuestResult> = instance.get_typed_func(&mut store, "run")?;
         run.call_async(&mut store, (code.source, given)).await
     });
     let ended = ended.await;
     let left = store.get_fuel().unwrap_or(0);
-    // What is printed is text of strangers.
+    // Printed output is untrusted text.
     let printed = printed.contents();
-    // From here on it is not stopped any more.
-    host.notes.printed(None);
+    // The script cannot be stopped any more.
+    host.notes.set_printed(None);
     let meter = &host.meter;
     host.note_fuel(left);
     meter
@@ -173,7 +173,7 @@ pub(super) async fn run(
     let flooded = printed.len() >= capacity || meter.output.load(Ordering::Relaxed) > limits.output;
     let printed = String::from_utf8_lossy(&printed).into_owned();
     let outcome = match ended {
-        _ if let Some(error) = host.fatal() => Err(error),
+        _ if let Some(error) = host.take_fatal() => Err(error),
         _ if flooded => Err(Error::ScriptLimit(format!(
             "it printed or submitted more than {} bytes",
             limits.output
@@ -182,10 +182,10 @@ pub(super) async fn run(
             "it took more than {} s",
             limits.seconds
         ))),
-        Ok(Err(error)) => Err(trapped(&error, limits.fuel)),
-        Ok(Ok((Err(told),))) => Err(failed(&told, host)),
-        Ok(Ok((Ok(_),))) => match host.submitted() {
-            // What was printed is the result.
+        Ok(Err(error)) => Err(trap_error(&error, limits.fuel)),
+        Ok(Ok((Err(failure),))) => Err(script_failure(&failure, host)),
+        Ok(Ok((Ok(_),))) => match host.take_submitted() {
+            // Without a submitted value, the printed output is the result.
             None => {
                 return Ok(ArtifactOutput {
                     text: printed,
@@ -203,48 +203,52 @@ pub(super) async fn run(
         },
     };
     host.notes
-        .printed(Some(printed).filter(|text| !text.is_empty()));
+        .set_printed(Some(printed).filter(|text| !text.is_empty()));
     outcome
 }
 
-fn failed(told: &str, host: &Host) -> Error {
-    // The guest's own cap is the guest's.
-    let told = if told.len() > MAX_TOLD { "" } else { told };
-    let Ok(Failed {
+fn script_failure(failure: &str, host: &ScriptHost) -> Error {
+    // The guest limits its reports too, but the guest is not trusted.
+    let failure = if failure.len() > MAX_FAILURE_BYTES {
+        ""
+    } else {
+        failure
+    };
+    let Ok(GuestFailure {
         r#type: kind,
         message,
         line,
-    }) = repertoire_core::json::from_str(told)
+    }) = repertoire_core::json::from_str(failure)
     else {
         return Error::Sandbox("the guest did not say what went wrong".to_owned());
     };
     if kind == "Error"
-        && let Some(error) = host.refused(&message)
+        && let Some(error) = host.take_refusal(&message)
     {
         return error;
     }
-    let mut message = cut(&message, 2000);
+    let mut message = truncate_text(&message, 2000);
     if kind == "NameError"
-        && let Some(name) = missing(&message)
+        && let Some(name) = undefined_name(&message)
     {
-        let way = way(name);
+        let way = parameter_hint(name);
         message = format!("{message}: if it is a value of the skill, give it with {way}");
     }
     Error::Script {
         line,
-        kind: cut(&terminal_safe(&kind), 100),
+        kind: truncate_text(&terminal_safe(&kind), 100),
         message,
     }
 }
 
-/// The name that Python does not know.
-fn missing(message: &str) -> Option<&str> {
+/// Extracts the name from a Python `NameError` message.
+fn undefined_name(message: &str) -> Option<&str> {
     let name = message.strip_prefix("name '")?;
     name.strip_suffix("' is not defined")
 }
 
-/// Why an instance stopped.
-fn trapped(error: &wasmtime::Error, fuel: u64) -> Error {
+/// Converts a trap into an error.
+fn trap_error(error: &wasmtime::Error, fuel: u64) -> Error {
     match error.downcast_ref::<Trap>() {
         Some(Trap::OutOfFuel) => Error::ScriptLimit(format!(
             "it took more than {fuel} steps: does a loop never end?"
@@ -253,10 +257,10 @@ fn trapped(error: &wasmtime::Error, fuel: u64) -> Error {
             Error::ScriptLimit("it nests too deep: the stack was used up".to_owned())
         }
         Some(Trap::UnreachableCodeReached) => {
-            Error::ScriptLimit("Python gave up: it ran out of something, or was told to".to_owned())
+            Error::ScriptLimit("Python aborted: out of resources, or an explicit abort".to_owned())
         }
         _ if error.downcast_ref::<wasmtime_wasi::I32Exit>().is_some() => {
-            Error::ScriptLimit("it left by os._exit".to_owned())
+            Error::ScriptLimit("it exited with os._exit".to_owned())
         }
         _ => Error::Sandbox(format!("{:#}", error.root_cause())),
     }

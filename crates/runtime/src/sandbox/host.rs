@@ -1,4 +1,4 @@
-//! What scripts can ask. Each call is checked here: a script can make any.
+//! The host calls of scripts. Scripts are untrusted, so every call is checked here.
 
 mod calls;
 
@@ -17,47 +17,48 @@ use serde_json::{Value, json};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use self::calls::{
-    Batch, History, Named, Names, Nothing, Query, RunSkill, Save, Search, Typed, Valued, fitting,
-    json_of, key, read, refuse, serialised, several, short,
+    BatchArgs, CheckpointArgs, HistoryArgs, NameArgs, NamesArgs, NoArgs, PageSearchArgs, QueryArgs,
+    RunSkillArgs, TypeArgs, ValueArgs, call_error, check_key, check_query_length,
+    check_schema_size, collect_pages, parse_args, serialise_answer, to_json_value,
 };
 use crate::{
-    dispatch::{Checkpoints, ExecutionContext, Notes, Others},
+    dispatch::{Checkpoints, ExecutionContext, ExecutionNotes, NestedSkills},
     error::{Error, Result},
-    limits::{Limits, Meter},
-    model::{Ask, Budget, Metered, Model},
-    record::Used,
+    limits::{Limits, UsageMeter},
+    model::{Budget, MeteredModel, Model, ModelRequest},
+    record::ResourceUse,
     redact::Redactor,
-    run::{plan, run},
+    run::{plan_run, run_plan},
     template::PromptEngine,
     variant::family_of,
     workspace::Workspace,
 };
 
-/// The most bytes of what a call is given.
+/// The maximum bytes of the arguments of a call.
 const MAX_ARGS: usize = 4 << 20;
-/// The most prompts of a batch, and how many of them are asked at a time.
+/// The maximum prompts of a batch, and how many of them are sent concurrently.
 const MAX_BATCH: usize = 1000;
-const AT_ONCE: usize = 8;
-/// How deep skills run skills.
+const MAX_CONCURRENT_PROMPTS: usize = 8;
+/// How deep skills run nested skills.
 pub(super) const MAX_DEPTH: usize = 4;
-/// The most skills one run runs, with those they run.
+/// The maximum number of nested skills in one run.
 const MAX_RUNS: u64 = 500;
-/// How long before the end of its time a script stops what it runs.
+/// How long before its own deadline a script stops a nested skill.
 const GRACE: Duration = Duration::from_millis(50);
-/// The most bytes of a value that is kept.
+/// The maximum bytes of a checkpoint value.
 const MAX_CHECKPOINT: usize = 1 << 20;
-/// The most values one run keeps.
+/// The maximum number of checkpoints of one run.
 const MAX_CHECKPOINTS: usize = 1000;
-/// The most results of a search, and pages at a time.
+/// The maximum number of search results, and of pages in one call.
 const MAX_RESULTS: usize = 100;
 const MAX_PAGES: usize = 100;
-/// The most bytes one run keeps, with those it runs.
+/// The maximum bytes of all checkpoints of one run, including nested skills.
 const MAX_KEPT: u64 = 16 << 20;
-/// The most bytes of a refusal.
+/// The maximum bytes of an error message for a script.
 const MAX_REFUSAL: usize = 2000;
 
-/// What one run of a script can ask, and what it has said.
-pub(super) struct Host {
+/// The host side of one script run: its services, limits and state.
+pub(super) struct ScriptHost {
     session: String,
     artifact: String,
     engine: PromptEngine,
@@ -66,93 +67,94 @@ pub(super) struct Host {
     system: Vec<String>,
     redactor: Redactor,
     checkpoints: Arc<dyn Checkpoints>,
-    others: Option<Arc<Others>>,
+    nested_skills: Option<Arc<NestedSkills>>,
     depth: usize,
-    /// How many bytes this run has kept, with those it runs and those that run it; how many skills
-    /// they have run.
-    kept: Arc<AtomicU64>,
-    runs: Arc<AtomicU64>,
-    /// The fuel of scripts it has run, not yet taken from its own.
+    /// The checkpoint bytes and the number of nested runs, shared by all skills of one run.
+    checkpoint_bytes: Arc<AtomicU64>,
+    nested_runs: Arc<AtomicU64>,
+    /// The fuel of nested scripts that is not yet subtracted from this script's fuel.
     burnt: AtomicU64,
     pub(super) begun: Instant,
     stop: CancellationToken,
-    pub(super) notes: Notes,
+    pub(super) notes: ExecutionNotes,
     pub(super) limits: Limits,
-    pub(super) meter: Arc<Meter>,
-    said: Mutex<Said>,
+    pub(super) meter: Arc<UsageMeter>,
+    state: Mutex<HostState>,
 }
 
 #[derive(Debug, Default)]
-struct Said {
+struct HostState {
     submitted: Option<Value>,
-    /// What was kept, and how many bytes it has.
+    /// The bytes of each saved checkpoint.
     kept: HashMap<String, u64>,
-    /// The last call that was refused, so that a script that ends with it ends with its reason.
+    /// The last refused call, to report its reason if the script ends with it.
     refused: Option<Error>,
-    /// Why the script was ended.
+    /// Why the host ended the script.
     fatal: Option<Error>,
 }
 
-/// What a call gives, when it does not end the script.
-type Answer = Result<Value>;
+/// The result of a call that does not end the script.
+type CallResult = Result<Value>;
 
-impl Host {
+impl ScriptHost {
     pub(super) fn new(context: &ExecutionContext, limits: Limits) -> Arc<Self> {
         let budget = Arc::new(Budget::new(Some(limits.tokens), limits.cost));
         let model = context
             .model
             .clone()
-            .map(|model| -> Arc<dyn Model> { Arc::new(Metered::new(model, budget.clone())) });
-        let (begun, meter): (_, Arc<Meter>) = (Instant::now(), Arc::default());
+            .map(|model| -> Arc<dyn Model> { Arc::new(MeteredModel::new(model, budget.clone())) });
+        let (begun, meter): (_, Arc<UsageMeter>) = (Instant::now(), Arc::default());
         let counted = meter.clone();
-        // However it ends, what it used is known.
+        // Resource use is reported however the script ends.
         context
             .notes
-            .measure(move |used| counted.tell(used, &limits, begun, &budget));
+            .set_usage_source(move |used| counted.report_usage(used, &limits, begun, &budget));
         Arc::new(Self {
             session: context.session_id.clone(),
-            artifact: format!("{}{}", context.within, context.notes.place()),
+            artifact: format!("{}{}", context.checkpoint_scope, context.notes.place()),
             engine: context.engine.clone(),
             model,
             max_tokens: context.max_tokens,
             system: context.system.clone(),
             redactor: context.redactor.clone(),
             checkpoints: context.checkpoints.clone(),
-            others: context.others.clone(),
+            nested_skills: context.nested_skills.clone(),
             depth: context.depth,
-            kept: context.kept.clone(),
-            runs: context.runs.clone(),
+            checkpoint_bytes: context.checkpoint_bytes.clone(),
+            nested_runs: context.nested_runs.clone(),
             burnt: AtomicU64::new(0),
             begun,
             stop: context.stop.child_token(),
             notes: context.notes.clone(),
             limits,
             meter,
-            said: Mutex::default(),
+            state: Mutex::default(),
         })
     }
 
-    fn said(&self) -> std::sync::MutexGuard<'_, Said> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_state(&self) -> std::sync::MutexGuard<'_, HostState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn submitted(&self) -> Option<Value> {
-        self.said().submitted.take()
+    pub(super) fn take_submitted(&self) -> Option<Value> {
+        self.lock_state().submitted.take()
     }
 
-    /// Why the script was ended from outside.
-    pub(super) fn fatal(&self) -> Option<Error> {
-        self.said().fatal.take()
+    /// Takes the error with which the host ended the script.
+    pub(super) fn take_fatal(&self) -> Option<Error> {
+        self.lock_state().fatal.take()
     }
 
-    pub(super) fn end(&self, error: Error) {
-        self.said().fatal.get_or_insert(error);
+    pub(super) fn end_script(&self, error: Error) {
+        self.lock_state().fatal.get_or_insert(error);
     }
 
-    /// The refusal a script ended with, by what it says.
-    pub(super) fn refused(&self, message: &str) -> Option<Error> {
-        let refused = self.said().refused.take();
-        let text = |error: &Error| repertoire_core::markdown::cut(&error.to_string(), MAX_REFUSAL);
+    /// Takes the last refusal if its message is the one the script ended with.
+    pub(super) fn take_refusal(&self, message: &str) -> Option<Error> {
+        let refused = self.lock_state().refused.take();
+        let text = |error: &Error| {
+            repertoire_core::markdown::truncate_text(&error.to_string(), MAX_REFUSAL)
+        };
         refused.filter(|error| text(error) == message)
     }
 
@@ -161,19 +163,19 @@ impl Host {
         self.depth > 0
     }
 
-    /// What is left of some fuel, after what was run meanwhile.
+    /// Subtracts the fuel of nested scripts.
     pub(super) fn fuel_left(&self, fuel: u64) -> u64 {
         fuel.saturating_sub(self.burnt.swap(0, Ordering::Relaxed))
     }
 
-    /// Notes how much of its fuel a script has left.
+    /// Records the fuel used so far from the fuel that is left.
     pub(super) fn note_fuel(&self, left: u64) {
         let burnt = self.limits.fuel.saturating_sub(left);
         self.meter.fuel.store(burnt, Ordering::Relaxed);
     }
 
-    /// Answers a call: with a value, or with why not. A failure ends the script.
-    pub(super) async fn call(
+    /// Handles a call: returns a value, or an error the script can catch. An outer `Err` ends it.
+    pub(super) async fn handle_call(
         &self,
         name: &str,
         args: &str,
@@ -181,105 +183,114 @@ impl Host {
     ) -> Result<Result<String, String>> {
         self.note_fuel(fuel);
         self.meter.count_calls(1, &self.limits)?;
-        let answered = match self.answer(name, args, fuel).await {
-            Ok(value) => serialised(name, &value),
+        let answered = match self.dispatch_call(name, args, fuel).await {
+            Ok(value) => serialise_answer(name, &value),
             Err(error) => Err(error),
         };
         Ok(match answered {
             Ok(answer) => Ok(answer),
             Err(error @ (Error::ScriptLimit(_) | Error::Interrupted)) => return Err(error),
             Err(error) => {
-                let message = repertoire_core::markdown::cut(&error.to_string(), MAX_REFUSAL);
-                let told = json!({"code": error.code(), "message": message});
-                self.said().refused = Some(error);
-                Err(told.to_string())
+                let message =
+                    repertoire_core::markdown::truncate_text(&error.to_string(), MAX_REFUSAL);
+                let refusal = json!({"code": error.code(), "message": message});
+                self.lock_state().refused = Some(error);
+                Err(refusal.to_string())
             }
         })
     }
 
-    async fn answer(&self, name: &str, args: &str, fuel: u64) -> Answer {
+    async fn dispatch_call(&self, name: &str, args: &str, fuel: u64) -> CallResult {
         if args.len() > MAX_ARGS {
-            return Err(refuse(name, format!("takes at most {MAX_ARGS} bytes")));
+            return Err(call_error(name, format!("takes at most {MAX_ARGS} bytes")));
         }
         match name {
             "workspace_search" => {
-                let Search { query, limit } = read(name, args)?;
-                let query = short(name, query)?;
-                self.look(move |pages| pages.search(&query, limit.min(MAX_RESULTS)))
-                    .await
+                let PageSearchArgs { query, limit } = parse_args(name, args)?;
+                let query = check_query_length(name, query)?;
+                self.query_workspace(move |pages| {
+                    pages.search_pages(&query, limit.min(MAX_RESULTS))
+                })
+                .await
             }
             "get_page" => {
-                let page = short(name, read::<Named>(name, args)?.name)?;
-                self.look(move |pages| pages.page(&page)).await
+                let page = check_query_length(name, parse_args::<NameArgs>(name, args)?.name)?;
+                self.query_workspace(move |pages| pages.find_page(&page))
+                    .await
             }
             "get_pages" => {
-                let names = read::<Names>(name, args)?.names;
+                let names = parse_args::<NamesArgs>(name, args)?.names;
                 if names.len() > MAX_PAGES {
-                    return Err(refuse(name, format!("gives at most {MAX_PAGES} pages")));
+                    return Err(call_error(name, format!("gives at most {MAX_PAGES} pages")));
                 }
                 let more = u64::try_from(names.len()).unwrap_or(u64::MAX);
                 self.meter
                     .count_calls(more.saturating_sub(1), &self.limits)?;
-                self.look(move |pages| several(pages, &names)).await
+                self.query_workspace(move |pages| collect_pages(pages, &names))
+                    .await
             }
             "get_pages_by_type" => {
-                let kind = short(name, read::<Typed>(name, args)?.r#type)?;
-                self.look(move |pages| pages.pages_by_type(&kind)).await
+                let kind = check_query_length(name, parse_args::<TypeArgs>(name, args)?.r#type)?;
+                self.query_workspace(move |pages| pages.pages_by_type(&kind))
+                    .await
             }
             "get_tags" => {
-                let Nothing {} = read(name, args)?;
-                self.look(|pages| pages.tags()).await
+                let NoArgs {} = parse_args(name, args)?;
+                self.query_workspace(|pages| pages.tags()).await
             }
             "get_references" => {
-                let page = short(name, read::<Named>(name, args)?.name)?;
-                self.look(move |pages| pages.references(&page)).await
+                let page = check_query_length(name, parse_args::<NameArgs>(name, args)?.name)?;
+                self.query_workspace(move |pages| pages.references(&page))
+                    .await
             }
             "get_history" => {
-                let History { name: page, limit } = read(name, args)?;
-                let page = short(name, page)?;
-                self.look(move |pages| pages.history(&page, limit.min(MAX_RESULTS)))
+                let HistoryArgs { name: page, limit } = parse_args(name, args)?;
+                let page = check_query_length(name, page)?;
+                self.query_workspace(move |pages| pages.history(&page, limit.min(MAX_RESULTS)))
                     .await
             }
             "llm_query" => {
-                let query: Query = read(name, args)?;
-                let schema = fitting(name, query.schema)?;
-                let ask = self.ask(query.prompt, query.system, query.max_tokens, schema);
-                Ok(json!(self.query(&ask).await?))
+                let query: QueryArgs = parse_args(name, args)?;
+                let schema = check_schema_size(name, query.schema)?;
+                let ask = self.build_request(query.prompt, query.system, query.max_tokens, schema);
+                Ok(json!(self.query_model(&ask).await?))
             }
-            "llm_query_batched" => self.batch(read(name, args)?).await,
+            "llm_query_batched" => self.query_batch(parse_args(name, args)?).await,
             "checkpoint_load" => {
-                let key = key(name, read::<Named>(name, args)?.name)?;
-                let kept = self.checkpoints.load(&self.session, &self.artifact, &key)?;
+                let key = check_key(name, parse_args::<NameArgs>(name, args)?.name)?;
+                let kept = self
+                    .checkpoints
+                    .load_checkpoint(&self.session, &self.artifact, &key)?;
                 Ok(json!({"kept": kept.is_some(), "value": kept}))
             }
-            "checkpoint_save" => self.save(read(name, args)?),
-            "submit" => self.submit(read::<Valued>(name, args)?.value, args.len()),
-            "run_skill" => self.run_skill(read(name, args)?, fuel).await,
-            _ => Err(refuse(name, "there is no such call".to_owned())),
+            "checkpoint_save" => self.save_checkpoint(parse_args(name, args)?),
+            "submit" => self.submit_result(parse_args::<ValueArgs>(name, args)?.value, args.len()),
+            "run_skill" => self.run_skill(parse_args(name, args)?, fuel).await,
+            _ => Err(call_error(name, "there is no such call".to_owned())),
         }
     }
 
-    /// Asks the workspace, elsewhere: it may wait for a disk, and a script that is stopped does not
-    /// wait for it.
-    async fn look<T: Serialize + Send + 'static>(
+    /// Queries the workspace on a blocking thread: it may wait for a disk, and a stopped script
+    /// must not wait for it.
+    async fn query_workspace<T: Serialize + Send + 'static>(
         &self,
         ask: impl FnOnce(&dyn Workspace) -> Result<T> + Send + 'static,
-    ) -> Answer {
+    ) -> CallResult {
         let workspace = self.engine.workspace().cloned().ok_or_else(|| {
             Error::Workspace("there is none: give a folder of pages with --vault".to_owned())
         })?;
-        let looked = tokio::task::spawn_blocking(move || json_of(ask(&*workspace)?));
+        let looked = tokio::task::spawn_blocking(move || to_json_value(ask(&*workspace)?));
         looked.await.map_err(|_| Error::Interrupted)?
     }
 
-    fn ask(
+    fn build_request(
         &self,
         prompt: String,
         system: Option<String>,
         max_tokens: Option<u64>,
         schema: Option<Value>,
-    ) -> Ask {
-        let mut ask = Ask::new(prompt);
+    ) -> ModelRequest {
+        let mut ask = ModelRequest::new(prompt);
         ask.system = system.or_else(|| {
             let system = self.system.join("\n\n");
             (!system.is_empty()).then_some(system)
@@ -290,30 +301,33 @@ impl Host {
         ask
     }
 
-    async fn query(&self, ask: &Ask) -> Result<String> {
-        let none = || Error::Model("this skill asks a model, and none was named".to_owned());
+    async fn query_model(&self, ask: &ModelRequest) -> Result<String> {
+        let none = || Error::Model("this skill needs a model, but none is named".to_owned());
         let model = self.model.as_ref().ok_or_else(none)?;
-        self.notes.model(model.id());
+        self.notes.set_model(model.id());
         let reply = model.ask(ask, None).await?;
-        self.notes.usage(reply.usage);
+        self.notes.add_usage(reply.usage);
         Ok(reply.text)
     }
 
-    async fn batch(&self, batch: Batch) -> Answer {
+    async fn query_batch(&self, batch: BatchArgs) -> CallResult {
         let many = batch.prompts.len();
         if many > MAX_BATCH {
             let call = "llm_query_batched";
-            return Err(refuse(call, format!("takes at most {MAX_BATCH} prompts")));
+            return Err(call_error(
+                call,
+                format!("takes at most {MAX_BATCH} prompts"),
+            ));
         }
-        let schema = fitting("llm_query_batched", batch.schema)?;
-        // The call itself was counted.
+        let schema = check_schema_size("llm_query_batched", batch.schema)?;
+        // The call itself is already counted.
         let more = u64::try_from(many).unwrap_or(u64::MAX).saturating_sub(1);
         self.meter.count_calls(more, &self.limits)?;
         let asks = batch.prompts.into_iter().map(|prompt| {
             let (system, schema) = (batch.system.clone(), schema.clone());
-            self.ask(prompt, system, batch.max_tokens, schema)
+            self.build_request(prompt, system, batch.max_tokens, schema)
         });
-        // If one fails, those under way are waited for, since they are paid for; no other is begun.
+        // After a failure, start no other prompt; those in progress are paid for, so wait for them.
         let over = AtomicBool::new(false);
         let mut asked = futures::stream::iter(asks)
             .map(|ask| async {
@@ -321,64 +335,66 @@ impl Host {
                 if over.load(Ordering::Relaxed) {
                     return None;
                 }
-                let answer = self.query(&ask).await;
+                let answer = self.query_model(&ask).await;
                 over.fetch_or(answer.is_err(), Ordering::Relaxed);
                 Some(answer)
             })
-            .buffered(AT_ONCE);
+            .buffered(MAX_CONCURRENT_PROMPTS);
         let (mut answers, mut failed) = (Vec::with_capacity(many), None);
         let mut number = 0;
         while let Some(answer) = asked.next().await {
             number += 1;
             match answer {
                 Some(Ok(answer)) => answers.push(answer),
-                Some(Err(error)) => failed = failed.or_else(|| Some(error.of_prompt(number, many))),
+                Some(Err(error)) => {
+                    failed = failed.or_else(|| Some(error.with_prompt_number(number, many)));
+                }
                 None => {}
             }
         }
         failed.map_or_else(|| Ok(json!(answers)), Err)
     }
 
-    fn save(&self, save: Save) -> Answer {
+    fn save_checkpoint(&self, save: CheckpointArgs) -> CallResult {
         let call = "checkpoint_save";
-        let name = key(call, save.name)?;
+        let name = check_key(call, save.name)?;
         let size = save.value.to_string().len();
         if size > MAX_CHECKPOINT {
             let most = MAX_CHECKPOINT;
-            return Err(refuse(
+            return Err(call_error(
                 call,
                 format!("{name:?} has {size} bytes, more than {most}"),
             ));
         }
-        self.make_room(&name, size as u64)
-            .map_err(|why| refuse(call, why))?;
+        self.reserve_checkpoint_space(&name, size as u64)
+            .map_err(|why| call_error(call, why))?;
         let (session, artifact) = (&self.session, &self.artifact);
-        // It waits for the disk; other scripts go on meanwhile.
+        // This waits for the disk; other scripts continue meanwhile.
         tokio::task::block_in_place(|| {
             let checkpoints = &self.checkpoints;
-            checkpoints.save(session, artifact, &name, &save.value)
+            checkpoints.save_checkpoint(session, artifact, &name, &save.value)
         })?;
         Ok(Value::Null)
     }
 
-    /// Makes room for a value among those that are kept.
-    fn make_room(&self, name: &str, size: u64) -> std::result::Result<(), String> {
-        let mut said = self.said();
+    /// Reserves space for a checkpoint value.
+    fn reserve_checkpoint_space(&self, name: &str, size: u64) -> std::result::Result<(), String> {
+        let mut said = self.lock_state();
         let before = said.kept.get(name).copied();
         if before.is_none() && said.kept.len() >= MAX_CHECKPOINTS {
             return Err(format!("a run keeps at most {MAX_CHECKPOINTS} values"));
         }
-        // One call is made at a time, also by those it runs.
-        let all = self.kept.load(Ordering::Relaxed) - before.unwrap_or(0) + size;
+        // Calls of one run, including nested skills, are never concurrent.
+        let all = self.checkpoint_bytes.load(Ordering::Relaxed) - before.unwrap_or(0) + size;
         if all > MAX_KEPT {
             return Err(format!("a run keeps at most {MAX_KEPT} bytes"));
         }
         said.kept.insert(name.to_owned(), size);
-        self.kept.store(all, Ordering::Relaxed);
+        self.checkpoint_bytes.store(all, Ordering::Relaxed);
         Ok(())
     }
 
-    fn submit(&self, value: Value, size: usize) -> Answer {
+    fn submit_result(&self, value: Value, size: usize) -> CallResult {
         let used = self.meter.output.fetch_add(size as u64, Ordering::Relaxed);
         if used + size as u64 > self.limits.output {
             let most = self.limits.output;
@@ -386,44 +402,50 @@ impl Host {
                 "it printed or submitted more than {most} bytes"
             )));
         }
-        let mut said = self.said();
+        let mut said = self.lock_state();
         if said.submitted.is_some() {
-            return Err(refuse("submit", "a result was submitted before".to_owned()));
+            return Err(call_error(
+                "submit",
+                "a result was submitted before".to_owned(),
+            ));
         }
         said.submitted = Some(value);
         Ok(Value::Null)
     }
 
-    async fn run_skill(&self, wanted: RunSkill, fuel: u64) -> Answer {
+    async fn run_skill(&self, wanted: RunSkillArgs, fuel: u64) -> CallResult {
         let call = "run_skill";
-        let Some(others) = &self.others else {
-            return Err(refuse(call, "no other skill can be run here".to_owned()));
+        let Some(others) = &self.nested_skills else {
+            return Err(call_error(
+                call,
+                "no other skill can be run here".to_owned(),
+            ));
         };
         if self.depth >= MAX_DEPTH {
-            return Err(refuse(
+            return Err(call_error(
                 call,
                 format!("skills run skills at most {MAX_DEPTH} deep"),
             ));
         }
-        if self.runs.fetch_add(1, Ordering::Relaxed) >= MAX_RUNS {
-            return Err(refuse(
+        if self.nested_runs.fetch_add(1, Ordering::Relaxed) >= MAX_RUNS {
+            return Err(call_error(
                 call,
                 format!("a run runs at most {MAX_RUNS} skills"),
             ));
         }
-        let skill = others.skills.open(&wanted.skill)?;
+        let skill = others.skills.open_skill(&wanted.skill)?;
         let mut context = ExecutionContext::new();
         context.session_id.clone_from(&self.session);
         context.values = wanted.params;
-        // What it keeps is its own: by what it is asked, so that it has it when it is asked again.
-        context.within = format!("{}>{}>", self.artifact, context.fingerprint());
-        context.left = Some(self.left(fuel));
-        context.runs = self.runs.clone();
+        // Scope checkpoints by the input values, so that the same nested call finds them again.
+        context.checkpoint_scope = format!("{}>{}>", self.artifact, context.fingerprint());
+        context.remaining_limits = Some(self.remaining_limits(fuel));
+        context.nested_runs = self.nested_runs.clone();
         context.model.clone_from(&self.model);
         context.engine = self.engine.clone();
         context.max_tokens = self.max_tokens;
         context.redactor = self.redactor.clone();
-        // Shortly before this one's time is up, so that it leaves its record.
+        // Stop it shortly before this script's own deadline, so that it leaves its record.
         context.stop = self.stop.child_token();
         let until = tokio::time::Instant::from_std(self.begun) + self.limits.time();
         let stop = context.stop.clone();
@@ -432,24 +454,33 @@ impl Host {
             stop.cancel();
         }));
         context.checkpoints = self.checkpoints.clone();
-        context.others = Some(others.clone());
+        context.nested_skills = Some(others.clone());
         context.depth = self.depth + 1;
-        context.kept = self.kept.clone();
+        context.checkpoint_bytes = self.checkpoint_bytes.clone();
         let family = self.model.as_ref().map(|model| family_of(model.id()));
         let names: Vec<String> = wanted.artifact.into_iter().collect();
         let dispatcher = &others.dispatcher;
-        let steps = plan(&*skill, dispatcher, &family.unwrap_or_default(), &names)?;
-        let mut keep = |record: &crate::ExecutionRecord| (others.keep)(record);
-        // Boxed, since it may come by here again.
-        let report = Box::pin(run(&*skill, dispatcher, &steps, &mut context, &mut keep)).await;
+        let steps = plan_run(&*skill, dispatcher, &family.unwrap_or_default(), &names)?;
+        let mut keep = |record: &crate::ExecutionRecord| (others.save_record)(record);
+        // Boxed, because this call can recurse.
+        let report = Box::pin(run_plan(
+            &*skill,
+            dispatcher,
+            &steps,
+            &mut context,
+            &mut keep,
+        ))
+        .await;
         for record in &report.records {
-            self.charge(&record.details.used);
+            self.charge_nested_usage(&record.details.used);
         }
-        self.notes.others(report.usage());
+        self.notes.add_nested_usage(report.usage());
         match report.outcome {
             Ok(output) => Ok(output.value.unwrap_or_else(|| json!(output.text))),
-            // What it may not is no fault of whoever runs it, who may go on.
-            Err(Error::ScriptLimit(why)) => Err(refuse(call, format!("{}: {why}", wanted.skill))),
+            // A limit of the nested skill is an error the calling script can handle.
+            Err(Error::ScriptLimit(why)) => {
+                Err(call_error(call, format!("{}: {why}", wanted.skill)))
+            }
             Err(Error::Interrupted) if !self.stop.is_cancelled() => Err(Error::ScriptLimit(
                 format!("it took more than {} s", self.limits.seconds),
             )),
@@ -457,8 +488,8 @@ impl Host {
         }
     }
 
-    /// What is left for a skill that is run now.
-    fn left(&self, fuel: u64) -> Limits {
+    /// The limits that are left for a nested skill.
+    fn remaining_limits(&self, fuel: u64) -> Limits {
         let calls = self.meter.host_calls.load(Ordering::Relaxed);
         Limits {
             fuel,
@@ -467,8 +498,8 @@ impl Host {
         }
     }
 
-    /// Counts what a skill that was run has used.
-    fn charge(&self, used: &BTreeMap<String, Used>) {
+    /// Adds the resource use of a nested skill to this script.
+    fn charge_nested_usage(&self, used: &BTreeMap<String, ResourceUse>) {
         let of = |what: &str| used.get(what).map_or(0, |used| used.used);
         self.burnt.fetch_add(of("fuel"), Ordering::Relaxed);
         let calls = &self.meter.host_calls;

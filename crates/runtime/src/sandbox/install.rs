@@ -1,7 +1,7 @@
-//! The guest on disk: the component as it was built, and what it was compiled to.
+//! The guest on disk: the component and its compiled form.
 //!
-//! A folder holds one build. What it was compiled to is named after the component, this program's
-//! version of wasmtime and its settings, so that another version never loads it but compiles anew.
+//! A folder holds one build. The name of the compiled file includes the component digest, the
+//! wasmtime version and the settings, so that another version compiles again instead of loading it.
 
 use std::{
     fs,
@@ -16,8 +16,8 @@ use wasmtime::{
 
 use crate::error::{Error, Result};
 
-/// The sources of the guest, by their path: what a component is built from.
-pub const GUEST: [(&str, &str); 3] = [
+/// The sources a guest component is built from, by path.
+pub const GUEST_SOURCES: [(&str, &str); 3] = [
     (
         "wit/sandbox.wit",
         include_str!("../../../../sandbox/wit/sandbox.wit"),
@@ -26,22 +26,23 @@ pub const GUEST: [(&str, &str); 3] = [
     ("host.py", include_str!("../../../../sandbox/host.py")),
 ];
 
-const COMPONENT: &str = "sandbox.wasm";
-/// The digest of the component, so that it does not have to be read to be known.
-const DIGEST: &str = "sandbox.wasm.sha256";
+const COMPONENT_FILE: &str = "sandbox.wasm";
+/// The digest of the component, so that the component need not be read.
+const DIGEST_FILE: &str = "sandbox.wasm.sha256";
 /// The digest of the sources the component was built from.
-const SOURCES: &str = "sources.sha256";
-/// Changes whenever the settings below do.
+const SOURCES_FILE: &str = "sources.sha256";
+/// Increment this when the engine settings below change.
 const SETTINGS: &str = "2";
-/// The most instances: each of those that run at a time, and what it runs.
-const MOST: u32 = 128 * 5;
-const _: () = assert!(MOST as usize == super::AT_ONCE * (super::host::MAX_DEPTH + 1));
-/// The most bytes of stack that stay where an instance was; they are zeroed.
+/// The maximum number of instances: every concurrent script with its nested scripts.
+const MAX_INSTANCES: u32 = 128 * 5;
+const _: () =
+    assert!(MAX_INSTANCES as usize == super::MAX_CONCURRENT_SCRIPTS * (super::host::MAX_DEPTH + 1));
+/// The bytes of stack that stay resident after an instance ends; they are zeroed.
 const KEPT_STACK: usize = 64 << 10;
-/// The version of wasmtime; it checks for itself, too.
+/// The major version of wasmtime, which also checks compiled files itself.
 const WASMTIME: &str = "48";
 
-fn engine() -> Result<Engine> {
+fn create_engine() -> Result<Engine> {
     let mut config = Config::new();
     config
         .consume_fuel(true)
@@ -52,76 +53,76 @@ fn engine() -> Result<Engine> {
         .wasm_backtrace_max_frames(None)
         .native_unwind_info(false)
         .generate_address_map(false);
-    config.allocation_strategy(pool());
+    config.allocation_strategy(pooling_strategy());
     let pooled = Engine::new(&config).or_else(|error| {
-        // Where so many addresses are not to be had.
-        tracing::debug!("no pool of instances: {error:#}");
+        // The system may not grant this much address space.
+        tracing::debug!("instance pooling is not available: {error:#}");
         Engine::new(config.allocation_strategy(InstanceAllocationStrategy::OnDemand))
     });
     pooled.map_err(|error| Error::Sandbox(format!("{error:#}")))
 }
 
-/// Room for instances, made once. What a script wrote is given back to the system when it ends, all
-/// of it: looking only for the pages that were written would miss those that are in swap.
-fn pool() -> InstanceAllocationStrategy {
+/// A pool of instances. All memory of a script is returned to the system when it ends: scanning
+/// only for dirty pages would miss pages in swap.
+fn pooling_strategy() -> InstanceAllocationStrategy {
     let mut pool = PoolingAllocationConfig::new();
-    // A guest is one memory and some dozen modules that share it.
-    pool.total_component_instances(MOST)
-        .total_core_instances(MOST * 64)
-        .total_memories(MOST)
-        .total_tables(MOST * 4)
-        .total_stacks(MOST)
+    // A guest has one memory and some dozen modules that share it.
+    pool.total_component_instances(MAX_INSTANCES)
+        .total_core_instances(MAX_INSTANCES * 64)
+        .total_memories(MAX_INSTANCES)
+        .total_tables(MAX_INSTANCES * 4)
+        .total_stacks(MAX_INSTANCES)
         .async_stack_keep_resident(KEPT_STACK);
     pool.into()
 }
 
-fn sources() -> String {
+fn sources_digest() -> String {
     let mut all = Vec::new();
-    for (name, text) in GUEST {
+    for (name, text) in GUEST_SOURCES {
         all.extend_from_slice(name.as_bytes());
         all.push(0);
         all.extend_from_slice(text.as_bytes());
         all.push(0);
     }
-    Digest::of(&all).hex()
+    Digest::hash_bytes(&all).hex_digits()
 }
 
 /// Whether a folder holds a guest of this version.
 pub fn is_installed(folder: &Path) -> bool {
-    let built_from = fs::read_to_string(folder.join(SOURCES)).unwrap_or_default();
-    built_from.trim() == sources() && folder.join(COMPONENT).is_file()
+    let built_from = fs::read_to_string(folder.join(SOURCES_FILE)).unwrap_or_default();
+    built_from.trim() == sources_digest() && folder.join(COMPONENT_FILE).is_file()
 }
 
-/// Compiles a component that was built from [`GUEST`], tries it, and installs it in a folder that
-/// only this user can enter. It takes some seconds.
-pub fn compile(component: &[u8], folder: &Path) -> Result<()> {
+/// Compiles a component built from [`GUEST_SOURCES`], tests it, and installs it in a folder that only the
+/// current user can enter. This takes some seconds.
+pub fn install_component(component: &[u8], folder: &Path) -> Result<()> {
     let broken = |error: io::Error| Error::Sandbox(format!("{}: {error}", folder.display()));
-    private(folder).map_err(broken)?;
-    let digest = Digest::of(component).hex();
-    let engine = engine()?;
-    let file = folder.join(name_of(&digest));
-    compiled(&engine, component, &file)?;
-    let tried = repertoire_precompiled::load(&engine, &file)
+    create_private_dir(folder).map_err(broken)?;
+    let digest = Digest::hash_bytes(component).hex_digits();
+    let engine = create_engine()?;
+    let file = folder.join(compiled_file_name(&digest));
+    compile_to_file(&engine, component, &file)?;
+    let tried = repertoire_precompiled::load_component(&engine, &file)
         .map_err(|error| Error::Sandbox(format!("{error:#}")))
-        .and_then(|guest| super::try_out(&guest));
+        .and_then(|guest| super::run_smoke_test(&guest));
     if let Err(error) = tried {
         let _ = fs::remove_file(&file);
         return Err(error);
     }
     for (name, bytes) in [
-        (COMPONENT, component),
-        (DIGEST, digest.as_bytes()),
-        // Last: it says that all of it is there.
-        (SOURCES, sources().as_bytes()),
+        (COMPONENT_FILE, component),
+        (DIGEST_FILE, digest.as_bytes()),
+        // Written last: it marks the installation as complete.
+        (SOURCES_FILE, sources_digest().as_bytes()),
     ] {
-        write(&folder.join(name), bytes).map_err(broken)?;
+        write_atomically(&folder.join(name), bytes).map_err(broken)?;
     }
-    tidy(folder, &file);
+    remove_stale_files(folder, &file);
     Ok(())
 }
 
-/// Removes what earlier builds and broken attempts have left.
-fn tidy(folder: &Path, current: &Path) {
+/// Removes files of earlier builds and failed attempts.
+fn remove_stale_files(folder: &Path, current: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         let end = path.extension().unwrap_or_default();
@@ -131,43 +132,44 @@ fn tidy(folder: &Path, current: &Path) {
     }
 }
 
-fn name_of(digest: &str) -> String {
+fn compiled_file_name(digest: &str) -> String {
     let short = digest.get(..16).unwrap_or(digest);
     format!("{short}-wasmtime{WASMTIME}-{SETTINGS}.cwasm")
 }
 
-/// Loads the guest; compiles it if this is another version than the one that installed it.
-pub(super) fn load(folder: &Path) -> Result<Component> {
+/// Loads the guest; compiles it again if another version installed it.
+pub(super) fn load_component(folder: &Path) -> Result<Component> {
     if !is_installed(folder) {
         return Err(Error::NeedsSandbox("not installed".to_owned()));
     }
     let broken = |error: io::Error| Error::Sandbox(format!("{}: {error}", folder.display()));
-    let digest = fs::read_to_string(folder.join(DIGEST)).map_err(broken)?;
-    let file = folder.join(name_of(digest.trim()));
-    let engine = engine()?;
-    let loaded = repertoire_precompiled::load(&engine, &file).or_else(|error| {
+    let digest = fs::read_to_string(folder.join(DIGEST_FILE)).map_err(broken)?;
+    let file = folder.join(compiled_file_name(digest.trim()));
+    let engine = create_engine()?;
+    let loaded = repertoire_precompiled::load_component(&engine, &file).or_else(|error| {
         let refused = error.downcast_ref::<io::Error>();
         if refused.is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
             return Err(error);
         }
-        tracing::info!("compiling the sandbox anew: {error:#}");
-        let component = fs::read(folder.join(COMPONENT))?;
+        tracing::info!("compiling the sandbox again: {error:#}");
+        let component = fs::read(folder.join(COMPONENT_FILE))?;
         let code = engine.precompile_component(&component)?;
-        write(&file, &code)?;
-        repertoire_precompiled::load(&engine, &file)
+        write_atomically(&file, &code)?;
+        repertoire_precompiled::load_component(&engine, &file)
     });
     loaded.map_err(|error| Error::Sandbox(format!("{}: {error:#}", file.display())))
 }
 
-fn compiled(engine: &Engine, component: &[u8], file: &Path) -> Result<()> {
+fn compile_to_file(engine: &Engine, component: &[u8], file: &Path) -> Result<()> {
     let code = engine
         .precompile_component(component)
         .map_err(|error| Error::Sandbox(format!("this is no guest: {error:#}")))?;
-    write(file, &code).map_err(|error| Error::Sandbox(format!("{}: {error}", file.display())))
+    write_atomically(file, &code)
+        .map_err(|error| Error::Sandbox(format!("{}: {error}", file.display())))
 }
 
-/// Makes a folder only this user can enter.
-fn private(folder: &Path) -> io::Result<()> {
+/// Creates a folder that only the current user can enter.
+fn create_private_dir(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     #[cfg(unix)]
     {
@@ -177,8 +179,8 @@ fn private(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a file whole or not at all, for this user alone.
-fn write(file: &Path, bytes: &[u8]) -> io::Result<()> {
+/// Writes a file atomically, readable only by the current user.
+fn write_atomically(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = file.parent().unwrap_or(file);
     let part = tempfile::Builder::new().suffix(".part").tempfile_in(folder);
     let mut part = part?;

@@ -1,19 +1,18 @@
-//! Signatures of programs: which values go in, which come out.
+//! Signatures of programs: their input and output fields.
 //!
-//! A text such as `claims: list[str] -> contradictions` is read here, with types from a list of
-//! those that are harmless, and sent on in parts: read by DSPy, a name with a dot would import a
-//! module.
+//! A text such as `claims: list[str] -> contradictions` is parsed here, with types from an allow
+//! list, and sent on as structured data. Parsed by DSPy, a dotted name would import a module.
 
 use serde::Serialize;
 
 use crate::error::{Error, Result};
 
-/// The most bytes of a signature, fields of it, and depth of a type.
+/// Limits of a signature: bytes, fields, and nesting of a type.
 const MAX_TEXT: usize = 8 * 1024;
 const MAX_FIELDS: usize = 32;
 const MAX_DEPTH: usize = 4;
 
-/// Names that DSPy takes for something else than a value.
+/// Names that have a special meaning in DSPy.
 const RESERVED: [&str; 9] = [
     "config",
     "demos",
@@ -26,55 +25,55 @@ const RESERVED: [&str; 9] = [
     "traces",
 ];
 
-/// What goes into a program, and what comes out.
+/// The input and output fields of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Signature {
-    /// What goes in.
-    pub inputs: Vec<Field>,
-    /// What comes out.
-    pub outputs: Vec<Field>,
-    /// What is to be done.
+    /// The input fields.
+    pub inputs: Vec<SignatureField>,
+    /// The output fields.
+    pub outputs: Vec<SignatureField>,
+    /// The instructions for the model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instructions: Option<String>,
 }
 
-/// One value.
+/// One field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Field {
+pub struct SignatureField {
     /// Its name.
     pub name: String,
-    /// What it is.
-    pub r#type: Type,
+    /// Its type.
+    pub r#type: FieldType,
 }
 
-/// What a value is.
+/// The type of a field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
-pub enum Type {
+pub enum FieldType {
     /// A text.
     Str,
     /// A whole number.
     Int,
     /// A number.
     Float,
-    /// Yes or no.
+    /// A boolean.
     Bool,
-    /// Whatever it is.
+    /// Any JSON value.
     Any,
-    /// Several.
+    /// A list.
     List {
-        /// Of what.
-        of: Box<Type>,
+        /// The type of the items.
+        of: Box<FieldType>,
     },
-    /// Several, by name.
+    /// A map with string keys.
     Dict {
-        /// Of what.
-        of: Box<Type>,
+        /// The type of the values.
+        of: Box<FieldType>,
     },
-    /// One, or none.
+    /// A value or null.
     Optional {
-        /// Of what.
-        of: Box<Type>,
+        /// The type of the value.
+        of: Box<FieldType>,
     },
     /// One of these texts.
     Literal {
@@ -84,7 +83,7 @@ pub enum Type {
 }
 
 impl Signature {
-    /// Reads a signature.
+    /// Parses a signature.
     ///
     /// ```
     /// use repertoire_runtime::sidecar::Signature;
@@ -96,7 +95,7 @@ impl Signature {
     /// # Ok::<(), repertoire_runtime::Error>(())
     /// ```
     pub fn parse(text: &str) -> Result<Self> {
-        let refuse = |reason: String| Error::Call {
+        let refuse = |reason: String| Error::InvalidCall {
             call: "signature".to_owned(),
             reason,
         };
@@ -106,8 +105,8 @@ impl Signature {
         let (inputs, outputs) = text
             .split_once("->")
             .ok_or_else(|| refuse("it has no `->`: write `input -> output`".to_owned()))?;
-        let fields = |part: &str| -> std::result::Result<Vec<Field>, String> {
-            split(part).into_iter().map(field).collect()
+        let fields = |part: &str| -> std::result::Result<Vec<SignatureField>, String> {
+            split_fields(part).into_iter().map(parse_field).collect()
         };
         let signature = Self {
             inputs: fields(inputs).map_err(refuse)?,
@@ -129,14 +128,14 @@ impl Signature {
         Ok(signature)
     }
 
-    /// Everything that goes in and comes out.
-    pub fn fields(&self) -> impl Iterator<Item = &Field> {
+    /// All fields, inputs first.
+    pub fn fields(&self) -> impl Iterator<Item = &SignatureField> {
         self.inputs.iter().chain(&self.outputs)
     }
 }
 
 /// Splits at commas that are not inside brackets or quotes.
-fn split(text: &str) -> Vec<&str> {
+fn split_fields(text: &str) -> Vec<&str> {
     let (mut parts, mut depth, mut quoted, mut from) = (Vec::new(), 0_i32, None, 0);
     for (at, c) in text.char_indices() {
         match (quoted, c) {
@@ -156,10 +155,10 @@ fn split(text: &str) -> Vec<&str> {
     parts
 }
 
-fn field(text: &str) -> std::result::Result<Field, String> {
+fn parse_field(text: &str) -> std::result::Result<SignatureField, String> {
     let (name, kind) = match text.split_once(':') {
-        Some((name, kind)) => (name.trim(), kind_of(kind.trim(), 0)?),
-        None => (text, Type::Str),
+        Some((name, kind)) => (name.trim(), parse_type(kind.trim(), 0)?),
+        None => (text, FieldType::Str),
     };
     let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
@@ -171,13 +170,13 @@ fn field(text: &str) -> std::result::Result<Field, String> {
             "`{name}` means something to DSPy: call the value something else"
         ));
     }
-    Ok(Field {
+    Ok(SignatureField {
         name: name.to_owned(),
         r#type: kind,
     })
 }
 
-fn kind_of(text: &str, depth: usize) -> std::result::Result<Type, String> {
+fn parse_type(text: &str, depth: usize) -> std::result::Result<FieldType, String> {
     if depth > MAX_DEPTH {
         return Err("a type nests too deep".to_owned());
     }
@@ -185,27 +184,27 @@ fn kind_of(text: &str, depth: usize) -> std::result::Result<Type, String> {
         let rest = text.strip_prefix(name)?.trim_start().strip_prefix('[')?;
         rest.strip_suffix(']')
     };
-    let of = |text: &str| kind_of(text.trim(), depth + 1).map(Box::new);
+    let of = |text: &str| parse_type(text.trim(), depth + 1).map(Box::new);
     Ok(match text {
-        "str" => Type::Str,
-        "int" => Type::Int,
-        "float" => Type::Float,
-        "bool" => Type::Bool,
-        "Any" => Type::Any,
-        "list" | "List" => Type::List {
-            of: Box::new(Type::Any),
+        "str" => FieldType::Str,
+        "int" => FieldType::Int,
+        "float" => FieldType::Float,
+        "bool" => FieldType::Bool,
+        "Any" => FieldType::Any,
+        "list" | "List" => FieldType::List {
+            of: Box::new(FieldType::Any),
         },
-        "dict" | "Dict" => Type::Dict {
-            of: Box::new(Type::Any),
+        "dict" | "Dict" => FieldType::Dict {
+            of: Box::new(FieldType::Any),
         },
         _ => {
             if let Some(one) = inner("list").or_else(|| inner("List")) {
-                Type::List { of: of(one)? }
+                FieldType::List { of: of(one)? }
             } else if let Some(one) = inner("Optional") {
-                Type::Optional { of: of(one)? }
+                FieldType::Optional { of: of(one)? }
             } else if let Some(pair) = inner("dict").or_else(|| inner("Dict")) {
-                match split(pair)[..] {
-                    ["str", value] => Type::Dict { of: of(value)? },
+                match split_fields(pair)[..] {
+                    ["str", value] => FieldType::Dict { of: of(value)? },
                     _ => return Err(format!("`{text}`: a dict is `dict[str, TYPE]`")),
                 }
             } else if let Some(values) = inner("Literal") {
@@ -214,9 +213,10 @@ fn kind_of(text: &str, depth: usize) -> std::result::Result<Type, String> {
                     let plain = value.strip_prefix(mark)?.strip_suffix(mark)?;
                     (!plain.contains([mark, '\\'])).then(|| plain.to_owned())
                 };
-                let values: Option<Vec<String>> = split(values).into_iter().map(unquoted).collect();
+                let values: Option<Vec<String>> =
+                    split_fields(values).into_iter().map(unquoted).collect();
                 match values {
-                    Some(values) if !values.is_empty() => Type::Literal { values },
+                    Some(values) if !values.is_empty() => FieldType::Literal { values },
                     _ => return Err(format!("`{text}`: a Literal lists texts in quotes")),
                 }
             } else {
@@ -235,7 +235,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn types_are_told_in_parts() {
+    fn types_are_serialized_as_nested_objects() {
         let text = "a, b: list[dict[str, int]], c: Literal['x, y', \"z\"] -> d: Optional[float]";
         let signature = Signature::parse(text).unwrap();
         assert_eq!(
@@ -256,7 +256,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_text_is_answered(
+        fn parsing_never_panics_on_any_text(
             text in "[a-z:,\\[\\]'\" .>-]{0,60}|.{0,40}|[a-z]{1,3}(: (str|list\\[str\\]|Any))? -> [a-z]{1,3}",
         ) {
             if let Ok(signature) = Signature::parse(&text) {

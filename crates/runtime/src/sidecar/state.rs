@@ -1,18 +1,18 @@
-//! States of programs: checked before anything is made of them.
+//! States of programs, validated before they reach DSPy.
 //!
-//! A state is JSON, of the shape its template has, and says nothing about whom to ask. What is not
-//! known is refused, not passed on.
+//! A state is JSON of the shape its template has and names no model endpoint. Unknown keys are
+//! refused, not passed on.
 
 use serde_json::{Map, Value};
 
 use super::signature::Signature;
 use crate::error::{Error, Result};
 
-/// The most bytes of a state, and examples of a part.
+/// The maximum bytes of a state, and examples of a part.
 const MAX_STATE: usize = 1024 * 1024;
 const MAX_DEMOS: usize = 100;
-/// What a saved program may say about its model; it is left out, since whom to ask is the host's.
-const SETTINGS: [&str; 12] = [
+/// Model settings in a saved program; they are dropped, because the host chooses the model.
+const IGNORED_LM_SETTINGS: [&str; 12] = [
     "model",
     "model_type",
     "cache",
@@ -27,17 +27,17 @@ const SETTINGS: [&str; 12] = [
     "use_developer_role",
 ];
 
-/// A state that was checked.
+/// A validated state.
 #[derive(Debug, Clone, PartialEq)]
-pub struct State {
-    /// What is sent to the sidecar.
+pub struct ProgramState {
+    /// The parts that are sent to the sidecar.
     pub parts: Value,
-    /// The version of DSPy it was made by, where it says so.
+    /// The version of DSPy that saved it, if known.
     pub dspy: Option<String>,
 }
 
-/// What the parts of a template are called, and how many fields each has.
-pub(super) fn parts_of(
+/// The parts of a template, with the number of fields of each.
+pub(super) fn template_parts(
     template: &str,
     signature: &Signature,
 ) -> Option<Vec<(&'static str, usize)>> {
@@ -46,7 +46,7 @@ pub(super) fn parts_of(
     Some(match template {
         "predict" => vec![("self", all)],
         "chain_of_thought" => vec![("predict", all + 1)],
-        // What it has seen so far, and what it thinks, does and does it with next.
+        // Additional fields: the trajectory, the next thought, the tool name and its arguments.
         "react" => vec![("react", inputs + 4), ("extract.predict", all + 2)],
         "draft_and_refine" => vec![
             ("draft.predict", all + 1),
@@ -57,8 +57,8 @@ pub(super) fn parts_of(
     })
 }
 
-/// Whether a template has a value of this name itself.
-pub(super) fn is_taken(template: &str, name: &str) -> bool {
+/// Whether a template uses this field name itself.
+pub(super) fn is_reserved_name(template: &str, name: &str) -> bool {
     match template {
         "chain_of_thought" => name == "reasoning",
         "react" => {
@@ -71,47 +71,49 @@ pub(super) fn is_taken(template: &str, name: &str) -> bool {
     }
 }
 
-fn refuse(reason: impl Into<String>) -> Error {
-    Error::Call {
+fn state_error(reason: impl Into<String>) -> Error {
+    Error::InvalidCall {
         call: "state_blob".to_owned(),
         reason: reason.into(),
     }
 }
 
-impl State {
-    /// Reads a state for a template and a signature.
-    pub fn read(blob: &[u8], template: &str, signature: &Signature) -> Result<Self> {
+impl ProgramState {
+    /// Parses and validates a state for a template and a signature.
+    pub fn from_blob(blob: &[u8], template: &str, signature: &Signature) -> Result<Self> {
         if blob.len() > MAX_STATE {
-            return Err(refuse(format!("it has more than {MAX_STATE} bytes")));
+            return Err(state_error(format!("it has more than {MAX_STATE} bytes")));
         }
         let state: Value = repertoire_core::json::from_slice(blob).map_err(|_| {
-            refuse("it is no JSON: save a program with `save_program=False`; pickles are not read")
+            state_error(
+                "it is no JSON: save a program with `save_program=False`; pickles are not read",
+            )
         })?;
         let Value::Object(mut state) = state else {
-            return Err(refuse("it is no object"));
+            return Err(state_error("it is no object"));
         };
         let dspy = state.remove("metadata").as_ref().and_then(|metadata| {
             let version = metadata.get("dependency_versions")?.get("dspy")?.as_str()?;
-            Some(repertoire_core::markdown::cut(version, 40))
+            Some(repertoire_core::markdown::truncate_text(version, 40))
         });
-        let expected = parts_of(template, signature)
-            .ok_or_else(|| refuse(format!("there is no template `{template}`")))?;
+        let expected = template_parts(template, signature)
+            .ok_or_else(|| state_error(format!("there is no template `{template}`")))?;
         if template == "predict" {
-            // A program that is one part is saved as that part.
+            // A program with one part is saved as that part.
             state = [("self".to_owned(), Value::Object(state))]
                 .into_iter()
                 .collect();
         }
         for name in state.keys() {
             if !expected.iter().any(|(known, _)| known == name) {
-                return Err(refuse(format!("`{template}` has no part `{name}`")));
+                return Err(state_error(format!("`{template}` has no part `{name}`")));
             }
         }
         let mut parts = Map::new();
         for (name, fields) in expected {
             let part = state.remove(name);
-            let part = part.ok_or_else(|| refuse(format!("the part `{name}` is missing")))?;
-            parts.insert(name.to_owned(), checked(name, part, fields)?);
+            let part = part.ok_or_else(|| state_error(format!("the part `{name}` is missing")))?;
+            parts.insert(name.to_owned(), check_part(name, part, fields)?);
         }
         Ok(Self {
             parts: Value::Object(parts),
@@ -120,9 +122,9 @@ impl State {
     }
 }
 
-impl State {
-    /// The same without examples of these inputs.
-    pub(crate) fn without(mut self, inputs: &[&Map<String, Value>]) -> Self {
+impl ProgramState {
+    /// Removes the examples with these inputs.
+    pub(crate) fn without_examples(mut self, inputs: &[&Map<String, Value>]) -> Self {
         let Value::Object(parts) = &mut self.parts else {
             return self;
         };
@@ -141,12 +143,12 @@ impl State {
     }
 }
 
-/// One part, with nothing in it but what is known.
-fn checked(name: &str, part: Value, fields: usize) -> Result<Value> {
+/// Validates one part and keeps only known keys.
+fn check_part(name: &str, part: Value, fields: usize) -> Result<Value> {
     let Value::Object(mut part) = part else {
-        return Err(refuse(format!("the part `{name}` is no object")));
+        return Err(state_error(format!("the part `{name}` is no object")));
     };
-    whom_to_ask(name, part.remove("lm"))?;
+    check_lm_settings(name, part.remove("lm"))?;
     for key in ["traces", "train"] {
         part.remove(key);
     }
@@ -154,35 +156,37 @@ fn checked(name: &str, part: Value, fields: usize) -> Result<Value> {
         None => Vec::new(),
         Some(Value::Array(demos)) if demos.len() <= MAX_DEMOS => demos,
         Some(_) => {
-            return Err(refuse(format!(
+            return Err(state_error(format!(
                 "`{name}`: `demos` is a list of at most {MAX_DEMOS}"
             )));
         }
     };
     if !demos.iter().all(Value::is_object) {
-        return Err(refuse(format!("`{name}`: an example is an object")));
+        return Err(state_error(format!("`{name}`: an example is an object")));
     }
     let Some(Value::Object(mut signature)) = part.remove("signature") else {
-        return Err(refuse(format!("`{name}`: the signature is missing")));
+        return Err(state_error(format!("`{name}`: the signature is missing")));
     };
     if let Some(unknown) = part.keys().next() {
-        return Err(refuse(format!("`{name}`: `{unknown}` is not known")));
+        return Err(state_error(format!("`{name}`: `{unknown}` is not known")));
     }
     let Some(instructions @ Value::String(_)) = signature.remove("instructions") else {
-        return Err(refuse(format!("`{name}`: the instructions are missing")));
+        return Err(state_error(format!(
+            "`{name}`: the instructions are missing"
+        )));
     };
-    let Some(Value::Array(told)) = signature.remove("fields") else {
-        return Err(refuse(format!("`{name}`: the fields are missing")));
+    let Some(Value::Array(field_list)) = signature.remove("fields") else {
+        return Err(state_error(format!("`{name}`: the fields are missing")));
     };
     if let Some(unknown) = signature.keys().next() {
-        return Err(refuse(format!(
+        return Err(state_error(format!(
             "`{name}`: `signature.{unknown}` is not known"
         )));
     }
-    if told.len() != fields {
-        return Err(refuse(format!(
+    if field_list.len() != fields {
+        return Err(state_error(format!(
             "`{name}` is for {} fields, and this signature has {fields}",
-            told.len()
+            field_list.len()
         )));
     }
     let known = |field: &Value| {
@@ -194,29 +198,32 @@ fn checked(name: &str, part: Value, fields: usize) -> Result<Value> {
                     .all(|key| field.get(*key).is_some_and(Value::is_string))
         })
     };
-    if !told.iter().all(known) {
-        return Err(refuse(format!(
+    if !field_list.iter().all(known) {
+        return Err(state_error(format!(
             "`{name}`: a field has a `prefix` and a `description`, both texts"
         )));
     }
     Ok(serde_json::json!({
         "demos": demos,
-        "signature": {"instructions": instructions, "fields": told},
+        "signature": {"instructions": instructions, "fields": field_list},
     }))
 }
 
-/// What a state says about a model is left out; one that names an endpoint, a key or code is not
-/// what it says it is.
-fn whom_to_ask(name: &str, lm: Option<Value>) -> Result<()> {
+/// Checks the model settings of a state, which are dropped. A state with an endpoint, a key or code
+/// is refused.
+fn check_lm_settings(name: &str, lm: Option<Value>) -> Result<()> {
     match lm {
         None | Some(Value::Null) => Ok(()),
-        Some(Value::Object(lm)) => match lm.keys().find(|key| !SETTINGS.contains(&key.as_str())) {
+        Some(Value::Object(lm)) => match lm
+            .keys()
+            .find(|key| !IGNORED_LM_SETTINGS.contains(&key.as_str()))
+        {
             None => Ok(()),
-            Some(key) => Err(refuse(format!(
-                "`{name}.lm.{key}`: a state does not say whom to ask"
+            Some(key) => Err(state_error(format!(
+                "`{name}.lm.{key}`: a state must not configure the model"
             ))),
         },
-        Some(_) => Err(refuse(format!("`{name}.lm` is no object"))),
+        Some(_) => Err(state_error(format!("`{name}.lm` is no object"))),
     }
 }
 
@@ -225,7 +232,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn state(lm: &Value, fields: usize) -> Value {
+    fn sample_state(lm: &Value, fields: usize) -> Value {
         let field = json!({"prefix": "P:", "description": "d"});
         json!({
             "predict": {
@@ -237,14 +244,18 @@ mod tests {
         })
     }
 
-    fn read(state: &Value) -> Result<State> {
+    fn parse_sample(state: &Value) -> Result<ProgramState> {
         let signature = Signature::parse("q -> a").unwrap();
-        State::read(state.to_string().as_bytes(), "chain_of_thought", &signature)
+        ProgramState::from_blob(state.to_string().as_bytes(), "chain_of_thought", &signature)
     }
 
     #[test]
-    fn a_state_is_taken_without_its_model() {
-        let taken = read(&state(&json!({"model": "openai/x", "temperature": 1.0}), 3)).unwrap();
+    fn a_state_is_read_without_its_model_settings() {
+        let taken = parse_sample(&sample_state(
+            &json!({"model": "openai/x", "temperature": 1.0}),
+            3,
+        ))
+        .unwrap();
         assert_eq!(taken.dspy.as_deref(), Some("3.4.1"));
         assert!(
             !taken.parts.to_string().contains("openai"),
@@ -256,7 +267,7 @@ mod tests {
 
     #[test]
     fn t32_states_that_bring_more_than_data_are_refused() {
-        let good = state(&Value::Null, 3);
+        let good = sample_state(&Value::Null, 3);
         let mut unknown_part = good.clone();
         unknown_part["other"] = good["predict"].clone();
         let mut unknown_key = good.clone();
@@ -267,19 +278,19 @@ mod tests {
         no_demos["predict"]["demos"] = json!("x");
         for (state, why) in [
             (
-                state(&json!({"model": "x", "api_base": "http://elsewhere"}), 3),
-                "whom to ask",
+                sample_state(&json!({"model": "x", "api_base": "http://elsewhere"}), 3),
+                "must not configure the model",
             ),
             (
-                state(&json!({"model": "x", "api_key": "k"}), 3),
-                "whom to ask",
+                sample_state(&json!({"model": "x", "api_key": "k"}), 3),
+                "must not configure the model",
             ),
             (
-                state(&json!({"model": "x", "engine": {"class": "os:system"}}), 3),
-                "whom to ask",
+                sample_state(&json!({"model": "x", "engine": {"class": "os:system"}}), 3),
+                "must not configure the model",
             ),
-            (state(&json!("openai/x"), 3), "no object"),
-            (state(&Value::Null, 2), "is for 2 fields"),
+            (sample_state(&json!("openai/x"), 3), "no object"),
+            (sample_state(&Value::Null, 2), "is for 2 fields"),
             (unknown_part, "no part `other`"),
             (unknown_key, "`__class__` is not known"),
             (no_demos, "a list"),
@@ -287,29 +298,29 @@ mod tests {
             (json!([]), "no object"),
             (json!({}), "is missing"),
         ] {
-            let refused = read(&state).unwrap_err().to_string();
+            let refused = parse_sample(&state).unwrap_err().to_string();
             assert!(refused.contains(why), "{refused}");
         }
         let signature = Signature::parse("q -> a").unwrap();
         for blob in [&b"\x80\x04\x95pickle"[..], b"", b"{"] {
-            let refused = State::read(blob, "predict", &signature).unwrap_err();
+            let refused = ProgramState::from_blob(blob, "predict", &signature).unwrap_err();
             assert!(
                 refused.to_string().contains("pickles are not read"),
                 "{refused}"
             );
         }
-        let unknown = State::read(b"{}", "exec", &signature).unwrap_err();
+        let unknown = ProgramState::from_blob(b"{}", "exec", &signature).unwrap_err();
         assert!(unknown.to_string().contains("no template"), "{unknown}");
     }
 
     #[test]
-    fn examples_that_are_measured_on_are_taken_out() {
-        let taken = read(&state(&Value::Null, 3)).unwrap();
+    fn evaluation_examples_are_removed_from_a_state() {
+        let taken = parse_sample(&sample_state(&Value::Null, 3)).unwrap();
         let (same, other) = (json!({"q": "1"}), json!({"q": "9"}));
         let (same, other) = (same.as_object().unwrap(), other.as_object().unwrap());
-        let kept = taken.clone().without(&[other]);
+        let kept = taken.clone().without_examples(&[other]);
         assert_eq!(kept, taken);
-        let left = taken.without(&[other, same]);
+        let left = taken.without_examples(&[other, same]);
         assert_eq!(left.parts["predict"]["demos"], json!([]));
     }
 }

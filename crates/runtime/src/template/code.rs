@@ -1,7 +1,7 @@
-//! Rendering code: what a template puts into a script is a hole, filled after the script is parsed.
+//! Renders scripts: each template value becomes a hole, filled after the script is parsed.
 //!
-//! The script's author decides what is source; a value never is. Only a constant of the artifact
-//! itself, which has the same author, is written into the source as it is.
+//! Only the script's author writes source code; a value never becomes source. Constants of the
+//! artifact have the same author and are written into the source directly.
 
 use std::{
     collections::BTreeMap,
@@ -14,34 +14,34 @@ use serde::Serialize;
 use serde_json::{Map, Value as Json};
 use uuid::Uuid;
 
-use super::{Context, MAX_OUTPUT, PromptEngine, check};
+use super::{MAX_OUTPUT, PromptEngine, TemplateContext, restrictions};
 use crate::error::{Error, Result};
 
-/// A script, and what belongs into it.
+/// A script and the values of its holes.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Code {
-    /// Its source; a hole has a name that is an identifier.
+pub struct RenderedScript {
+    /// The source; each hole is an identifier in it.
     pub source: String,
-    /// What belongs into each hole.
+    /// The value of each hole.
     pub holes: BTreeMap<String, Hole>,
 }
 
-/// What belongs into a hole.
+/// The value of a hole.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Hole {
-    /// Where it is an expression.
+    /// The value where the hole is an expression.
     pub value: Json,
-    /// Where it is part of a string.
+    /// The text where the hole is part of a string.
     pub text: String,
 }
 
-impl Code {
-    /// The script as a person reads it, with the texts in place. It is not what is run.
-    pub fn shown(&self) -> String {
+impl RenderedScript {
+    /// The script for display, with the texts filled in. This is not the source that runs.
+    pub fn display_source(&self) -> String {
         let Some(first) = self.holes.keys().next() else {
             return self.source.clone();
         };
-        // All names begin alike, up to their number.
+        // All names share a prefix up to their number.
         let begins = &first[..=first[..first.len() - 1].rfind('_').unwrap_or(0)];
         let mut shown = String::with_capacity(self.source.len());
         let mut parts = self.source.split(begins);
@@ -58,8 +58,8 @@ impl Code {
     }
 }
 
-/// The constants of a script, by its artifact's metadata.
-pub fn constants_of(artifact: &Artifact) -> Result<Map<String, Json>> {
+/// Reads the constants of a script from its artifact's metadata.
+pub fn read_constants(artifact: &Artifact) -> Result<Map<String, Json>> {
     match artifact
         .metadata
         .as_ref()
@@ -75,29 +75,30 @@ pub fn constants_of(artifact: &Artifact) -> Result<Map<String, Json>> {
 }
 
 impl PromptEngine {
-    /// Renders a script with the values given; `constants` are of the script's author.
+    /// Renders a script with the given values; `constants` come from the script's author.
     pub fn render_code(
         &self,
         template: &str,
-        values: &Context,
+        values: &TemplateContext,
         constants: &Map<String, Json>,
-    ) -> Result<Code> {
-        check::check(template)?;
+    ) -> Result<RenderedScript> {
+        restrictions::check_template(template)?;
         if !template.contains("{{") && !template.contains("{%") && !template.contains("{#") {
-            return Ok(Code {
+            return Ok(RenderedScript {
                 source: template.to_owned(),
                 holes: BTreeMap::new(),
             });
         }
-        // Nobody can know what holes are called, so that no text can pretend to be one.
+        // Hole names are random, so that no text can imitate one.
         let nonce = Uuid::new_v4().simple().to_string();
         let holes: Arc<Mutex<BTreeMap<String, Hole>>> = Arc::default();
-        let mut environment = self.environment();
-        // Of a value, not of its text: what is put in place is a value.
+        let mut environment = self.build_environment();
+        // Holes carry values, so `tojson` must not turn a value into text.
         environment.add_filter("tojson", |value: Value| value);
         let kept = holes.clone();
-        environment.set_formatter(move |out, state, value| emit(out, state, value, &nonce, &kept));
-        let mut context = super::values_of(values);
+        environment
+            .set_formatter(move |out, state, value| emit_value(out, state, value, &nonce, &kept));
+        let mut context = super::to_engine_values(values);
         for (name, constant) in constants {
             let value = match constant {
                 Json::String(text) => Value::from_safe_string(text.clone()),
@@ -105,13 +106,14 @@ impl PromptEngine {
             };
             context.insert(name.clone(), value);
         }
-        let source = super::on_a_stack(|| super::rendered(&environment, template, &context))?;
+        let source =
+            super::with_large_stack(|| super::render_template(&environment, template, &context))?;
         let holes = std::mem::take(&mut *holes.lock().unwrap_or_else(PoisonError::into_inner));
-        Ok(Code { source, holes })
+        Ok(RenderedScript { source, holes })
     }
 }
 
-fn emit(
+fn emit_value(
     out: &mut Output<'_>,
     state: &mut State<'_, '_>,
     value: &Value,
@@ -147,7 +149,7 @@ fn emit(
     Ok(())
 }
 
-/// The most values a template puts into a script.
+/// The maximum number of values a template puts into a script.
 const MAX_HOLES: usize = 1000;
 
 #[cfg(test)]
@@ -155,8 +157,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn code(template: &str, values: Json) -> Code {
-        let values: Context = serde_json::from_value(values).unwrap();
+    fn render_sample(template: &str, values: Json) -> RenderedScript {
+        let values: TemplateContext = serde_json::from_value(values).unwrap();
         let constants = json!({"FIELDS": "a, b", "MANY": 3});
         let constants = constants.as_object().unwrap();
         PromptEngine::new()
@@ -165,8 +167,8 @@ mod tests {
     }
 
     #[test]
-    fn values_are_holes_and_constants_are_source() {
-        let code = code(
+    fn values_become_holes_and_constants_become_source() {
+        let code = render_sample(
             "{{ FIELDS }} = f('{{ kind }}', {{ kind | tojson }}, {{ MANY }})",
             json!({"kind": "x', evil('"}),
         );
@@ -177,7 +179,10 @@ mod tests {
         );
         assert!(!code.source.contains("evil"), "{}", code.source);
         assert_eq!(code.holes.len(), 3);
-        assert_eq!(code.shown(), "a, b = f('x', evil('', x', evil(', 3)");
+        assert_eq!(
+            code.display_source(),
+            "a, b = f('x', evil('', x', evil(', 3)"
+        );
         assert!(
             code.holes
                 .values()
@@ -194,7 +199,7 @@ mod tests {
             "default('x')",
             "replace('x', 'y')",
         ] {
-            let code = code(&format!("{{{{ v | {filter} }}}}"), json!({"v": " evil() "}));
+            let code = render_sample(&format!("{{{{ v | {filter} }}}}"), json!({"v": " evil() "}));
             assert!(
                 !code.source.to_lowercase().contains("evil"),
                 "{filter}: {}",
@@ -202,7 +207,7 @@ mod tests {
             );
         }
         let engine = PromptEngine::new();
-        let values: Context = [("v".to_owned(), json!("evil()"))].into();
+        let values: TemplateContext = [("v".to_owned(), json!("evil()"))].into();
         let unknown = engine.render_code("{{ v | safe }}", &values, &Map::new());
         assert_eq!(unknown.unwrap_err().code(), "template_error");
     }
@@ -210,7 +215,7 @@ mod tests {
     #[test]
     fn a_missing_value_is_named() {
         let missing =
-            PromptEngine::new().render_code("x = {{ kind }}", &Context::new(), &Map::new());
+            PromptEngine::new().render_code("x = {{ kind }}", &TemplateContext::new(), &Map::new());
         assert_eq!(missing.unwrap_err().code(), "undefined_variable");
     }
 }

@@ -1,4 +1,4 @@
-//! The filters, tests and functions of templates. Each gives no more than it may.
+//! The filters, tests and functions of templates, with bounded results.
 
 use std::sync::Arc;
 
@@ -7,72 +7,76 @@ use minijinja::{Environment, Error, ErrorKind, Value, value::Serde, value::Value
 use super::MAX_OUTPUT;
 use crate::workspace::Workspace;
 
-type Filtered<T> = Result<T, Error>;
+type FilterResult<T> = Result<T, Error>;
 
-fn refuse(reason: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+fn filter_error(reason: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::InvalidOperation, reason)
 }
 
-/// The text of a value that is a text or a number.
-fn text(value: &Value) -> Filtered<String> {
+/// Converts a scalar value to text.
+fn to_text(value: &Value) -> FilterResult<String> {
     match value.kind() {
         ValueKind::String | ValueKind::Number | ValueKind::Bool | ValueKind::None => {
             Ok(value.to_string())
         }
         ValueKind::Undefined => Err(Error::from(ErrorKind::UndefinedError)),
-        kind => Err(refuse(format!("takes a text, not a {kind}"))),
+        kind => Err(filter_error(format!("takes a text, not a {kind}"))),
     }
 }
 
-fn bounded(text: String) -> Filtered<String> {
+fn check_output_size(text: String) -> FilterResult<String> {
     if text.len() > MAX_OUTPUT {
-        return Err(refuse(format!("gives more than {MAX_OUTPUT} bytes")));
+        return Err(filter_error(format!("gives more than {MAX_OUTPUT} bytes")));
     }
     Ok(text)
 }
 
-fn items(value: &Value) -> Filtered<Vec<Value>> {
+fn to_items(value: &Value) -> FilterResult<Vec<Value>> {
     if value.is_undefined() {
         return Err(Error::from(ErrorKind::UndefinedError));
     }
     value.try_iter().map(Iterator::collect)
 }
 
-fn json_of(value: &Value) -> Filtered<String> {
+fn to_json_text(value: &Value) -> FilterResult<String> {
     let json = serde_json::to_string(value);
-    bounded(json.map_err(|error| refuse(format!("cannot be written as JSON: {error}")))?)
+    check_output_size(
+        json.map_err(|error| filter_error(format!("cannot be written as JSON: {error}")))?,
+    )
 }
 
-fn join(value: &Value, between: Option<String>) -> Filtered<String> {
+fn join(value: &Value, between: Option<String>) -> FilterResult<String> {
     let between = between.unwrap_or_default();
     let mut out = String::new();
-    for (at, item) in items(value)?.iter().enumerate() {
+    for (at, item) in to_items(value)?.iter().enumerate() {
         if at > 0 {
             out.push_str(&between);
         }
-        out.push_str(&text(item)?);
+        out.push_str(&to_text(item)?);
         if out.len() > MAX_OUTPUT {
-            return bounded(out);
+            return check_output_size(out);
         }
     }
     Ok(out)
 }
 
-fn replace(value: &Value, from: &str, to: &str) -> Filtered<String> {
-    let value = text(value)?;
+fn replace(value: &Value, from: &str, to: &str) -> FilterResult<String> {
+    let value = to_text(value)?;
     if from.is_empty() {
-        return Err(refuse("replace: the text to replace must be non-empty"));
+        return Err(filter_error(
+            "replace: the text to replace must be non-empty",
+        ));
     }
     let found = value.matches(from).count();
     if value.len().saturating_add(found.saturating_mul(to.len())) > MAX_OUTPUT {
-        return Err(refuse(format!("gives more than {MAX_OUTPUT} bytes")));
+        return Err(filter_error(format!("gives more than {MAX_OUTPUT} bytes")));
     }
     Ok(value.replace(from, to))
 }
 
-fn indent(value: &Value, width: Option<usize>) -> Filtered<String> {
+fn indent(value: &Value, width: Option<usize>) -> FilterResult<String> {
     let width = width.unwrap_or(4).min(64);
-    let value = text(value)?;
+    let value = to_text(value)?;
     let mut lines = value.split('\n');
     let mut out = lines.next().unwrap_or_default().to_owned();
     for line in lines {
@@ -82,15 +86,18 @@ fn indent(value: &Value, width: Option<usize>) -> Filtered<String> {
         }
         out.push_str(line);
     }
-    bounded(out)
+    check_output_size(out)
 }
 
-fn truncate(value: &Value, most: usize) -> Filtered<String> {
-    Ok(repertoire_core::markdown::cut(&text(value)?, most))
+fn truncate(value: &Value, most: usize) -> FilterResult<String> {
+    Ok(repertoire_core::markdown::truncate_text(
+        &to_text(value)?,
+        most,
+    ))
 }
 
-fn capitalize(value: &Value) -> Filtered<String> {
-    let value = text(value)?;
+fn capitalize(value: &Value) -> FilterResult<String> {
+    let value = to_text(value)?;
     let mut chars = value.chars();
     Ok(chars.next().map_or_else(String::new, |first| {
         first
@@ -100,24 +107,24 @@ fn capitalize(value: &Value) -> Filtered<String> {
     }))
 }
 
-fn length(value: &Value) -> Filtered<usize> {
+fn length(value: &Value) -> FilterResult<usize> {
     if value.is_undefined() {
         return Err(Error::from(ErrorKind::UndefinedError));
     }
-    value.len().ok_or_else(|| refuse("has no length"))
+    value.len().ok_or_else(|| filter_error("has no length"))
 }
 
-fn sorted(value: &Value) -> Filtered<Vec<Value>> {
-    let mut all: Vec<(String, Value)> = items(value)?
+fn sort_items(value: &Value) -> FilterResult<Vec<Value>> {
+    let mut all: Vec<(String, Value)> = to_items(value)?
         .into_iter()
-        .map(|item| Ok((text(&item)?, item)))
-        .collect::<Filtered<_>>()?;
+        .map(|item| Ok((to_text(&item)?, item)))
+        .collect::<FilterResult<_>>()?;
     all.sort_by(|a, b| a.0.cmp(&b.0));
     Ok(all.into_iter().map(|(_, item)| item).collect())
 }
 
-fn pairs(value: &Value) -> Filtered<Vec<Value>> {
-    let keys = items(value)?;
+fn key_value_pairs(value: &Value) -> FilterResult<Vec<Value>> {
+    let keys = to_items(value)?;
     keys.into_iter()
         .map(|key| {
             let item = value.get_item(&key)?;
@@ -126,7 +133,7 @@ fn pairs(value: &Value) -> Filtered<Vec<Value>> {
         .collect()
 }
 
-fn default(value: &Value, other: Option<Value>) -> Value {
+fn default_value(value: &Value, other: Option<Value>) -> Value {
     if value.is_undefined() {
         other.unwrap_or_else(|| Value::from(""))
     } else {
@@ -134,36 +141,36 @@ fn default(value: &Value, other: Option<Value>) -> Value {
     }
 }
 
-pub(super) fn add(environment: &mut Environment<'static>) {
+pub(super) fn add_filters(environment: &mut Environment<'static>) {
     for name in ["default", "d"] {
-        environment.add_filter(name, default);
+        environment.add_filter(name, default_value);
     }
     for name in ["length", "count"] {
         environment.add_filter(name, length);
     }
     environment.add_filter("upper", |value: &Value| {
-        text(value).map(|t| t.to_uppercase())
+        to_text(value).map(|t| t.to_uppercase())
     });
     environment.add_filter("lower", |value: &Value| {
-        text(value).map(|t| t.to_lowercase())
+        to_text(value).map(|t| t.to_lowercase())
     });
     environment.add_filter("trim", |value: &Value| {
-        text(value).map(|t| t.trim().to_owned())
+        to_text(value).map(|t| t.trim().to_owned())
     });
-    environment.add_filter("string", text);
+    environment.add_filter("string", to_text);
     environment.add_filter("capitalize", capitalize);
     environment.add_filter("join", join);
     environment.add_filter("replace", replace);
     environment.add_filter("indent", indent);
     environment.add_filter("truncate", truncate);
-    environment.add_filter("tojson", json_of);
-    environment.add_filter("sort", sorted);
-    environment.add_filter("items", pairs);
+    environment.add_filter("tojson", to_json_text);
+    environment.add_filter("sort", sort_items);
+    environment.add_filter("items", key_value_pairs);
     environment.add_filter("first", |value: &Value| {
-        items(value).map(|all| all.first().cloned().unwrap_or_default())
+        to_items(value).map(|all| all.first().cloned().unwrap_or_default())
     });
     environment.add_filter("last", |value: &Value| {
-        items(value).map(|all| all.last().cloned().unwrap_or_default())
+        to_items(value).map(|all| all.last().cloned().unwrap_or_default())
     });
     environment.add_test("defined", |value: &Value| !value.is_undefined());
     environment.add_test("undefined", |value: &Value| value.is_undefined());
@@ -178,41 +185,41 @@ pub(super) fn add(environment: &mut Environment<'static>) {
     }
     environment.add_function("range", |end: usize| {
         if end > 1000 {
-            return Err(refuse("range: at most 1000"));
+            return Err(filter_error("range: at most 1000"));
         }
         Ok((0..end).map(Value::from).collect::<Vec<_>>())
     });
 }
 
-/// How much of a page a template gets.
+/// The maximum characters of a page in a template.
 const PAGE_CHARS: usize = 8_000;
 
-pub(super) fn add_queries(
+pub(super) fn add_workspace_functions(
     environment: &mut Environment<'static>,
     workspace: Option<&Arc<dyn Workspace>>,
 ) {
-    let failed = |error: crate::Error| refuse(error.to_string());
+    let failed = |error: crate::Error| filter_error(error.to_string());
     let asked = workspace.cloned();
     let there = move || {
-        let none = "there is no workspace to ask: give one with --vault FOLDER";
-        asked.clone().ok_or_else(|| refuse(none))
+        let none = "there is no workspace to query: give one with --vault FOLDER";
+        asked.clone().ok_or_else(|| filter_error(none))
     };
     let place = there.clone();
     environment.add_function("search", move |query: &str, limit: Option<usize>| {
         let workspace = place()?;
         let limit = limit.unwrap_or(5).min(50);
         let mut found = Vec::new();
-        for hit in workspace.search(query, limit).map_err(failed)? {
-            let page = workspace.page(&hit.slug).map_err(failed)?;
+        for hit in workspace.search_pages(query, limit).map_err(failed)? {
+            let page = workspace.find_page(&hit.slug).map_err(failed)?;
             found.extend(page.map(|mut page| {
-                page.text = repertoire_core::markdown::cut(&page.text, PAGE_CHARS);
+                page.text = repertoire_core::markdown::truncate_text(&page.text, PAGE_CHARS);
                 Value::from(Serde(page))
             }));
         }
         Ok(found)
     });
     environment.add_function("page", move |slug: &str| {
-        let page = there()?.page(slug).map_err(failed)?;
+        let page = there()?.find_page(slug).map_err(failed)?;
         Ok::<_, Error>(page.map_or_else(Value::default, |page| Value::from(Serde(page))))
     });
 }

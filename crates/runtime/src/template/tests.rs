@@ -2,18 +2,19 @@ use serde_json::json;
 
 use super::*;
 
-fn render(template: &str, context: &Json) -> Result<String> {
+fn render_sample(template: &str, context: &Json) -> Result<String> {
     let context = context.as_object().unwrap().clone().into_iter().collect();
     PromptEngine::new().render_str(template, &context)
 }
 
-fn refused(template: &str) -> String {
-    let error = render(template, &json!({"x": "xy", "n": 3, "list": ["a", "b"]})).unwrap_err();
+fn refusal_text(template: &str) -> String {
+    let error =
+        render_sample(template, &json!({"x": "xy", "n": 3, "list": ["a", "b"]})).unwrap_err();
     format!("{}: {error}", error.code())
 }
 
 #[test]
-fn what_prompts_are_made_of() {
+fn common_prompt_constructs_render() {
     let context = json!({
         "entity_name": "Mira", "n": 3, "claims": [
             {"page_name": "Mira", "text": "has green eyes"},
@@ -23,7 +24,7 @@ fn what_prompts_are_made_of() {
     let template = "About \"{{ entity_name }}\":\n\n{% for claim in claims %}Claim {{ loop.index }} \
                     (from [[{{ claim.page_name }}]]): {{ claim.text }}\n{% endfor %}\nEnd.";
     assert_eq!(
-        render(template, &context).unwrap(),
+        render_sample(template, &context).unwrap(),
         "About \"Mira\":\n\nClaim 1 (from [[Mira]]): has green eyes\nClaim 2 (from [[Harbour]]): \
          Mira's eyes are grey\n\nEnd."
     );
@@ -59,26 +60,26 @@ fn what_prompts_are_made_of() {
         ("a { b } {c}", "a { b } {c}"),
         ("{{ \"}}\" }}", "}}"),
     ] {
-        let got = render(template, &context).unwrap_or_else(|e| panic!("{template}: {e}"));
+        let got = render_sample(template, &context).unwrap_or_else(|e| panic!("{template}: {e}"));
         assert_eq!(got, want, "{template}");
     }
 }
 
 #[test]
-fn what_is_missing_is_named_with_its_line() {
-    let error = render("one\ntwo {{ who.name }}", &json!({"who": {}})).unwrap_err();
-    let want = Error::Undefined {
+fn undefined_values_are_reported_with_their_line() {
+    let error = render_sample("one\ntwo {{ who.name }}", &json!({"who": {}})).unwrap_err();
+    let want = Error::UndefinedVariable {
         line: Some(2),
         name: "who.name".into(),
     };
     assert_eq!(error, want);
-    assert!(refused("\n\n{{ y }}").contains("line 3: `y` is not defined"));
-    assert!(refused("{{ y | upper }}").starts_with("undefined_variable"));
-    assert!(refused("{% for a in y %}{% endfor %}").contains("`y`"));
+    assert!(refusal_text("\n\n{{ y }}").contains("line 3: `y` is not defined"));
+    assert!(refusal_text("{{ y | upper }}").starts_with("undefined_variable"));
+    assert!(refusal_text("{% for a in y %}{% endfor %}").contains("`y`"));
 }
 
 #[test]
-fn t29_bombs_are_contained() {
+fn t29_expansion_bombs_are_refused() {
     for (template, want) in [
         ("{{ 'x' * 100000000 }}", "`*` is not available"),
         ("{{ (1,) * 100000000 }}", "`*` is not available"),
@@ -119,7 +120,7 @@ fn t29_bombs_are_contained() {
         ),
         ("{{ x | replace('', 'yyyy') }}", "non-empty"),
     ] {
-        let error = refused(template);
+        let error = refusal_text(template);
         assert!(error.contains(want), "{template}: {error}");
     }
     let chains = [
@@ -138,20 +139,20 @@ fn t29_bombs_are_contained() {
         ),
     ];
     for template in chains {
-        assert!(render(&template, &json!({"x": "x"})).is_err());
+        assert!(render_sample(&template, &json!({"x": "x"})).is_err());
     }
-    // Long, but what it needs it may have.
+    // Long, but within the limits.
     let chain = format!("{{{{ x {} }}}}", "| upper ".repeat(200));
-    assert_eq!(render(&chain, &json!({"x": "a"})).unwrap(), "A");
+    assert_eq!(render_sample(&chain, &json!({"x": "a"})).unwrap(), "A");
     let grown = format!("{{{{ x {} }}}}", "| join(x) ".repeat(20));
-    assert!(render(&grown, &json!({"x": "abcdefgh"})).is_err());
+    assert!(render_sample(&grown, &json!({"x": "abcdefgh"})).is_err());
     let long = json!({"x": "x".repeat(MAX_OUTPUT / 2)});
-    let error = render("{{ x }}{{ x }}{{ x }}", &long).unwrap_err();
+    let error = render_sample("{{ x }}{{ x }}{{ x }}", &long).unwrap_err();
     assert!(
         error.to_string().contains("more than 1048576 bytes"),
         "{error}"
     );
-    let slice = render("{{ x[5:1:-1] }}", &json!({"x": "abcdefgh"}));
+    let slice = render_sample("{{ x[5:1:-1] }}", &json!({"x": "abcdefgh"}));
     assert_eq!(slice.unwrap(), "fedc");
 }
 
@@ -164,20 +165,20 @@ fn errors_do_not_repeat_values() {
         "{{ x + 1 }}",
         "{{ x | nothing }}",
     ] {
-        let error = render(template, &json!({"x": secret})).unwrap_err();
+        let error = render_sample(template, &json!({"x": secret})).unwrap_err();
         assert!(!format!("{error} {error:?}").contains(secret), "{error:?}");
     }
 }
 
 proptest::proptest! {
     #[test]
-    fn any_text_is_answered(template in "[{}%# a-z|~+*\\[\\]()'\"=,.\\n-]{0,200}") {
-        let _ = render(&template, &json!({"a": "b", "x": [1, 2]}));
+    fn rendering_never_panics_on_any_text(template in "[{}%# a-z|~+*\\[\\]()'\"=,.\\n-]{0,200}") {
+        let _ = render_sample(&template, &json!({"a": "b", "x": [1, 2]}));
     }
 
     #[test]
     fn values_are_never_read_as_templates(value in ".{0,100}") {
-        let got = render("{{ x }}", &json!({"x": value})).unwrap();
+        let got = render_sample("{{ x }}", &json!({"x": value})).unwrap();
         proptest::prop_assert_eq!(got, value);
     }
 }

@@ -1,8 +1,8 @@
-//! A folder of markdown pages as a workspace: search, types and tags from frontmatter, links in
+//! A folder of Markdown pages as a workspace: search, types and tags from frontmatter, links in
 //! either form, history from git.
 //!
-//! Pages are read when they change, never through a link out of the folder. What is in a page is
-//! data: no command of it, and no setting of its repository, is run.
+//! Pages are read when they change, and never through a symlink out of the folder. Pages are data:
+//! no command in a page or in the settings of its repository is run.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -16,32 +16,32 @@ use std::{
 use pulldown_cmark::{Event, Options, Parser, Tag as MarkdownTag};
 use repertoire_core::{
     Frontmatter, frontmatter,
-    markdown::{Head, cut, one_line},
+    markdown::{MarkdownSummary, to_single_line, truncate_text},
 };
 use serde_json::Value;
 
-use super::{Hit, Page, PageInfo, References, Revision, Tag, Workspace};
+use super::{PageHit, PageInfo, PageReferences, PageRevision, TagCount, Workspace, WorkspacePage};
 use crate::error::{Error, Result};
 
-/// The most pages.
+/// The maximum number of pages.
 const MAX_PAGES: usize = 50_000;
-/// The most bytes of a page.
+/// The maximum bytes of a page.
 const MAX_PAGE: u64 = 1024 * 1024;
-/// How deep folders nest.
+/// The maximum nesting of folders.
 const MAX_DEPTH: usize = 32;
-/// How long what was seen is believed.
-const BELIEVED: Duration = Duration::from_secs(1);
-/// The most bytes of a history, and how long git may take for it.
+/// How long the cache is used before the folder is read again.
+const CACHE_LIFETIME: Duration = Duration::from_secs(1);
+/// The maximum bytes of a history, and the timeout of git.
 const MAX_HISTORY: u64 = 8 << 20;
-const GIT_TIME: Duration = Duration::from_secs(10);
-/// The most words of a query that count; more cost time and find nothing else.
+const GIT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The maximum number of query words; more cost time without finding more.
 const MAX_WORDS: usize = 64;
-/// How much of a page a search shows.
-const EXCERPT: usize = 200;
-/// How much more a word in the title says than one in the text.
-const TITLE: f64 = 3.0;
+/// The maximum characters of an excerpt.
+const EXCERPT_CHARS: usize = 200;
+/// The weight of a word in the title, relative to one in the text.
+const TITLE_WEIGHT: f64 = 3.0;
 
-/// A folder of markdown pages.
+/// A folder of Markdown pages.
 ///
 /// ```
 /// use repertoire_runtime::{Vault, Workspace};
@@ -49,38 +49,38 @@ const TITLE: f64 = 3.0;
 /// let folder = tempfile::tempdir()?;
 /// std::fs::write(folder.path().join("mira.md"), "---\ntype: person\n---\n# Mira\n\nLives by the sea.\n")?;
 /// let vault = Vault::open(folder.path())?;
-/// assert_eq!(vault.search("sea", 5)?[0].title, "Mira");
+/// assert_eq!(vault.search_pages("sea", 5)?[0].title, "Mira");
 /// assert_eq!(vault.pages_by_type("person")?[0].slug, "mira");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct Vault {
     root: PathBuf,
-    seen: Mutex<Seen>,
+    cache: Mutex<VaultCache>,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
-    at: Option<Instant>,
-    pages: BTreeMap<String, Read>,
+struct VaultCache {
+    refreshed_at: Option<Instant>,
+    pages: BTreeMap<String, IndexedPage>,
     /// Slugs by every name a page has, in lower case.
     names: HashMap<String, String>,
 }
 
-/// A page as it was read.
+/// A page with its search data.
 #[derive(Debug)]
-struct Read {
+struct IndexedPage {
     stamp: (SystemTime, u64),
-    page: Page,
+    page: WorkspacePage,
     aliases: Vec<String>,
     targets: Vec<String>,
-    /// How often each word is in it; words of the title count more.
+    /// The weighted count of each word; words of the title count more.
     words: HashMap<String, f64>,
     length: f64,
 }
 
 impl Vault {
-    /// A folder of pages.
+    /// Opens a folder of pages.
     pub fn open(root: &Path) -> Result<Self> {
         let root = root
             .canonicalize()
@@ -93,33 +93,36 @@ impl Vault {
         }
         Ok(Self {
             root,
-            seen: Mutex::default(),
+            cache: Mutex::default(),
         })
     }
 
-    /// What is there now.
-    fn look(&self) -> Result<MutexGuard<'_, Seen>> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.at.is_some_and(|at| at.elapsed() < BELIEVED) {
+    /// Returns the cache, updated if it is too old.
+    fn refresh_cache(&self) -> Result<MutexGuard<'_, VaultCache>> {
+        let mut seen = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen
+            .refreshed_at
+            .is_some_and(|at| at.elapsed() < CACHE_LIFETIME)
+        {
             return Ok(seen);
         }
         let mut files = Vec::new();
-        walk(&self.root, "", 0, &mut files)?;
+        walk_pages(&self.root, "", 0, &mut files)?;
         let mut old = std::mem::take(&mut seen.pages);
         for (slug, path, stamp) in files {
             let known = old.remove(&slug).filter(|read| read.stamp == stamp);
-            if let Some(read) = known.or_else(|| Read::of(&slug, &path, stamp)) {
+            if let Some(read) = known.or_else(|| IndexedPage::read_page(&slug, &path, stamp)) {
                 seen.pages.insert(slug, read);
             }
         }
-        seen.names = names(&seen.pages);
-        seen.at = Some(Instant::now());
+        seen.names = index_names(&seen.pages);
+        seen.refreshed_at = Some(Instant::now());
         Ok(seen)
     }
 }
 
-/// Every page beneath a folder; links are not followed.
-fn walk(
+/// Collects every page beneath a folder; symlinks are not followed.
+fn walk_pages(
     folder: &Path,
     prefix: &str,
     depth: usize,
@@ -140,8 +143,8 @@ fn walk(
             continue;
         };
         if kind.is_dir() && depth < MAX_DEPTH {
-            // A folder that may not be read keeps nobody from the others.
-            let _ = walk(&entry.path(), &format!("{prefix}{name}/"), depth + 1, files);
+            // A folder that cannot be read does not affect the others.
+            let _ = walk_pages(&entry.path(), &format!("{prefix}{name}/"), depth + 1, files);
         } else if let Some(stem) = name.strip_suffix(".md").filter(|_| kind.is_file()) {
             let Ok(about) = entry.metadata() else {
                 continue;
@@ -159,8 +162,8 @@ fn walk(
     Ok(())
 }
 
-/// Slugs by the names of their pages: paths win over last names, those over titles and aliases.
-fn names(pages: &BTreeMap<String, Read>) -> HashMap<String, String> {
+/// Maps names to slugs: paths win over file names, those over titles and aliases.
+fn index_names(pages: &BTreeMap<String, IndexedPage>) -> HashMap<String, String> {
     let mut names = HashMap::new();
     let mut add = |name: &str, slug: &str| {
         names
@@ -182,15 +185,15 @@ fn names(pages: &BTreeMap<String, Read>) -> HashMap<String, String> {
     names
 }
 
-impl Seen {
-    fn find(&self, name: &str) -> Option<&Read> {
+impl VaultCache {
+    fn find_page(&self, name: &str) -> Option<&IndexedPage> {
         let name = name.trim().trim_start_matches("./");
         let name = name.strip_suffix(".md").unwrap_or(name).to_lowercase();
         self.pages.get(self.names.get(&name)?)
     }
 
-    /// The page a link leads to: beside the one it is on, or anywhere.
-    fn resolve(&self, from: &str, target: &str) -> Option<&Read> {
+    /// Resolves a link: relative to its own page first, then anywhere.
+    fn resolve_link(&self, from: &str, target: &str) -> Option<&IndexedPage> {
         let folder = from.rsplit_once('/').map_or("", |(folder, _)| folder);
         let mut path: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
         for part in target.split('/') {
@@ -200,17 +203,18 @@ impl Seen {
                 part => path.push(part),
             }
         }
-        self.find(&path.join("/")).or_else(|| self.find(target))
+        self.find_page(&path.join("/"))
+            .or_else(|| self.find_page(target))
     }
 }
 
 /// The words of a text, in lower case.
-fn words(text: &str) -> impl Iterator<Item = String> + '_ {
+fn split_words(text: &str) -> impl Iterator<Item = String> + '_ {
     text.split(|c: char| !c.is_alphanumeric())
         .filter(|word| !word.is_empty() && word.len() <= 64)
         .map(|word| {
             let word = word.to_lowercase();
-            // One and several of a thing are the same thing.
+            // Strip a plural `s`, so that singular and plural match.
             match word.strip_suffix('s') {
                 Some(one) if one.len() > 2 && !one.ends_with('s') => one.to_owned(),
                 _ => word,
@@ -218,7 +222,7 @@ fn words(text: &str) -> impl Iterator<Item = String> + '_ {
         })
 }
 
-fn texts(value: Option<&Value>) -> Vec<String> {
+fn string_list(value: Option<&Value>) -> Vec<String> {
     match value {
         Some(Value::String(text)) => text
             .split(',')
@@ -234,25 +238,28 @@ fn texts(value: Option<&Value>) -> Vec<String> {
     }
 }
 
-impl Read {
-    /// Reads a page; one that is too long or no text is none.
-    fn of(slug: &str, path: &Path, stamp: (SystemTime, u64)) -> Option<Self> {
+impl IndexedPage {
+    /// Reads a page; skips one that is too long or not text.
+    fn read_page(slug: &str, path: &Path, stamp: (SystemTime, u64)) -> Option<Self> {
         if stamp.1 > MAX_PAGE {
-            tracing::warn!(slug, "a page with more than {MAX_PAGE} bytes is left out");
+            tracing::warn!(slug, "skipped a page with more than {MAX_PAGE} bytes");
             return None;
         }
         let whole = std::fs::read_to_string(path).ok()?;
-        let fields = Frontmatter::of(&whole)
+        let fields = Frontmatter::from_document(&whole)
             .map(|front| front.to_json())
             .unwrap_or_default();
-        let text = frontmatter::body(&whole).to_owned();
-        let given = fields.get("title").and_then(Value::as_str).map(one_line);
+        let text = frontmatter::strip_frontmatter(&whole).to_owned();
+        let given = fields
+            .get("title")
+            .and_then(Value::as_str)
+            .map(to_single_line);
         let stem = slug.rsplit('/').next().unwrap_or(slug);
         let title = given
             .filter(|title| !title.is_empty())
-            .or_else(|| Head::of(&text).title);
-        let (targets, mut tags) = links(&text);
-        tags.extend(texts(fields.get("tags")));
+            .or_else(|| MarkdownSummary::from_markdown(&text).title);
+        let (targets, mut tags) = extract_links(&text);
+        tags.extend(string_list(fields.get("tags")));
         tags.sort();
         tags.dedup();
         let info = PageInfo {
@@ -265,41 +272,45 @@ impl Read {
             tags,
         };
         let mut counted: HashMap<String, f64> = HashMap::new();
-        for word in words(&text) {
+        for word in split_words(&text) {
             *counted.entry(word).or_default() += 1.0;
         }
         let named = format!("{} {} {}", info.title, stem, info.tags.join(" "));
-        for word in words(&named) {
-            *counted.entry(word).or_default() += TITLE;
+        for word in split_words(&named) {
+            *counted.entry(word).or_default() += TITLE_WEIGHT;
         }
         Some(Self {
             stamp,
-            aliases: texts(fields.get("aliases")),
+            aliases: string_list(fields.get("aliases")),
             targets,
             length: counted.values().sum(),
             words: counted,
-            page: Page { info, text },
+            page: WorkspacePage { info, text },
         })
     }
 
-    /// The line that has most of the words.
-    fn excerpt(&self, wanted: &[String]) -> String {
+    /// Returns the line with the most query words.
+    fn best_excerpt(&self, wanted: &[String]) -> String {
         let lines = self
             .page
             .text
             .lines()
             .filter(|line| !line.trim().is_empty());
-        let count = |line: &&str| words(line).filter(|word| wanted.contains(word)).count();
+        let count = |line: &&str| {
+            split_words(line)
+                .filter(|word| wanted.contains(word))
+                .count()
+        };
         let best = lines.rev().max_by_key(count).unwrap_or_default();
-        cut(
-            &one_line(best.trim_start_matches(['#', '-', '>', ' '])),
-            EXCERPT,
+        truncate_text(
+            &to_single_line(best.trim_start_matches(['#', '-', '>', ' '])),
+            EXCERPT_CHARS,
         )
     }
 }
 
-/// Where a text links to within the workspace, and its tags.
-fn links(text: &str) -> (Vec<String>, Vec<String>) {
+/// Extracts the link targets within the workspace, and the tags.
+fn extract_links(text: &str) -> (Vec<String>, Vec<String>) {
     let mut targets = Vec::new();
     let mut tags = Vec::new();
     let mut code = false;
@@ -338,11 +349,11 @@ fn links(text: &str) -> (Vec<String>, Vec<String>) {
 }
 
 impl Workspace for Vault {
-    fn search(&self, query: &str, limit: usize) -> Result<Vec<Hit>> {
+    fn search_pages(&self, query: &str, limit: usize) -> Result<Vec<PageHit>> {
         const K1: f64 = 1.2;
         const B: f64 = 0.75;
-        let seen = self.look()?;
-        let mut wanted: Vec<String> = words(query).take(MAX_WORDS).collect();
+        let seen = self.refresh_cache()?;
+        let mut wanted: Vec<String> = split_words(query).take(MAX_WORDS).collect();
         wanted.sort();
         wanted.dedup();
         #[allow(clippy::cast_precision_loss, reason = "numbers of pages are small")]
@@ -360,7 +371,7 @@ impl Workspace for Vault {
                 (1.0 + (all - having + 0.5) / (having + 0.5)).ln()
             })
             .collect();
-        let score = |read: &Read| -> f64 {
+        let score = |read: &IndexedPage| -> f64 {
             let words = wanted.iter().zip(&rarity);
             words
                 .map(|(word, rarity)| {
@@ -370,7 +381,7 @@ impl Workspace for Vault {
                 })
                 .sum()
         };
-        let mut hits: Vec<(f64, &Read)> = seen
+        let mut hits: Vec<(f64, &IndexedPage)> = seen
             .pages
             .values()
             .map(|read| (score(read), read))
@@ -380,21 +391,24 @@ impl Workspace for Vault {
         hits.truncate(limit);
         Ok(hits
             .into_iter()
-            .map(|(score, read)| Hit {
+            .map(|(score, read)| PageHit {
                 slug: read.page.info.slug.clone(),
                 title: read.page.info.title.clone(),
-                excerpt: read.excerpt(&wanted),
+                excerpt: read.best_excerpt(&wanted),
                 score,
             })
             .collect())
     }
 
-    fn page(&self, name: &str) -> Result<Option<Page>> {
-        Ok(self.look()?.find(name).map(|read| read.page.clone()))
+    fn find_page(&self, name: &str) -> Result<Option<WorkspacePage>> {
+        Ok(self
+            .refresh_cache()?
+            .find_page(name)
+            .map(|read| read.page.clone()))
     }
 
     fn pages_by_type(&self, kind: &str) -> Result<Vec<PageInfo>> {
-        let seen = self.look()?;
+        let seen = self.refresh_cache()?;
         let fits = |info: &&PageInfo| {
             let own = info.kind.as_deref();
             own.is_some_and(|own| own.eq_ignore_ascii_case(kind))
@@ -403,15 +417,15 @@ impl Workspace for Vault {
         Ok(infos.filter(fits).cloned().collect())
     }
 
-    fn tags(&self) -> Result<Vec<Tag>> {
-        let seen = self.look()?;
+    fn tags(&self) -> Result<Vec<TagCount>> {
+        let seen = self.refresh_cache()?;
         let mut count: BTreeMap<&str, usize> = BTreeMap::new();
         for tag in seen.pages.values().flat_map(|read| &read.page.info.tags) {
             *count.entry(tag).or_default() += 1;
         }
-        let mut tags: Vec<Tag> = count
+        let mut tags: Vec<TagCount> = count
             .into_iter()
-            .map(|(name, pages)| Tag {
+            .map(|(name, pages)| TagCount {
                 name: name.to_owned(),
                 pages,
             })
@@ -420,15 +434,15 @@ impl Workspace for Vault {
         Ok(tags)
     }
 
-    fn references(&self, name: &str) -> Result<References> {
-        let seen = self.look()?;
-        let Some(read) = seen.find(name) else {
-            return Ok(References::default());
+    fn references(&self, name: &str) -> Result<PageReferences> {
+        let seen = self.refresh_cache()?;
+        let Some(read) = seen.find_page(name) else {
+            return Ok(PageReferences::default());
         };
         let slug = &read.page.info.slug;
-        let mut found = References::default();
+        let mut found = PageReferences::default();
         for target in &read.targets {
-            match seen.resolve(slug, target) {
+            match seen.resolve_link(slug, target) {
                 Some(other) => found.links.push(other.page.info.slug.clone()),
                 None => found.missing.push(target.clone()),
             }
@@ -437,7 +451,7 @@ impl Workspace for Vault {
         found.links.dedup();
         for (from, other) in &seen.pages {
             let leads_here = |target: &String| {
-                let to = seen.resolve(from, target);
+                let to = seen.resolve_link(from, target);
                 to.is_some_and(|to| to.page.info.slug == *slug)
             };
             if from != slug && other.targets.iter().any(leads_here) {
@@ -447,15 +461,15 @@ impl Workspace for Vault {
         Ok(found)
     }
 
-    fn history(&self, name: &str, limit: usize) -> Result<Vec<Revision>> {
+    fn history(&self, name: &str, limit: usize) -> Result<Vec<PageRevision>> {
         let Some(slug) = self
-            .look()?
-            .find(name)
+            .refresh_cache()?
+            .find_page(name)
             .map(|read| read.page.info.slug.clone())
         else {
             return Ok(Vec::new());
         };
-        // Settings of a stranger's repository must not name programs to run, nor whom to fetch from.
+        // Settings of an untrusted repository must not make git run programs or fetch from servers.
         let mut git = Command::new("git");
         for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
             git.env_remove(name);
@@ -486,23 +500,23 @@ impl Workspace for Vault {
         .env("GIT_TERMINAL_PROMPT", "0")
         .env("GIT_NO_LAZY_FETCH", "1")
         .env("GIT_ALLOW_PROTOCOL", "none");
-        let told = output_of(git).map_err(|error| {
+        let printed = run_with_timeout(git).map_err(|error| {
             Error::Workspace(match error.kind() {
                 io::ErrorKind::TimedOut => {
-                    let most = GIT_TIME.as_secs();
+                    let most = GIT_TIMEOUT.as_secs();
                     format!("git took more than {most} s for the history of {slug:?}")
                 }
                 _ => format!("history needs git: {error}"),
             })
         })?;
-        // No repository has no history.
-        let Some(told) = told else {
+        // A folder without a repository has no history.
+        let Some(printed) = printed else {
             return Ok(Vec::new());
         };
-        let text = String::from_utf8_lossy(&told);
+        let text = String::from_utf8_lossy(&printed);
         let rows = text.lines().filter_map(|line| {
             let mut parts = line.splitn(4, '\u{1f}').map(str::to_owned);
-            Some(Revision {
+            Some(PageRevision {
                 id: parts.next()?,
                 author: parts.next()?,
                 at: parts.next()?,
@@ -513,8 +527,8 @@ impl Workspace for Vault {
     }
 }
 
-/// What a program prints if it succeeds, in good time.
-fn output_of(mut program: Command) -> io::Result<Option<Vec<u8>>> {
+/// Runs a program with a timeout and returns its output if it succeeds.
+fn run_with_timeout(mut program: Command) -> io::Result<Option<Vec<u8>>> {
     let mut child = program
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -527,10 +541,10 @@ fn output_of(mut program: Command) -> io::Result<Option<Vec<u8>>> {
         let read = printed
             .as_mut()
             .map(|printed| printed.take(MAX_HISTORY).read_to_end(&mut all));
-        // Nobody listens any more if it took too long.
+        // After a timeout there is no receiver any more.
         let _ = sender.send(read.unwrap_or(Ok(0)).map(|_| all));
     });
-    let read = receiver.recv_timeout(GIT_TIME);
+    let read = receiver.recv_timeout(GIT_TIMEOUT);
     if read.is_err() {
         child.kill()?;
     }

@@ -1,4 +1,4 @@
-//! A provider on loopback that answers what it is told to and remembers what it was asked.
+//! A fake provider on loopback that sends scripted responses and records the requests.
 
 #![allow(dead_code, reason = "not every test needs everything")]
 
@@ -10,15 +10,15 @@ use std::{
 
 use serde_json::Value;
 
-/// One request.
+/// A recorded request.
 #[derive(Debug, Clone)]
-pub(crate) struct Asked {
+pub(crate) struct RecordedRequest {
     pub(crate) path: String,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Value,
 }
 
-impl Asked {
+impl RecordedRequest {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let found = self
             .headers
@@ -28,52 +28,56 @@ impl Asked {
     }
 }
 
-/// One answer.
+/// A scripted response.
 #[derive(Debug, Clone)]
-pub(crate) enum Says {
-    /// A status and a JSON text.
+pub(crate) enum FakeResponse {
+    /// A status and a JSON body.
     Json(u16, String),
-    /// The same with one more header.
-    With(u16, &'static str, String),
-    /// Events of a stream.
+    /// The same with one additional header.
+    JsonWithHeader(u16, &'static str, String),
+    /// An event stream.
     Events(&'static str, String),
-    /// A promise of more bytes than come.
-    Cut(String),
-    /// Nothing, for as long as anybody waits.
-    Nothing,
-    /// No HTTP at all.
+    /// A body shorter than its Content-Length.
+    Truncated(String),
+    /// No response until the client closes the connection.
+    NoResponse,
+    /// Bytes that are not HTTP.
     Garbage,
 }
 
 /// The provider.
-pub(crate) struct Fake {
+pub(crate) struct FakeProvider {
     pub(crate) url: String,
-    pub(crate) asked: Arc<Mutex<Vec<Asked>>>,
+    pub(crate) requests: Arc<Mutex<Vec<RecordedRequest>>>,
 }
 
-impl Fake {
-    /// Answers one thing after the other, and the last one again and again.
-    pub(crate) fn start(answers: Vec<Says>) -> Self {
+impl FakeProvider {
+    /// Sends the responses in order, and repeats the last one.
+    pub(crate) fn start(answers: Vec<FakeResponse>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
-        let noted = asked.clone();
+        let requests: Arc<Mutex<Vec<RecordedRequest>>> = Arc::default();
+        let noted = requests.clone();
         std::thread::spawn(move || {
             let answers = Arc::new(answers);
             for stream in listener.incoming().map_while(Result::ok) {
                 let (answers, noted) = (answers.clone(), noted.clone());
-                std::thread::spawn(move || attend(stream, &answers, &noted));
+                std::thread::spawn(move || serve_connection(stream, &answers, &noted));
             }
         });
-        Self { url, asked }
+        Self { url, requests }
     }
 
-    pub(crate) fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().unwrap().clone()
+    pub(crate) fn recorded_requests(&self) -> Vec<RecordedRequest> {
+        self.requests.lock().unwrap().clone()
     }
 }
 
-fn attend(mut stream: TcpStream, answers: &[Says], noted: &Mutex<Vec<Asked>>) {
+fn serve_connection(
+    mut stream: TcpStream,
+    answers: &[FakeResponse],
+    noted: &Mutex<Vec<RecordedRequest>>,
+) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut line = String::new();
     if reader.read_line(&mut line).is_err() || line.is_empty() {
@@ -96,7 +100,7 @@ fn attend(mut stream: TcpStream, answers: &[Says], noted: &Mutex<Vec<Asked>>) {
     reader.read_exact(&mut body).unwrap();
     let number = {
         let mut noted = noted.lock().unwrap();
-        noted.push(Asked {
+        noted.push(RecordedRequest {
             path,
             headers,
             body: serde_json::from_slice(&body).unwrap_or_default(),
@@ -112,9 +116,11 @@ fn attend(mut stream: TcpStream, answers: &[Says], noted: &Mutex<Vec<Asked>>) {
     };
     let json = "Content-Type: application/json";
     match &answers[number.min(answers.len() - 1)] {
-        Says::Json(status, body) => send(&mut stream, *status, json, body, body.len()),
-        Says::With(status, header, body) => send(&mut stream, *status, header, body, body.len()),
-        Says::Events(kind, body) => {
+        FakeResponse::Json(status, body) => send(&mut stream, *status, json, body, body.len()),
+        FakeResponse::JsonWithHeader(status, header, body) => {
+            send(&mut stream, *status, header, body, body.len());
+        }
+        FakeResponse::Events(kind, body) => {
             send(
                 &mut stream,
                 200,
@@ -123,14 +129,14 @@ fn attend(mut stream: TcpStream, answers: &[Says], noted: &Mutex<Vec<Asked>>) {
                 body.len(),
             );
         }
-        Says::Cut(body) => {
+        FakeResponse::Truncated(body) => {
             let kind = "Content-Type: text/event-stream";
             send(&mut stream, 200, kind, body, body.len() + 1000);
         }
-        Says::Nothing => {
+        FakeResponse::NoResponse => {
             let _ = stream.read(&mut [0]);
         }
-        Says::Garbage => {
+        FakeResponse::Garbage => {
             let _ = stream.write_all(b"\0\x01\x02 what?\r\n\r\n");
         }
     }

@@ -1,4 +1,4 @@
-//! A model that says what it is told to, and a skill that remembers what was loaded.
+//! A model with scripted answers, and a skill that records what was loaded.
 
 #![allow(dead_code, reason = "not every test needs everything")]
 
@@ -7,30 +7,31 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use repertoire_core::Package;
 use repertoire_runtime::{
-    ArtifactInfo, Ask, Model, Outline, Price, Reply, Result, SkillSource, Usage, model::Listener,
+    ArtifactInfo, Model, ModelReply, ModelRequest, ModelUsage, Price, Result, SkillOutline,
+    SkillSource, model::ReplyListener,
 };
 use serde_json::Value;
 
-/// Answers one thing after the other, and remembers what it was asked.
+/// A model that returns its answers in order and records the requests.
 #[derive(Debug)]
 pub(crate) struct Scripted {
     pub(crate) id: String,
     pub(crate) answers: Mutex<Vec<Result<String>>>,
-    pub(crate) asked: Mutex<Vec<Ask>>,
+    pub(crate) requests: Mutex<Vec<ModelRequest>>,
     pub(crate) price: Option<Price>,
 }
 
 impl Scripted {
     pub(crate) fn new(answers: &[&str]) -> Arc<Self> {
-        Self::named("test/model", answers)
+        Self::with_id("test/model", answers)
     }
 
-    pub(crate) fn named(id: &str, answers: &[&str]) -> Arc<Self> {
+    pub(crate) fn with_id(id: &str, answers: &[&str]) -> Arc<Self> {
         let answers = answers.iter().rev().map(|text| Ok((*text).to_owned()));
         Arc::new(Self {
             id: id.to_owned(),
             answers: Mutex::new(answers.collect()),
-            asked: Mutex::default(),
+            requests: Mutex::default(),
             price: Some(Price {
                 input: 1.0,
                 output: 1.0,
@@ -49,20 +50,24 @@ impl Model for Scripted {
         self.price
     }
 
-    async fn ask(&self, ask: &Ask, listener: Option<&Listener>) -> Result<Reply> {
-        self.asked.lock().unwrap().push(ask.clone());
+    async fn ask(
+        &self,
+        ask: &ModelRequest,
+        listener: Option<&ReplyListener>,
+    ) -> Result<ModelReply> {
+        self.requests.lock().unwrap().push(ask.clone());
         let text = self
             .answers
             .lock()
             .unwrap()
             .pop()
-            .expect("nothing more to say")?;
+            .expect("no scripted answer is left")?;
         if let Some(listener) = listener {
             listener(&text);
         }
-        Ok(Reply {
+        Ok(ModelReply {
             text,
-            usage: Usage {
+            usage: ModelUsage {
                 input_tokens: Some(10),
                 output_tokens: Some(5),
                 cost: Some(0.25),
@@ -72,14 +77,14 @@ impl Model for Scripted {
     }
 }
 
-/// A package as a source, and the names of what was loaded of it.
-pub(crate) struct Spy {
-    outline: Outline,
+/// A package as a skill source that records the loaded artifacts.
+pub(crate) struct RecordingSkill {
+    outline: SkillOutline,
     package: Package,
     pub(crate) loaded: Mutex<Vec<String>>,
 }
 
-impl Spy {
+impl RecordingSkill {
     pub(crate) fn new(package: &Value) -> Self {
         let package = Package::from_json(package.to_string().as_bytes()).unwrap();
         let artifacts = package.artifacts.iter().map(|artifact| {
@@ -90,7 +95,7 @@ impl Spy {
                 artifact: without,
             }
         });
-        let outline = Outline {
+        let outline = SkillOutline {
             skill_id: package.uuid().to_string(),
             skill: package.skill_id().unwrap().to_string(),
             artifacts: artifacts.collect(),
@@ -107,12 +112,12 @@ impl Spy {
     }
 }
 
-impl SkillSource for Spy {
-    fn outline(&self) -> &Outline {
+impl SkillSource for RecordingSkill {
+    fn outline(&self) -> &SkillOutline {
         &self.outline
     }
 
-    fn content(&self, info: &ArtifactInfo) -> Result<String> {
+    fn load_content(&self, info: &ArtifactInfo) -> Result<String> {
         let wanted = (&info.artifact.name, &info.artifact.model_variant);
         let found = self
             .package

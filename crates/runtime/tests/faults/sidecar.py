@@ -1,4 +1,4 @@
-"""A sidecar that misbehaves in the way its first argument says."""
+"""A sidecar that misbehaves in the way named by its first argument."""
 
 import json
 import os
@@ -74,11 +74,11 @@ if fault == "slow-drip":
 if fault == "wrong-answer":
     say(type="result", id=request["id"], output="not an object")
     time.sleep(600)
-if fault == "somebody-else":
+if fault == "wrong-id":
     say(type="result", id=request["id"] + 1000, output={"a": "for another"})
     time.sleep(600)
 if fault == "questions":
-    # Questions that make no sense are refused, and it goes on.
+    # Invalid requests are refused, and the program continues.
     refused = 0
     for call, (kind, body) in enumerate(
         [

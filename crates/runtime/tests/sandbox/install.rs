@@ -1,20 +1,22 @@
-//! What is installed, and what is made of it.
+//! Tests of the installed sandbox.
 
 use super::*;
 
 #[tokio::test]
-async fn a_sandbox_nobody_uses_is_let_go_and_loaded_again() {
-    let Some(folder) = installed() else { return };
-    let scripts = Scripts::new(folder, Limits::default()).idle(Duration::from_millis(20));
+async fn an_idle_sandbox_is_unloaded_and_loaded_again() {
+    let Some(folder) = installed_sandbox() else {
+        return;
+    };
+    let scripts = ScriptHandler::new(folder, Limits::default()).idle(Duration::from_millis(20));
     let scripts = Arc::new(scripts);
     let mut dispatcher = ArtifactDispatcher::default();
-    dispatcher.add(scripts.clone());
+    dispatcher.add_handler(scripts.clone());
     for _ in 0..2 {
         let code = "import repertoire\nrepertoire.submit(repertoire.llm_query('x'))";
-        let mut cx = context(&json!({}));
-        // Longer than it is kept idle: one that runs is not idle.
-        cx.model = Some(Arc::new(Echo(Duration::from_millis(100))));
-        let report = go(&dispatcher, &script(code, &json!({})), &mut cx).await;
+        let mut cx = script_context(&json!({}));
+        // Longer than the idle time: a running script must keep the sandbox loaded.
+        cx.model = Some(Arc::new(EchoModel(Duration::from_millis(100))));
+        let report = run_script(&dispatcher, &script_skill(code, &json!({})), &mut cx).await;
         assert_eq!(report.outcome.unwrap().value, Some(json!("x")));
         tokio::time::timeout(Duration::from_secs(30), async {
             while scripts.is_loaded() {
@@ -22,29 +24,32 @@ async fn a_sandbox_nobody_uses_is_let_go_and_loaded_again() {
             }
         })
         .await
-        .expect("it stays loaded");
+        .expect("the sandbox stays loaded");
     }
 }
 
 #[tokio::test]
-async fn a_missing_sandbox_says_what_to_do() {
+async fn a_missing_sandbox_error_names_the_setup_command() {
     let empty = tempfile::tempdir().unwrap();
     let mut dispatcher = ArtifactDispatcher::default();
-    dispatcher.add(Arc::new(Scripts::new(empty.path(), Limits::default())));
-    let skill = script("pass", &json!({}));
-    let mut cx = context(&json!({}));
-    let report = go(&dispatcher, &skill, &mut cx).await;
+    dispatcher.add_handler(Arc::new(ScriptHandler::new(
+        empty.path(),
+        Limits::default(),
+    )));
+    let skill = script_skill("pass", &json!({}));
+    let mut cx = script_context(&json!({}));
+    let report = run_script(&dispatcher, &skill, &mut cx).await;
     let error = report.outcome.unwrap_err();
     assert_eq!(error.code(), "needs_sandbox");
     assert!(error.hint().unwrap().contains("repertoire setup sandbox"));
-    // Beside something else to do, it is left out, and what to do is said.
-    let both = Spy::new(&json!({
+    // If another artifact can run, it is skipped with the setup command in the reason.
+    let both = RecordingSkill::new(&json!({
         "name": "S", "description": "d", "artifacts": [
             {"kind": "code_template", "name": "Script", "content": "pass"},
             {"kind": "prompt_template", "name": "Ask", "content": "x"},
         ],
     }));
-    let plan = plan(&both, &dispatcher, "", &[]).unwrap();
+    let plan = plan_run(&both, &dispatcher, "", &[]).unwrap();
     assert!(
         plan.skipped[0].contains("repertoire setup sandbox"),
         "{:?}",
@@ -53,8 +58,10 @@ async fn a_missing_sandbox_says_what_to_do() {
 }
 
 #[test]
-fn a_compiled_guest_others_can_write_to_is_not_loaded() {
-    let Some(folder) = installed() else { return };
+fn a_compiled_guest_that_others_can_write_to_is_refused() {
+    let Some(folder) = installed_sandbox() else {
+        return;
+    };
     let copy = tempfile::tempdir().unwrap();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

@@ -1,6 +1,6 @@
-//! Scripts in the sandbox: what they can do, and what those of strangers cannot.
+//! Tests of scripts in the sandbox: the available calls, and the limits on untrusted scripts.
 //!
-//! `REPERTOIRE_TEST_SANDBOX` is the folder the test command installs one in.
+//! `REPERTOIRE_TEST_SANDBOX` is the folder where the test command installs the sandbox.
 
 #![cfg(feature = "sandbox")]
 #![allow(
@@ -16,8 +16,8 @@
 mod common;
 mod install;
 mod nested;
-mod says;
-mod strangers;
+mod reporting;
+mod untrusted;
 
 use std::{
     path::{Path, PathBuf},
@@ -31,17 +31,17 @@ use std::{
 use async_trait::async_trait;
 use proptest::prelude::*;
 use repertoire_runtime::{
-    ArtifactDispatcher, Ask, Error, ExecutionContext, ExecutionRecord, Limits, Model, Others,
-    Price, PromptEngine, Reply, SkillSource, Skills, Usage, Vault,
-    model::Listener,
-    run::{Report, plan, run},
-    sandbox::Scripts,
+    ArtifactDispatcher, Error, ExecutionContext, ExecutionRecord, Limits, Model, ModelReply,
+    ModelRequest, ModelUsage, NestedSkills, Price, PromptEngine, SkillLookup, SkillSource, Vault,
+    model::ReplyListener,
+    run::{RunReport, plan_run, run_plan},
+    sandbox::ScriptHandler,
 };
 use serde_json::{Value, json};
 
-use common::Spy;
+use common::RecordingSkill;
 
-fn installed() -> Option<PathBuf> {
+fn installed_sandbox() -> Option<PathBuf> {
     let folder = std::env::var_os("REPERTOIRE_TEST_SANDBOX").map(PathBuf::from);
     if folder.is_none() {
         eprintln!("skipped: REPERTOIRE_TEST_SANDBOX is not set");
@@ -49,24 +49,24 @@ fn installed() -> Option<PathBuf> {
     folder
 }
 
-/// One sandbox for all tests, as one process has.
-fn dispatcher() -> Option<ArtifactDispatcher> {
+/// One sandbox shared by all tests of the process.
+fn shared_dispatcher() -> Option<ArtifactDispatcher> {
     static SHARED: OnceLock<Option<ArtifactDispatcher>> = OnceLock::new();
     let shared = SHARED.get_or_init(|| {
-        let scripts = Scripts::new(installed()?, Limits::default());
+        let scripts = ScriptHandler::new(installed_sandbox()?, Limits::default());
         let mut dispatcher = ArtifactDispatcher::default();
-        dispatcher.add(Arc::new(scripts));
+        dispatcher.add_handler(Arc::new(scripts));
         Some(dispatcher)
     });
     shared.clone()
 }
 
-/// Says back what it is asked, after a while.
+/// A model that returns the prompt after a delay.
 #[derive(Debug)]
-struct Echo(Duration);
+struct EchoModel(Duration);
 
 #[async_trait]
-impl Model for Echo {
+impl Model for EchoModel {
     fn id(&self) -> &'static str {
         "test/echo"
     }
@@ -78,15 +78,19 @@ impl Model for Echo {
         })
     }
 
-    async fn ask(&self, ask: &Ask, _: Option<&Listener>) -> repertoire_runtime::Result<Reply> {
+    async fn ask(
+        &self,
+        ask: &ModelRequest,
+        _: Option<&ReplyListener>,
+    ) -> repertoire_runtime::Result<ModelReply> {
         tokio::time::sleep(self.0).await;
         let text = ask.turns.last().unwrap().text.clone();
-        let tokens = ask.estimate();
-        Ok(Reply {
-            usage: Usage {
+        let tokens = ask.estimate_tokens();
+        Ok(ModelReply {
+            usage: ModelUsage {
                 input_tokens: Some(tokens),
                 output_tokens: Some(tokens),
-                cost: Some(Price::of(self.price().unwrap(), tokens, tokens)),
+                cost: Some(Price::cost_for(self.price().unwrap(), tokens, tokens)),
             },
             text,
             cut: false,
@@ -94,37 +98,41 @@ impl Model for Echo {
     }
 }
 
-fn script(code: &str, metadata: &Value) -> Spy {
-    Spy::new(&json!({
+fn script_skill(code: &str, metadata: &Value) -> RecordingSkill {
+    RecordingSkill::new(&json!({
         "name": "S", "description": "d",
         "artifacts": [{"kind": "code_template", "name": "Script", "content": code,
                        "metadata": metadata}],
     }))
 }
 
-fn context(params: &Value) -> ExecutionContext {
+fn script_context(params: &Value) -> ExecutionContext {
     let mut context = ExecutionContext::new();
     context.values = params.as_object().cloned().unwrap_or_default();
-    context.model = Some(Arc::new(Echo(Duration::ZERO)));
+    context.model = Some(Arc::new(EchoModel(Duration::ZERO)));
     let vault = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/vault");
-    context.engine = PromptEngine::over(Arc::new(Vault::open(&vault).unwrap()));
+    context.engine = PromptEngine::with_workspace(Arc::new(Vault::open(&vault).unwrap()));
     context
 }
 
-async fn go(dispatcher: &ArtifactDispatcher, skill: &Spy, cx: &mut ExecutionContext) -> Report {
-    let plan = plan(skill, dispatcher, "", &["Script".to_owned()]).unwrap();
-    run(skill, dispatcher, &plan, cx, &mut |_| {}).await
+async fn run_script(
+    dispatcher: &ArtifactDispatcher,
+    skill: &RecordingSkill,
+    cx: &mut ExecutionContext,
+) -> RunReport {
+    let plan = plan_run(skill, dispatcher, "", &["Script".to_owned()]).unwrap();
+    run_plan(skill, dispatcher, &plan, cx, &mut |_| {}).await
 }
 
-async fn value_of(dispatcher: &ArtifactDispatcher, code: &str, params: Value) -> Value {
-    let mut cx = context(&params);
-    let report = go(dispatcher, &script(code, &json!({})), &mut cx).await;
+async fn submitted_value(dispatcher: &ArtifactDispatcher, code: &str, params: Value) -> Value {
+    let mut cx = script_context(&params);
+    let report = run_script(dispatcher, &script_skill(code, &json!({})), &mut cx).await;
     report.outcome.unwrap().value.unwrap()
 }
 
 #[tokio::test]
-async fn scripts_ask_the_workspace_and_the_model() {
-    let Some(dispatcher) = dispatcher() else {
+async fn scripts_query_the_workspace_and_the_model() {
+    let Some(dispatcher) = shared_dispatcher() else {
         return;
     };
     let code = r#"
@@ -145,8 +153,8 @@ inklings.submit({"people": len(people), "tags": len(tags), "links": sorted(links
                  "many": many, "history": history})
 raise AssertionError("submit ends a script")
 "#;
-    let mut cx = context(&json!({}));
-    let report = go(&dispatcher, &script(code, &json!({})), &mut cx).await;
+    let mut cx = script_context(&json!({}));
+    let report = run_script(&dispatcher, &script_skill(code, &json!({})), &mut cx).await;
     let record = &report.records[0];
     let value = report.outcome.unwrap().value.unwrap();
     assert!(value["people"].as_u64().unwrap() >= 2, "{value}");
@@ -167,15 +175,15 @@ raise AssertionError("submit ends a script")
 
 #[tokio::test]
 async fn a_script_in_the_style_of_the_package_format_runs() {
-    let Some(dispatcher) = dispatcher() else {
+    let Some(dispatcher) = shared_dispatcher() else {
         return;
     };
-    // The value is used both as a template's and as a variable, and the text is short-indented.
+    // The value is used both in a template tag and as a variable; the code uses one-space indents.
     let code = "import inklings\n\nfound = inklings.search('{{ entity_type }}')\nfacts = []\n\
                 for page in found:\n body = inklings.get_page(page['slug'])\n \
                 facts.extend(inklings.llm_query(f'About {entity_type}: {body}').split()[:2])\n\
                 inklings.submit({'entity_type': '{{ entity_type }}', 'facts': facts})";
-    let value = value_of(&dispatcher, code, json!({"entity_type": "harbour"})).await;
+    let value = submitted_value(&dispatcher, code, json!({"entity_type": "harbour"})).await;
     assert_eq!(value["entity_type"], "harbour");
     assert!(
         value["facts"]
@@ -187,8 +195,8 @@ async fn a_script_in_the_style_of_the_package_format_runs() {
 }
 
 #[tokio::test]
-async fn what_a_script_keeps_is_there_when_it_is_resumed() {
-    let Some(dispatcher) = dispatcher() else {
+async fn checkpoints_are_available_when_a_run_resumes() {
+    let Some(dispatcher) = shared_dispatcher() else {
         return;
     };
     let code = r#"
@@ -201,33 +209,33 @@ if before is None:
     raise ValueError("the power went")
 repertoire.submit([before, first])
 "#;
-    let skill = script(code, &json!({}));
-    let mut cx = context(&json!({}));
-    let report = go(&dispatcher, &skill, &mut cx).await;
+    let skill = script_skill(code, &json!({}));
+    let mut cx = script_context(&json!({}));
+    let report = run_script(&dispatcher, &skill, &mut cx).await;
     let error = report.outcome.unwrap_err();
     assert_eq!(
         error.to_string(),
         "script, line 8: ValueError: the power went"
     );
     assert_eq!(report.records[0].input_tokens, Some(2));
-    let mut again = context(&json!({}));
+    let mut again = script_context(&json!({}));
     again.session_id.clone_from(&cx.session_id);
     again.checkpoints = cx.checkpoints.clone();
-    let report = go(&dispatcher, &skill, &mut again).await;
-    // What was kept was not asked for again.
+    let report = run_script(&dispatcher, &skill, &mut again).await;
+    // The checkpoint was loaded, so the model was not called again.
     assert_eq!(report.records[0].input_tokens, None);
     assert_eq!(report.outcome.unwrap().value, Some(json!([1, "asked"])));
 }
 
 #[tokio::test]
-async fn what_one_skill_keeps_no_other_sees() {
-    let Some(dispatcher) = dispatcher() else {
+async fn checkpoints_are_private_to_one_skill() {
+    let Some(dispatcher) = shared_dispatcher() else {
         return;
     };
     let code = "import repertoire\nrepertoire.submit([repertoire.checkpoint('x'), \
                 repertoire.checkpoint('x', name)])";
-    let mut cx = context(&json!({"name": "first"}));
-    let one = go(&dispatcher, &script(code, &json!({})), &mut cx).await;
+    let mut cx = script_context(&json!({"name": "first"}));
+    let one = run_script(&dispatcher, &script_skill(code, &json!({})), &mut cx).await;
     assert_eq!(one.outcome.unwrap().value, Some(json!([null, "first"])));
     // The same session and names, another skill.
     let mut other = json!({
@@ -235,57 +243,61 @@ async fn what_one_skill_keeps_no_other_sees() {
         "artifacts": [{"kind": "code_template", "name": "Script", "content": code}],
     });
     other["id"] = json!("550e8400-e29b-41d4-a716-446655440001");
-    let two = go(&dispatcher, &Spy::new(&other), &mut cx).await;
+    let two = run_script(&dispatcher, &RecordingSkill::new(&other), &mut cx).await;
     assert_eq!(two.outcome.unwrap().value, Some(json!([null, "first"])));
-    let again = go(&dispatcher, &script(code, &json!({})), &mut cx).await;
+    let again = run_script(&dispatcher, &script_skill(code, &json!({})), &mut cx).await;
     assert_eq!(
         again.outcome.unwrap().value,
         Some(json!(["first", "first"]))
     );
 }
 
-/// Counts how many wait for it at a time.
+/// A model that counts its concurrent calls.
 #[derive(Debug, Default)]
-struct Counting(AtomicUsize, AtomicUsize);
+struct CountingModel(AtomicUsize, AtomicUsize);
 
 #[async_trait]
-impl Model for Counting {
+impl Model for CountingModel {
     fn id(&self) -> &'static str {
         "test/counting"
     }
 
-    async fn ask(&self, _: &Ask, _: Option<&Listener>) -> repertoire_runtime::Result<Reply> {
+    async fn ask(
+        &self,
+        _: &ModelRequest,
+        _: Option<&ReplyListener>,
+    ) -> repertoire_runtime::Result<ModelReply> {
         let now = self.0.fetch_add(1, Ordering::SeqCst) + 1;
         self.1.fetch_max(now, Ordering::SeqCst);
-        // Nobody is answered before everybody has asked, or it takes too long.
+        // No call returns before all calls have started, or a timeout passes.
         let begun = std::time::Instant::now();
         while self.1.load(Ordering::SeqCst) < 100 && begun.elapsed() < Duration::from_secs(30) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         self.0.fetch_sub(1, Ordering::SeqCst);
-        Ok(Reply {
+        Ok(ModelReply {
             text: "yes".into(),
-            usage: Usage::default(),
+            usage: ModelUsage::default(),
             cut: false,
         })
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_scripts_wait_at_once() {
-    let Some(dispatcher) = dispatcher() else {
+async fn many_scripts_wait_for_the_model_concurrently() {
+    let Some(dispatcher) = shared_dispatcher() else {
         return;
     };
     let code = "import repertoire\nfor _ in range(2): repertoire.llm_query(name)\n\
                 repertoire.submit(name)";
-    let skill = Arc::new(script(code, &json!({})));
-    let model = Arc::new(Counting::default());
+    let skill = Arc::new(script_skill(code, &json!({})));
+    let model = Arc::new(CountingModel::default());
     let all = (0..100).map(|n| {
         let (dispatcher, skill, model) = (dispatcher.clone(), skill.clone(), model.clone());
         tokio::spawn(async move {
-            let mut cx = context(&json!({"name": format!("run {n}")}));
+            let mut cx = script_context(&json!({"name": format!("run {n}")}));
             cx.model = Some(model);
-            let report = go(&dispatcher, &skill, &mut cx).await;
+            let report = run_script(&dispatcher, &skill, &mut cx).await;
             assert_eq!(
                 report.outcome.unwrap().value,
                 Some(json!(format!("run {n}")))

@@ -1,14 +1,14 @@
-//! Skills that scripts run.
+//! Tests of nested skills.
 
 use super::*;
 
-struct Shelf(Arc<Spy>);
+struct SingleSkillLookup(Arc<RecordingSkill>);
 
-impl Skills for Shelf {
-    fn open(&self, name: &str) -> repertoire_runtime::Result<Arc<dyn SkillSource>> {
+impl SkillLookup for SingleSkillLookup {
+    fn open_skill(&self, name: &str) -> repertoire_runtime::Result<Arc<dyn SkillSource>> {
         (name == "s")
             .then(|| self.0.clone() as Arc<dyn SkillSource>)
-            .ok_or_else(|| Error::Call {
+            .ok_or_else(|| Error::InvalidCall {
                 call: "run_skill".into(),
                 reason: format!("there is no skill {name:?}"),
             })
@@ -16,8 +16,8 @@ impl Skills for Shelf {
 }
 
 #[tokio::test]
-async fn scripts_run_other_skills_and_not_for_ever() {
-    let Some(dispatcher) = dispatcher() else {
+async fn scripts_run_nested_skills_up_to_a_depth_limit() {
+    let Some(dispatcher) = shared_dispatcher() else {
         return;
     };
     let code = r#"
@@ -32,57 +32,57 @@ elif depth < 9:
 else:
     repertoire.run_skill("s", {"depth": depth + 1})
 "#;
-    let skill = Arc::new(script(code, &json!({})));
+    let skill = Arc::new(script_skill(code, &json!({})));
     let kept: Arc<std::sync::Mutex<Vec<ExecutionRecord>>> = Arc::default();
     let keeper = kept.clone();
-    let others = Arc::new(Others {
-        skills: Arc::new(Shelf(skill.clone())),
+    let others = Arc::new(NestedSkills {
+        skills: Arc::new(SingleSkillLookup(skill.clone())),
         dispatcher: dispatcher.clone(),
-        keep: Arc::new(move |record| keeper.lock().unwrap().push(record.clone())),
+        save_record: Arc::new(move |record| keeper.lock().unwrap().push(record.clone())),
     });
-    let mut cx = context(&json!({"depth": 0}));
-    cx.others = Some(others.clone());
-    let report = go(&dispatcher, &skill, &mut cx).await;
+    let mut cx = script_context(&json!({"depth": 0}));
+    cx.nested_skills = Some(others.clone());
+    let report = run_script(&dispatcher, &skill, &mut cx).await;
     let value = report.outcome.unwrap().value.unwrap();
     assert_eq!(value[0], "inner");
     assert_eq!(value[2], "invalid_call", "{value}");
     let rows = kept.lock().unwrap().clone();
     assert_eq!(rows.len(), 2);
     assert!(rows.iter().all(|row| row.session_id == cx.session_id));
-    // What somebody resumes with is compared with what somebody gave, not with what a script did.
+    // Only values given by the caller are compared on resume, not those given by a script.
     assert!(!report.records[0].details.values.is_empty());
     assert!(rows.iter().all(|row| row.details.values.is_empty()));
 
-    let mut cx = context(&json!({"depth": 10}));
-    cx.others = Some(others);
-    let report = go(&dispatcher, &skill, &mut cx).await;
+    let mut cx = script_context(&json!({"depth": 10}));
+    cx.nested_skills = Some(others);
+    let report = run_script(&dispatcher, &skill, &mut cx).await;
     let error = report.outcome.unwrap_err();
     assert!(error.to_string().contains("at most 4 deep"), "{error}");
 }
 
-/// A script that others, and itself, can run, with the metadata it has.
-fn shelved(
+/// A script that can be run as a nested skill, also by itself.
+fn nestable_script(
     dispatcher: &ArtifactDispatcher,
     code: &str,
     metadata: &Value,
     params: &Value,
-) -> (Arc<Spy>, ExecutionContext) {
-    let skill = Arc::new(script(code, metadata));
-    let mut cx = context(params);
-    cx.others = Some(Arc::new(Others {
-        skills: Arc::new(Shelf(skill.clone())),
+) -> (Arc<RecordingSkill>, ExecutionContext) {
+    let skill = Arc::new(script_skill(code, metadata));
+    let mut cx = script_context(params);
+    cx.nested_skills = Some(Arc::new(NestedSkills {
+        skills: Arc::new(SingleSkillLookup(skill.clone())),
         dispatcher: dispatcher.clone(),
-        keep: Arc::new(|_| {}),
+        save_record: Arc::new(|_| {}),
     }));
     (skill, cx)
 }
 
 #[tokio::test]
-async fn t31_what_a_script_runs_has_what_the_script_has_left() {
-    let Some(dispatcher) = dispatcher() else {
+async fn t31_nested_skills_share_the_remaining_limits_of_the_caller() {
+    let Some(dispatcher) = shared_dispatcher() else {
         return;
     };
-    // Each of them makes some calls and steps, which together are more than one may.
+    // Each run stays within the limits; together they exceed them.
     let code = r#"
 import repertoire
 if not inner:
@@ -93,29 +93,29 @@ for _ in range(200_000): pass
 repertoire.submit(1)
 "#;
     let limits = json!({"limits": {"host_calls": 200}});
-    let (skill, mut cx) = shelved(&dispatcher, code, &limits, &json!({"inner": 0}));
-    let report = go(&dispatcher, &skill, &mut cx).await;
-    let told = report.outcome.unwrap_err().to_string();
-    assert!(told.contains("called the host more than"), "{told}");
+    let (skill, mut cx) = nestable_script(&dispatcher, code, &limits, &json!({"inner": 0}));
+    let report = run_script(&dispatcher, &skill, &mut cx).await;
+    let message = report.outcome.unwrap_err().to_string();
+    assert!(message.contains("called the host more than"), "{message}");
     let used = &report.records[0].details.used;
     assert!(used["host_calls"].used >= 180, "{used:?}");
 
     let one = json!({"limits": {"fuel": 1_000_000_000}});
-    let (skill, mut cx) = shelved(&dispatcher, code, &one, &json!({"inner": 1}));
-    let report = go(&dispatcher, &skill, &mut cx).await;
+    let (skill, mut cx) = nestable_script(&dispatcher, code, &one, &json!({"inner": 1}));
+    let report = run_script(&dispatcher, &skill, &mut cx).await;
     let fuel = report.records[0].details.used["fuel"].used;
     assert!(report.outcome.is_ok());
-    // Enough for a few, and not for all.
+    // Enough for a few runs, but not for all.
     let few = json!({"limits": {"fuel": fuel * 5}});
-    let (skill, mut cx) = shelved(&dispatcher, code, &few, &json!({"inner": 0}));
-    let report = go(&dispatcher, &skill, &mut cx).await;
+    let (skill, mut cx) = nestable_script(&dispatcher, code, &few, &json!({"inner": 0}));
+    let report = run_script(&dispatcher, &skill, &mut cx).await;
     let error = report.outcome.unwrap_err();
     assert!(error.to_string().contains("steps"), "{error}");
 }
 
 #[tokio::test]
-async fn what_a_script_runs_keeps_values_of_its_own() {
-    let Some(dispatcher) = dispatcher() else {
+async fn nested_skills_keep_separate_checkpoints() {
+    let Some(dispatcher) = shared_dispatcher() else {
         return;
     };
     let code = r#"
@@ -125,9 +125,9 @@ if page:
 both = [repertoire.run_skill("s", {"page": page}, "Script") for page in ("one", "two", "one")]
 repertoire.submit(both)
 "#;
-    let (skill, mut cx) = shelved(&dispatcher, code, &json!({}), &json!({"page": ""}));
-    let report = go(&dispatcher, &skill, &mut cx).await;
-    // What they cost is told, although it is on rows of their own.
+    let (skill, mut cx) = nestable_script(&dispatcher, code, &json!({}), &json!({"page": ""}));
+    let report = run_script(&dispatcher, &skill, &mut cx).await;
+    // Their usage is included, although they have records of their own.
     assert_eq!(report.usage().input_tokens, Some(2));
     assert_eq!(report.records[0].input_tokens, None);
     let value = report.outcome.unwrap().value.unwrap();
@@ -135,8 +135,8 @@ repertoire.submit(both)
 }
 
 #[tokio::test]
-async fn a_limit_of_what_it_runs_is_a_refusal_to_a_script() {
-    let Some(dispatcher) = dispatcher() else {
+async fn a_limit_of_a_nested_skill_is_reported_to_the_calling_script() {
+    let Some(dispatcher) = shared_dispatcher() else {
         return;
     };
     let code = r#"
@@ -148,21 +148,21 @@ try:
 except repertoire.Error as error:
     repertoire.submit([error.code, str(error)])
 "#;
-    // The inner one would take the outer one's time, so that it is stopped in time to say so.
+    // The outer script runs out of fuel together with the nested one.
     let limits = json!({"limits": {"fuel": 2_000_000_000}});
-    let (skill, mut cx) = shelved(&dispatcher, code, &limits, &json!({"inner": 0}));
-    let report = go(&dispatcher, &skill, &mut cx).await;
-    let told = report.outcome.unwrap_err().to_string();
-    assert!(told.contains("steps"), "{told}");
+    let (skill, mut cx) = nestable_script(&dispatcher, code, &limits, &json!({"inner": 0}));
+    let report = run_script(&dispatcher, &skill, &mut cx).await;
+    let message = report.outcome.unwrap_err().to_string();
+    assert!(message.contains("steps"), "{message}");
 
-    let outer = script(code, &json!({}));
-    let (_, mut cx) = shelved(
+    let outer = script_skill(code, &json!({}));
+    let (_, mut cx) = nestable_script(
         &dispatcher,
         code,
         &json!({"limits": {"seconds": 1}}),
         &json!({"inner": 0}),
     );
-    let report = go(&dispatcher, &outer, &mut cx).await;
+    let report = run_script(&dispatcher, &outer, &mut cx).await;
     let value = report.outcome.unwrap().value.unwrap();
     assert_eq!(value[0], "invalid_call");
     assert!(

@@ -1,7 +1,7 @@
-//! Another server over streamable HTTP.
+//! Client for another server over streamable HTTP.
 //!
-//! Redirects are followed by hand, within one origin and only a few; a name is looked up once and
-//! stays where it led; a token goes to the origin it was meant for and nowhere else.
+//! Redirects are limited in number and must stay within the origin; a host name is resolved once
+//! and pinned; a token is sent only to the origin it was configured for.
 
 use std::{
     collections::HashMap,
@@ -24,42 +24,46 @@ use tokio::time::Instant;
 use url::Url;
 
 use super::{
-    Envelope, Failure, Message, Question, Result,
-    target::{Reach, Target, is_public},
+    Envelope, RawResponse, RemoteFailure, RemoteRequest, Result,
+    target::{Reach, ServerTarget, is_public},
 };
 
-/// The most redirects of one question.
+/// The maximum number of redirects of one request.
 const MAX_REDIRECTS: usize = 3;
-const SESSION: &str = "mcp-session-id";
+const SESSION_HEADER: &str = "mcp-session-id";
 
-/// A server at an address.
+/// A server at a URL.
 #[derive(Debug)]
-pub(super) struct Http {
+pub(super) struct HttpChannel {
     client: Client,
     url: Url,
     token: Option<HeaderValue>,
     session: OnceLock<HeaderValue>,
-    next: AtomicU64,
+    next_id: AtomicU64,
 }
 
-impl Http {
-    pub(super) fn new(target: &Target) -> Result<Self> {
-        let Target::Http {
+impl HttpChannel {
+    pub(super) fn new(target: &ServerTarget) -> Result<Self> {
+        let ServerTarget::Http {
             url,
             bearer_env,
             reach,
         } = target
         else {
-            return Err(Failure::Unusable("is no address".into()));
+            return Err(RemoteFailure::Unusable("is not a URL".into()));
         };
         let token = match bearer_env {
             None => None,
             Some(name) => {
                 let secret = std::env::var(name).map_err(|_| {
-                    Failure::Gone(format!("its token is to be in ${name}, which is not set"))
+                    RemoteFailure::Unreachable(format!(
+                        "its token is expected in ${name}, which is not set"
+                    ))
                 })?;
                 let mut value = HeaderValue::from_str(&format!("Bearer {}", secret.trim()))
-                    .map_err(|_| Failure::Gone(format!("${name} holds no token")))?;
+                    .map_err(|_| {
+                        RemoteFailure::Unreachable(format!("${name} does not hold a valid token"))
+                    })?;
                 value.set_sensitive(true);
                 Some(value)
             }
@@ -69,38 +73,40 @@ impl Http {
             .and_then(|h| h.trim_matches(['[', ']']).parse().ok())
             && (*reach == Reach::Public) != is_public(ip)
         {
-            return Err(Failure::Gone(format!("{ip} is not where it was added")));
+            return Err(RemoteFailure::Unreachable(format!(
+                "{ip} is on another network than when it was added"
+            )));
         }
-        // The provider may have been installed by whoever embeds us.
+        // The embedding program may have installed a provider already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = Client::builder()
             .redirect(Policy::none())
             .no_proxy()
-            .dns_resolver(Arc::new(Pinned {
+            .dns_resolver(Arc::new(PinnedResolver {
                 reach: *reach,
                 known: Arc::default(),
             }))
             .user_agent(concat!("repertoire/", env!("CARGO_PKG_VERSION")))
             .build()
-            .map_err(|error| Failure::Gone(error.to_string()))?;
+            .map_err(|error| RemoteFailure::Unreachable(error.to_string()))?;
         Ok(Self {
             client,
             url: url.clone(),
             token,
             session: OnceLock::new(),
-            next: AtomicU64::new(1),
+            next_id: AtomicU64::new(1),
         })
     }
 
-    pub(super) async fn ask(&self, question: Question<'_>) -> Result<Message> {
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let body = super::question(id, &question);
+    pub(super) async fn send_request(&self, question: RemoteRequest<'_>) -> Result<RawResponse> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let body = super::request_message(id, &question);
         let mut headers = HeaderMap::new();
         let text = |text: &str| HeaderValue::from_str(text).ok();
         if let Some(version) = question.version.and_then(text) {
             headers.insert("mcp-protocol-version", version);
         }
-        if question.version == Some(super::MODERN) {
+        if question.version == Some(super::MODERN_REVISION) {
             headers.extend(text(question.method).map(|m| (static_name("mcp-method"), m)));
             let uri = question.params.get("uri").and_then(Value::as_str);
             if question.method == "resources/read" {
@@ -108,39 +114,44 @@ impl Http {
             }
         }
         let work = async {
-            let response = self.post(&body, headers).await?;
+            let response = self.post_message(&body, headers).await?;
             if question.method == "initialize"
-                && let Some(session) = response.headers().get(SESSION)
+                && let Some(session) = response.headers().get(SESSION_HEADER)
             {
                 let _ = self.session.set(session.clone());
             }
             if self.session.get().is_some() && response.status() == StatusCode::NOT_FOUND {
-                // It has been restarted, or lost patience; a new handshake is due.
-                return Err(Failure::Gone("has ended the session".into()));
+                // The server was restarted or expired the session; a new handshake is needed.
+                return Err(RemoteFailure::Unreachable("has ended the session".into()));
             }
-            answer(response, id, question.limit, question.until).await
+            read_response(response, id, question.limit, question.deadline).await
         };
-        let answer = tokio::time::timeout_at(question.until, work).await;
-        answer.map_err(|_| late())?
+        let answer = tokio::time::timeout_at(question.deadline, work).await;
+        answer.map_err(|_| timeout_failure())?
     }
 
-    pub(super) async fn tell(&self, method: &str, version: &str, until: Instant) -> Result<()> {
+    pub(super) async fn send_notification(
+        &self,
+        method: &str,
+        version: &str,
+        until: Instant,
+    ) -> Result<()> {
         let body = json!({"jsonrpc": "2.0", "method": method});
         let mut headers = HeaderMap::new();
         if let Ok(version) = HeaderValue::from_str(version) {
             headers.insert("mcp-protocol-version", version);
         }
-        let told = tokio::time::timeout_at(until, self.post(&body, headers)).await;
-        told.map_err(|_| late())??;
+        let sent = tokio::time::timeout_at(until, self.post_message(&body, headers)).await;
+        sent.map_err(|_| timeout_failure())??;
         Ok(())
     }
 
-    async fn post(&self, body: &Value, mut headers: HeaderMap) -> Result<Response> {
+    async fn post_message(&self, body: &Value, mut headers: HeaderMap) -> Result<Response> {
         let accept = HeaderValue::from_static("application/json, text/event-stream");
         headers.insert(ACCEPT, accept);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if let Some(session) = self.session.get() {
-            headers.insert(SESSION, session.clone());
+            headers.insert(SESSION_HEADER, session.clone());
         }
         if let Some(token) = &self.token {
             headers.insert(AUTHORIZATION, token.clone());
@@ -149,38 +160,42 @@ impl Http {
         for _ in 0..=MAX_REDIRECTS {
             let request = self.client.post(url.clone()).headers(headers.clone());
             let response = request.body(body.to_string()).send().await;
-            // The URL is in the error, and known.
+            // The user knows the URL, so it is removed from the error.
             let response = response.map_err(|error| {
-                Failure::Gone(format!(
+                RemoteFailure::Unreachable(format!(
                     "cannot be reached: {}",
-                    cause(&error.without_url())
+                    root_cause(&error.without_url())
                 ))
             })?;
             if !response.status().is_redirection() {
                 return Ok(response);
             }
-            url = self.redirected(&url, &response)?;
+            url = self.redirect_target(&url, &response)?;
         }
-        Err(Failure::Gone(format!(
+        Err(RemoteFailure::Unreachable(format!(
             "redirects more than {MAX_REDIRECTS} times"
         )))
     }
 
-    /// Where a redirect leads, if it may be followed.
-    fn redirected(&self, from: &Url, response: &Response) -> Result<Url> {
-        let refuse = |reason: &str| Err(Failure::Gone(format!("a redirect {reason}: refused")));
+    /// Returns the target of a redirect, if it may be followed.
+    fn redirect_target(&self, from: &Url, response: &Response) -> Result<Url> {
+        let refuse = |reason: &str| {
+            Err(RemoteFailure::Unreachable(format!(
+                "a redirect {reason}: refused"
+            )))
+        };
         if !matches!(
             response.status(),
             StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT
         ) {
-            return refuse("that changes the question");
+            return refuse("that changes the request");
         }
         let to = response.headers().get(LOCATION);
         let to = to.and_then(|to| from.join(to.to_str().ok()?).ok());
         match to {
             Some(to) if to.origin() == self.url.origin() => Ok(to),
             Some(_) => refuse("to another origin"),
-            None => refuse("to nowhere"),
+            None => refuse("without a valid location"),
         }
     }
 }
@@ -189,12 +204,12 @@ fn static_name(name: &'static str) -> reqwest::header::HeaderName {
     reqwest::header::HeaderName::from_static(name)
 }
 
-fn late() -> Failure {
-    Failure::Gone("did not answer in time".into())
+fn timeout_failure() -> RemoteFailure {
+    RemoteFailure::Unreachable("did not answer in time".into())
 }
 
-/// The innermost reason of an error.
-fn cause(error: &(dyn std::error::Error + 'static)) -> String {
+/// Returns the innermost cause of an error.
+fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     let mut inner = error;
     while let Some(source) = inner.source() {
         inner = source;
@@ -202,70 +217,78 @@ fn cause(error: &(dyn std::error::Error + 'static)) -> String {
     inner.to_string()
 }
 
-/// The answer with this id, from a body of JSON or a stream of events.
-async fn answer(response: Response, id: u64, limit: usize, until: Instant) -> Result<Message> {
+/// Reads the response with this id from a JSON body or an event stream.
+async fn read_response(
+    response: Response,
+    id: u64,
+    limit: usize,
+    until: Instant,
+) -> Result<RawResponse> {
     let status = response.status();
     let kind = response.headers().get(CONTENT_TYPE);
     let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let events = kind.starts_with("text/event-stream");
     if !events && !kind.starts_with("application/json") {
         return Err(match status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                Failure::Gone(format!("refuses us ({status}); does it want a token?"))
-            }
-            _ if status.is_success() => Failure::Unusable(format!("answered with {kind:?}")),
-            _ => Failure::Answer {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => RemoteFailure::Unreachable(
+                format!("refused the request ({status}); does it need a token?"),
+            ),
+            _ if status.is_success() => RemoteFailure::Unusable(format!("responded with {kind:?}")),
+            _ => RemoteFailure::ErrorResponse {
                 code: i64::from(status.as_u16()),
                 message: status.to_string(),
             },
         });
     }
     if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
-        return Err(Failure::Gone(format!(
-            "refuses us ({status}); does it want a token?"
+        return Err(RemoteFailure::Unreachable(format!(
+            "refused the request ({status}); does it need a token?"
         )));
     }
     let mut stream = response.bytes_stream();
     let mut buffer: Vec<u8> = Vec::new();
-    // How much of it was already searched for the end of an event.
+    // The number of bytes already searched for the end of an event.
     let mut searched = 0;
     let mut total = 0usize;
     while let Some(chunk) = stream.next().await {
-        let chunk =
-            chunk.map_err(|error| Failure::Gone(format!("broke off: {}", cause(&error))))?;
+        let chunk = chunk.map_err(|error| {
+            RemoteFailure::Unreachable(format!("connection closed: {}", root_cause(&error)))
+        })?;
         total = total.saturating_add(chunk.len());
         if total > limit {
-            return Err(Failure::Unusable(format!("sent more than {limit} bytes")));
+            return Err(RemoteFailure::Unusable(format!(
+                "sent more than {limit} bytes"
+            )));
         }
-        // A stream that is never empty never gives a timer its turn.
+        // A stream with constant data never yields to the timer.
         if Instant::now() >= until {
-            return Err(late());
+            return Err(timeout_failure());
         }
         buffer.extend_from_slice(&chunk);
         if events {
             while let Some(event) = take_event(&mut buffer, &mut searched) {
-                if is_ours(&event, id) {
-                    return Ok(Message(event));
+                if is_response_to(&event, id) {
+                    return Ok(RawResponse(event));
                 }
             }
         }
     }
     let rest = if events { take_data(&buffer) } else { buffer };
-    if is_ours(&rest, id) {
-        return Ok(Message(rest));
+    if is_response_to(&rest, id) {
+        return Ok(RawResponse(rest));
     }
     Err(if status.is_success() {
-        Failure::Unusable("sent no answer to the question".into())
+        RemoteFailure::Unusable("sent no response to the request".into())
     } else {
-        Failure::Answer {
+        RemoteFailure::ErrorResponse {
             code: i64::from(status.as_u16()),
             message: status.to_string(),
         }
     })
 }
 
-/// Whether this is the answer with this id; an error without any is taken as meant for us.
-fn is_ours(bytes: &[u8], id: u64) -> bool {
+/// Whether this is the response with this id; an error without an id counts as one.
+fn is_response_to(bytes: &[u8], id: u64) -> bool {
     let Ok(envelope) = repertoire_core::json::from_slice::<Envelope<'_>>(bytes) else {
         return false;
     };
@@ -277,9 +300,9 @@ fn is_ours(bytes: &[u8], id: u64) -> bool {
     answer && meant
 }
 
-/// Takes one whole event from the front of what arrived, and gives its data.
+/// Removes one whole event from the front of the buffer and returns its data.
 fn take_event(buffer: &mut Vec<u8>, searched: &mut usize) -> Option<Vec<u8>> {
-    // The end may have begun in what was searched already.
+    // The end marker may begin in the part already searched.
     let from = searched.saturating_sub(3);
     let fresh = buffer.get(from..).unwrap_or_default();
     let end = |pattern: &[u8]| {
@@ -310,14 +333,14 @@ fn take_data(event: &[u8]) -> Vec<u8> {
     data
 }
 
-/// Looks a name up once; it stays where it led (T26).
+/// Resolves a host name once and keeps the result (T26).
 #[derive(Debug)]
-struct Pinned {
+struct PinnedResolver {
     reach: Reach,
     known: Arc<Mutex<HashMap<String, Vec<SocketAddr>>>>,
 }
 
-impl Resolve for Pinned {
+impl Resolve for PinnedResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let (reach, known) = (self.reach, self.known.clone());
         let host = name.as_str().to_owned();
@@ -338,7 +361,7 @@ impl Resolve for Pinned {
                     Reach::Public => "a private address",
                     Reach::Private => "a public address",
                 };
-                let reason = format!("{host} leads to {}, {word}: refused", wrong.ip());
+                let reason = format!("{host} resolves to {}, {word}: refused", wrong.ip());
                 return Err(reason.into());
             }
             lock().insert(host, found.clone());
@@ -352,7 +375,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_cut_where_they_end() {
+    fn events_are_split_at_blank_lines_even_across_chunks() {
         let mut buffer =
             b": hi\n\nevent: message\ndata: {\"a\":\ndata: 1}\n\ndata: x\r\n\r\nda".to_vec();
         let mut searched = 0;
@@ -362,7 +385,7 @@ mod tests {
         assert_eq!(next(&mut buffer), Some(b"x".to_vec()));
         assert_eq!(next(&mut buffer), None);
         assert_eq!(buffer, b"da");
-        // An end that comes in two pieces is found.
+        // An end marker split over two chunks is found.
         buffer.extend_from_slice(b"ta: y\n");
         assert_eq!(next(&mut buffer), None);
         buffer.extend_from_slice(b"\n");
@@ -371,7 +394,7 @@ mod tests {
 
     #[tokio::test]
     async fn t26_a_name_that_turns_private_is_refused() {
-        let resolver = |reach| Pinned {
+        let resolver = |reach| PinnedResolver {
             reach,
             known: Arc::default(),
         };

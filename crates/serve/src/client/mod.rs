@@ -1,11 +1,11 @@
-//! Skills from other MCP servers: how they are reached, asked and bounded.
+//! Client for skills on other MCP servers.
 //!
-//! A server is asked for what it lists, and for one file when somebody reads it; nothing is
-//! fetched ahead. Whatever it sends is bounded in bytes, time and pages before it is looked at.
-//! What it sends is verified in [`repertoire_registry::remote`].
+//! A server is asked for its listing, and for a file when that file is read; there is no
+//! prefetching. Responses are limited in bytes, time and pages before they are parsed.
+//! [`repertoire_registry::remote`] verifies their content.
 //!
-//! The wire is spoken here by hand rather than through an SDK's client: results of methods that
-//! an SDK does not know must arrive whole, and a body must be bounded before it is in memory.
+//! The protocol is implemented here instead of with an SDK's client: results of methods that an
+//! SDK does not know must be complete, and a body must be limited before it is in memory.
 
 mod http;
 mod pool;
@@ -16,137 +16,141 @@ use std::{borrow::Cow, collections::HashSet, fmt, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use repertoire_registry::remote::{Listed, MAX_SKILLS, Refused};
+use repertoire_registry::remote::{ListedSkill, MAX_SKILLS, RefusedSkill};
 use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
 use tokio::time::Instant;
 
-pub use pool::Pool;
-pub use process::end_all;
-pub use target::{Reach, Target};
+pub use pool::ConnectionPool;
+pub use process::kill_all_servers;
+pub use target::{Reach, ServerTarget};
 
 /// The newest revision, which has no sessions.
-const MODERN: &str = "2026-07-28";
+const MODERN_REVISION: &str = "2026-07-28";
 /// The newest revision with a handshake.
-const LEGACY: &str = "2025-11-25";
+const LEGACY_REVISION: &str = "2025-11-25";
 
-/// How long a server may take to say hello.
-const HELLO: Duration = Duration::from_secs(20);
-/// How long it may take to answer one question.
-const ANSWER: Duration = Duration::from_secs(30);
-/// How long a whole listing may take.
-const LISTING: Duration = Duration::from_mins(2);
-/// The most pages of a listing.
+/// The time limit of the handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
+/// The time limit of one request.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The time limit of a whole listing.
+const LISTING_TIMEOUT: Duration = Duration::from_mins(2);
+/// The maximum number of pages of a listing.
 const MAX_PAGES: usize = 1000;
-/// The most bytes of one page.
-const MAX_PAGE: usize = 8 * 1024 * 1024;
-/// The most bytes of one entry of it.
-const MAX_ENTRY: usize = 512 * 1024;
-/// The most bytes of a whole listing.
-const MAX_LISTING: usize = 64 * 1024 * 1024;
+/// The maximum size of one page in bytes.
+const MAX_PAGE_BYTES: usize = 8 * 1024 * 1024;
+/// The maximum size of one entry in bytes.
+const MAX_ENTRY_BYTES: usize = 512 * 1024;
+/// The maximum size of a whole listing in bytes.
+const MAX_LISTING_BYTES: usize = 64 * 1024 * 1024;
 
-/// Why a server could not be asked.
+/// Why a request to another server failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Failure {
-    /// It is not there, went away, or did not answer in time.
-    Gone(String),
-    /// It answered with an error.
-    Answer { code: i64, message: String },
-    /// It answered with something that cannot be used.
+pub(crate) enum RemoteFailure {
+    /// The server cannot be reached, closed the connection or timed out.
+    Unreachable(String),
+    /// The server responded with an error.
+    ErrorResponse { code: i64, message: String },
+    /// The server responded with something that cannot be used.
     Unusable(String),
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for RemoteFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Gone(reason) | Self::Unusable(reason) => f.write_str(reason),
-            Self::Answer { code, message } => write!(f, "answered with error {code}: {message}"),
+            Self::Unreachable(reason) | Self::Unusable(reason) => f.write_str(reason),
+            Self::ErrorResponse { code, message } => {
+                write!(f, "responded with error {code}: {message}")
+            }
         }
     }
 }
 
-type Result<T, E = Failure> = std::result::Result<T, E>;
+type Result<T, E = RemoteFailure> = std::result::Result<T, E>;
 
-/// Something messages can be sent through.
+/// A channel for messages to a server.
 #[derive(Debug)]
-enum Channel {
-    Http(http::Http),
-    Process(process::Process),
+enum RemoteChannel {
+    Http(http::HttpChannel),
+    Process(process::ProcessChannel),
 }
 
-/// A server that said hello.
+/// A connection to a server after the handshake.
 #[derive(Debug)]
-pub(crate) struct Connection {
-    channel: Channel,
-    /// The revision that was agreed on.
+pub(crate) struct RemoteConnection {
+    channel: RemoteChannel,
+    /// The negotiated revision.
     version: String,
 }
 
-/// One question.
+/// One request.
 #[derive(Debug)]
-struct Question<'a> {
+struct RemoteRequest<'a> {
     method: &'a str,
     params: Map<String, Value>,
-    /// The revision it is asked in, `None` before one is agreed on.
+    /// The revision of the request; `None` before one is negotiated.
     version: Option<&'a str>,
-    /// The most bytes of its answer.
+    /// The maximum size of the response in bytes.
     limit: usize,
-    until: Instant,
+    deadline: Instant,
 }
 
-impl Connection {
-    /// Reaches a server and agrees on a revision.
-    pub(crate) async fn open(target: &Target) -> Result<Self> {
-        let until = Instant::now() + HELLO;
-        let channel = Channel::open(target)?;
-        match channel.discover(until).await {
+impl RemoteConnection {
+    /// Connects to a server and negotiates a revision.
+    pub(crate) async fn open(target: &ServerTarget) -> Result<Self> {
+        let until = Instant::now() + HANDSHAKE_TIMEOUT;
+        let channel = RemoteChannel::open(target)?;
+        match channel.discover_server(until).await {
             Ok(answer) => {
-                need_skills(&answer)?;
-                let version = MODERN.to_owned();
+                require_skills_extension(&answer)?;
+                let version = MODERN_REVISION.to_owned();
                 return Ok(Self { channel, version });
             }
-            Err(Failure::Gone(reason)) if matches!(channel, Channel::Http(_)) => {
-                return Err(Failure::Gone(reason));
+            Err(RemoteFailure::Unreachable(reason))
+                if matches!(channel, RemoteChannel::Http(_)) =>
+            {
+                return Err(RemoteFailure::Unreachable(reason));
             }
             Err(_) => {}
         }
-        // A program that ended over a question it did not know is asked the older one anew.
+        // Some programs exit on an unknown method: restart them for the older handshake.
         let channel = match channel {
-            Channel::Process(process) if process.has_ended() => Channel::open(target)?,
+            RemoteChannel::Process(process) if process.has_ended() => RemoteChannel::open(target)?,
             channel => channel,
         };
-        let version = channel.initialize(until).await?;
+        let version = channel.initialize_session(until).await?;
         Ok(Self { channel, version })
     }
 
-    /// Whether there is still somebody to ask.
+    /// Whether the connection is still usable.
     pub(crate) fn is_alive(&self) -> bool {
         match &self.channel {
-            Channel::Http(_) => true,
-            Channel::Process(process) => !process.has_ended(),
+            RemoteChannel::Http(_) => true,
+            RemoteChannel::Process(process) => !process.has_ended(),
         }
     }
 
-    async fn ask(
+    async fn send_request(
         &self,
         method: &str,
         params: Map<String, Value>,
         limit: usize,
         until: Instant,
-    ) -> Result<Message> {
-        let question = Question {
+    ) -> Result<RawResponse> {
+        let question = RemoteRequest {
             method,
             params,
             version: Some(&self.version),
             limit,
-            until,
+            deadline: until,
         };
-        self.channel.ask(question).await
+        self.channel.send_request(question).await
     }
 
-    /// Everything the server lists, page by page, and what of it cannot even be read.
-    pub(crate) async fn list(&self) -> Result<(Vec<Listed>, Vec<Refused>)> {
-        let until = Instant::now() + LISTING;
+    /// Lists all skills, page by page, and the entries that could not be parsed.
+    pub(crate) async fn list_skills(&self) -> Result<(Vec<ListedSkill>, Vec<RefusedSkill>)> {
+        let until = Instant::now() + LISTING_TIMEOUT;
         let mut found = Vec::new();
         let mut refused = Vec::new();
         let mut cursors = HashSet::new();
@@ -157,9 +161,11 @@ impl Connection {
             if let Some(cursor) = &cursor {
                 params.insert("cursor".into(), cursor.as_str().into());
             }
-            let until = until.min(Instant::now() + ANSWER);
-            let message = self.ask("skills/list", params, MAX_PAGE, until).await?;
-            let page: Page<'_> = message.result("skills/list")?;
+            let until = until.min(Instant::now() + RESPONSE_TIMEOUT);
+            let message = self
+                .send_request("skills/list", params, MAX_PAGE_BYTES, until)
+                .await?;
+            let page: SkillsPage<'_> = message.parse_result("skills/list")?;
             for raw in page.skills {
                 bytes += raw.get().len();
                 match read_entry(raw.get()) {
@@ -167,73 +173,79 @@ impl Connection {
                     Err(one) => refused.push(one),
                 }
             }
-            if found.len() + refused.len() > MAX_SKILLS || bytes > MAX_LISTING {
-                return Err(Failure::Unusable(format!(
-                    "lists more than {MAX_SKILLS} skills, or more than {MAX_LISTING} bytes of them"
+            if found.len() + refused.len() > MAX_SKILLS || bytes > MAX_LISTING_BYTES {
+                return Err(RemoteFailure::Unusable(format!(
+                    "lists more than {MAX_SKILLS} skills, or more than {MAX_LISTING_BYTES} bytes of them"
                 )));
             }
             let Some(next) = page.next_cursor else {
                 return Ok((found, refused));
             };
             if !cursors.insert(next.clone()) {
-                return Err(Failure::Unusable("its pages go round in a circle".into()));
+                return Err(RemoteFailure::Unusable(
+                    "its page cursors go in a circle".into(),
+                ));
             }
             cursor = Some(next);
         }
-        Err(Failure::Unusable(format!(
+        Err(RemoteFailure::Unusable(format!(
             "has more than {MAX_PAGES} pages"
         )))
     }
 
-    /// One resource, of at most so many bytes.
+    /// Reads one resource with a size limit.
     pub(crate) async fn read(&self, uri: &str, limit: u64) -> Result<Bytes> {
         let mut params = Map::new();
         params.insert("uri".into(), uri.into());
-        // Text may be escaped to six times its size; base64 takes a third more.
+        // JSON escapes may expand text sixfold; base64 adds a third.
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let wire = limit.saturating_mul(6).saturating_add(64 * 1024);
-        let until = Instant::now() + ANSWER;
-        let message = self.ask("resources/read", params, wire, until).await?;
-        let Contents { contents } = message.result("resources/read")?;
-        let unusable = |reason: &str| Failure::Unusable(format!("{uri}: {reason}"));
+        let until = Instant::now() + RESPONSE_TIMEOUT;
+        let message = self
+            .send_request("resources/read", params, wire, until)
+            .await?;
+        let ReadResult { contents } = message.parse_result("resources/read")?;
+        let unusable = |reason: &str| RemoteFailure::Unusable(format!("{uri}: {reason}"));
         let content = contents.0.into_iter().find(|content| content.uri == uri);
-        let content = content.ok_or_else(|| unusable("is not in the answer"))?;
+        let content = content.ok_or_else(|| unusable("is not in the response"))?;
         match (content.text, content.blob) {
             (Some(text), None) => Ok(text.into_owned().into()),
             (None, Some(blob)) => {
                 let bytes = STANDARD.decode(&*blob);
-                Ok(bytes.map_err(|_| unusable("is no base64"))?.into())
+                Ok(bytes.map_err(|_| unusable("is not valid base64"))?.into())
             }
             _ => Err(unusable("has neither text nor blob")),
         }
     }
 }
 
-/// One entry of a listing, or why it cannot be read.
-fn read_entry(raw: &str) -> std::result::Result<Listed, Refused> {
+/// Parses one entry of a listing, or returns why it is refused.
+fn read_entry(raw: &str) -> std::result::Result<ListedSkill, RefusedSkill> {
     let refuse = |message: String| {
         #[derive(Deserialize)]
-        struct Named {
+        struct EntryUri {
             uri: Option<String>,
         }
-        let named = repertoire_core::json::from_str::<Named>(raw)
+        let named = repertoire_core::json::from_str::<EntryUri>(raw)
             .ok()
             .and_then(|n| n.uri);
-        Refused {
-            uri: crate::error::shorten(&named.unwrap_or_default()),
+        RefusedSkill {
+            uri: crate::error::shorten_text(&named.unwrap_or_default()),
             code: "invalid_entry",
             message,
         }
     };
-    if raw.len() > MAX_ENTRY {
-        return Err(refuse(format!("its entry has more than {MAX_ENTRY} bytes")));
+    if raw.len() > MAX_ENTRY_BYTES {
+        return Err(refuse(format!(
+            "its entry has more than {MAX_ENTRY_BYTES} bytes"
+        )));
     }
     repertoire_core::json::from_str(raw).map_err(|error| refuse(error.to_string()))
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Page<'a> {
+struct SkillsPage<'a> {
     #[serde(borrow)]
     skills: Vec<&'a RawValue>,
     #[serde(default)]
@@ -241,13 +253,13 @@ struct Page<'a> {
 }
 
 #[derive(Deserialize)]
-struct Contents<'a> {
+struct ReadResult<'a> {
     #[serde(borrow)]
-    contents: Few<'a>,
+    contents: BoundedContents<'a>,
 }
 
 #[derive(Deserialize)]
-struct Content<'a> {
+struct RemoteContent<'a> {
     #[serde(borrow)]
     uri: Cow<'a, str>,
     #[serde(borrow, default)]
@@ -256,14 +268,14 @@ struct Content<'a> {
     blob: Option<Cow<'a, str>>,
 }
 
-/// A few contents: who sends more than that has something else in mind.
-struct Few<'a>(Vec<Content<'a>>);
+/// At most 16 contents; a longer list is refused while parsing.
+struct BoundedContents<'a>(Vec<RemoteContent<'a>>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Few<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for BoundedContents<'a> {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
         struct Visitor;
         impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Few<'de>;
+            type Value = BoundedContents<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("at most 16 contents")
@@ -272,7 +284,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Few<'a> {
             fn visit_seq<A: serde::de::SeqAccess<'de>>(
                 self,
                 mut from: A,
-            ) -> std::result::Result<Few<'de>, A::Error> {
+            ) -> std::result::Result<BoundedContents<'de>, A::Error> {
                 let mut few = Vec::new();
                 while let Some(content) = from.next_element()? {
                     few.push(content);
@@ -280,16 +292,16 @@ impl<'de: 'a, 'a> Deserialize<'de> for Few<'a> {
                         return Err(serde::de::Error::invalid_length(few.len(), &self));
                     }
                 }
-                Ok(Few(few))
+                Ok(BoundedContents(few))
             }
         }
         from.deserialize_seq(Visitor)
     }
 }
 
-/// An answer as it came: looked at no further than it is needed.
+/// A raw response, parsed only as far as needed.
 #[derive(Debug)]
-pub(crate) struct Message(Vec<u8>);
+pub(crate) struct RawResponse(Vec<u8>);
 
 #[derive(Deserialize)]
 struct Envelope<'a> {
@@ -303,150 +315,165 @@ struct Envelope<'a> {
     error: Option<&'a RawValue>,
 }
 
-impl Message {
-    /// The result, or the error it is.
-    fn result<'a, T: Deserialize<'a>>(&'a self, method: &str) -> Result<T> {
-        let wrong = |error: serde_json::Error| Failure::Unusable(format!("{method}: {error}"));
+impl RawResponse {
+    /// Parses the result, or returns the error of the response.
+    fn parse_result<'a, T: Deserialize<'a>>(&'a self, method: &str) -> Result<T> {
+        let wrong =
+            |error: serde_json::Error| RemoteFailure::Unusable(format!("{method}: {error}"));
         let envelope: Envelope<'_> = repertoire_core::json::from_slice(&self.0).map_err(wrong)?;
         if let Some(error) = envelope.error {
             #[derive(Default, Deserialize)]
-            struct Wire<'a> {
+            struct ErrorObject<'a> {
                 #[serde(default)]
                 code: i64,
                 #[serde(borrow, default)]
                 message: Cow<'a, str>,
             }
-            let error: Wire<'_> = repertoire_core::json::from_str(error.get()).unwrap_or_default();
-            return Err(Failure::Answer {
+            let error: ErrorObject<'_> =
+                repertoire_core::json::from_str(error.get()).unwrap_or_default();
+            return Err(RemoteFailure::ErrorResponse {
                 code: error.code,
-                message: crate::error::shorten(&error.message),
+                message: crate::error::shorten_text(&error.message),
             });
         }
-        let result = envelope
-            .result
-            .ok_or_else(|| Failure::Unusable("answered with neither result nor error".into()))?;
+        let result = envelope.result.ok_or_else(|| {
+            RemoteFailure::Unusable("responded with neither result nor error".into())
+        })?;
         repertoire_core::json::from_str(result.get()).map_err(wrong)
     }
 }
 
-impl Channel {
-    fn open(target: &Target) -> Result<Self> {
+impl RemoteChannel {
+    fn open(target: &ServerTarget) -> Result<Self> {
         Ok(match target {
-            Target::Http { .. } => Self::Http(http::Http::new(target)?),
-            Target::Command { .. } => Self::Process(process::Process::start(target)?),
+            ServerTarget::Http { .. } => Self::Http(http::HttpChannel::new(target)?),
+            ServerTarget::Command { .. } => {
+                Self::Process(process::ProcessChannel::spawn_server(target)?)
+            }
         })
     }
 
-    async fn ask(&self, question: Question<'_>) -> Result<Message> {
+    async fn send_request(&self, question: RemoteRequest<'_>) -> Result<RawResponse> {
         match self {
-            Self::Http(http) => http.ask(question).await,
-            Self::Process(process) => process.ask(question).await,
+            Self::Http(http) => http.send_request(question).await,
+            Self::Process(process) => process.send_request(question).await,
         }
     }
 
-    /// Asks whether the server speaks the newest revision.
-    async fn discover(&self, until: Instant) -> Result<Hello> {
-        let question = Question {
+    /// Asks the server whether it supports the newest revision.
+    async fn discover_server(&self, until: Instant) -> Result<ServerHello> {
+        let question = RemoteRequest {
             method: "server/discover",
             params: Map::new(),
-            version: Some(MODERN),
-            limit: MAX_PAGE,
-            until: until.min(Instant::now() + Duration::from_secs(8)),
+            version: Some(MODERN_REVISION),
+            limit: MAX_PAGE_BYTES,
+            deadline: until.min(Instant::now() + Duration::from_secs(8)),
         };
-        let answer: Hello = self.ask(question).await?.result("server/discover")?;
-        if !answer.supported_versions.iter().any(|v| v == MODERN) {
-            return Err(Failure::Unusable(
-                "does not speak the newest revision".into(),
+        let answer: ServerHello = self
+            .send_request(question)
+            .await?
+            .parse_result("server/discover")?;
+        if !answer
+            .supported_versions
+            .iter()
+            .any(|v| v == MODERN_REVISION)
+        {
+            return Err(RemoteFailure::Unusable(
+                "does not support the newest revision".into(),
             ));
         }
         Ok(answer)
     }
 
-    /// Shakes hands with a server of an older revision.
-    async fn initialize(&self, until: Instant) -> Result<String> {
+    /// Performs the handshake of the older revisions.
+    async fn initialize_session(&self, until: Instant) -> Result<String> {
         let Value::Object(params) = json!({
-            "protocolVersion": LEGACY,
-            "capabilities": capabilities(),
-            "clientInfo": client(),
+            "protocolVersion": LEGACY_REVISION,
+            "capabilities": client_capabilities(),
+            "clientInfo": client_info(),
         }) else {
-            return Err(Failure::Unusable(String::new()));
+            return Err(RemoteFailure::Unusable(String::new()));
         };
-        let question = Question {
+        let question = RemoteRequest {
             method: "initialize",
             params,
             version: None,
-            limit: MAX_PAGE,
-            until,
+            limit: MAX_PAGE_BYTES,
+            deadline: until,
         };
-        let answer: Hello = self.ask(question).await?.result("initialize")?;
+        let answer: ServerHello = self
+            .send_request(question)
+            .await?
+            .parse_result("initialize")?;
         let version = answer.protocol_version.as_deref();
         let version = version.filter(|v| v.len() == 10 && v.is_ascii());
-        let version = version
-            .ok_or_else(|| Failure::Unusable("initialize gave no `protocolVersion`".into()))?;
-        need_skills(&answer)?;
-        self.tell("notifications/initialized", version, until)
+        let version = version.ok_or_else(|| {
+            RemoteFailure::Unusable("initialize returned no `protocolVersion`".into())
+        })?;
+        require_skills_extension(&answer)?;
+        self.send_notification("notifications/initialized", version, until)
             .await?;
         Ok(version.to_owned())
     }
 
-    async fn tell(&self, method: &str, version: &str, until: Instant) -> Result<()> {
+    async fn send_notification(&self, method: &str, version: &str, until: Instant) -> Result<()> {
         match self {
-            Self::Http(http) => http.tell(method, version, until).await,
-            Self::Process(process) => process.tell(method, until).await,
+            Self::Http(http) => http.send_notification(method, version, until).await,
+            Self::Process(process) => process.send_notification(method, until).await,
         }
     }
 }
 
-/// What a server says of itself, as far as it matters here.
+/// The parts of a handshake response that are needed here.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Hello {
+struct ServerHello {
     #[serde(default)]
     supported_versions: Vec<String>,
     #[serde(default)]
     protocol_version: Option<String>,
     #[serde(default)]
-    capabilities: Capabilities,
+    capabilities: RemoteCapabilities,
 }
 
 #[derive(Default, Deserialize)]
-struct Capabilities {
+struct RemoteCapabilities {
     #[serde(default)]
     extensions: Map<String, Value>,
 }
 
-/// Refuses a server that has no skills to list.
-fn need_skills(answer: &Hello) -> Result<()> {
+/// Refuses a server that does not declare the skills extension.
+fn require_skills_extension(answer: &ServerHello) -> Result<()> {
     if answer
         .capabilities
         .extensions
-        .contains_key(crate::mcp::EXTENSION)
+        .contains_key(crate::mcp::SKILLS_EXTENSION)
     {
         return Ok(());
     }
-    Err(Failure::Unusable(
+    Err(RemoteFailure::Unusable(
         "serves no skills (it does not declare io.modelcontextprotocol/skills)".into(),
     ))
 }
 
-fn client() -> Value {
+fn client_info() -> Value {
     json!({"name": "repertoire", "version": env!("CARGO_PKG_VERSION")})
 }
 
-fn capabilities() -> Value {
-    json!({"extensions": {crate::mcp::EXTENSION: {}}})
+fn client_capabilities() -> Value {
+    json!({"extensions": {crate::mcp::SKILLS_EXTENSION: {}}})
 }
 
-/// A question as a message.
-fn question(id: u64, question: &Question<'_>) -> Value {
+/// Builds the JSON-RPC message of a request.
+fn request_message(id: u64, question: &RemoteRequest<'_>) -> Value {
     let mut params = question.params.clone();
-    if question.version == Some(MODERN) {
+    if question.version == Some(MODERN_REVISION) {
         params.insert(
             "_meta".into(),
             json!({
-                "io.modelcontextprotocol/protocolVersion": MODERN,
-                "io.modelcontextprotocol/clientInfo": client(),
-                "io.modelcontextprotocol/clientCapabilities": capabilities(),
+                "io.modelcontextprotocol/protocolVersion": MODERN_REVISION,
+                "io.modelcontextprotocol/clientInfo": client_info(),
+                "io.modelcontextprotocol/clientCapabilities": client_capabilities(),
             }),
         );
     }

@@ -1,7 +1,7 @@
-//! Every other server of an account, each asked when it is needed.
+//! Connections to the other servers of an account, opened on demand.
 //!
-//! Servers do not wait for each other: a slow one keeps only those waiting who ask it. Where a
-//! server is, is looked up at each question, so a change counts at once.
+//! Each server has its own connection slot, so a slow server delays only its own callers. The
+//! target is read from the store for every request, so a changed target takes effect at once.
 
 use std::{
     collections::HashMap,
@@ -11,8 +11,8 @@ use std::{
 
 use bytes::Bytes;
 use repertoire_registry::{
-    Error, Registry, Result, Scope,
-    remote::{Label, Listed, Refused, Remotes},
+    Error, Registry, Result, StoreScope,
+    remote::{ListedSkill, RefusedSkill, RemoteLabel, RemoteReader},
     store::Store,
 };
 use serde_json::json;
@@ -21,74 +21,74 @@ use tokio::{
     sync::{Mutex, Semaphore},
 };
 
-use super::{Connection, Failure, Target};
-use crate::engine::Engine;
+use super::{RemoteConnection, RemoteFailure, ServerTarget};
+use crate::service::SkillService;
 
-/// How often running servers ask others what is new.
-const EVERY: Duration = Duration::from_mins(5);
-/// How long a read may take, with everything it has to wait for.
-const PATIENCE: Duration = Duration::from_secs(45);
-/// How many files are read from other servers at a time.
-const AT_A_TIME: usize = 8;
+/// How often a running server refreshes the listings of other servers.
+const REFRESH_INTERVAL: Duration = Duration::from_mins(5);
+/// The time limit of a read, including connecting and queueing.
+const READ_TIMEOUT: Duration = Duration::from_secs(45);
+/// The number of concurrent reads from other servers.
+const MAX_CONCURRENT_READS: usize = 8;
 
-/// The place of one connection, held by whoever makes or replaces it.
-type Slot = Arc<Mutex<Option<(Target, Arc<Connection>)>>>;
+/// The slot of one connection, locked while it is opened or replaced.
+type ConnectionSlot = Arc<Mutex<Option<(ServerTarget, Arc<RemoteConnection>)>>>;
 
-/// The connections to other servers, made when they are first needed.
+/// The connections to other servers, opened on first use.
 #[derive(Debug)]
-pub struct Pool {
-    open: std::sync::Mutex<HashMap<String, Slot>>,
-    /// Where servers are kept; none without an account.
+pub struct ConnectionPool {
+    connections: std::sync::Mutex<HashMap<String, ConnectionSlot>>,
+    /// The store with the targets of the servers; none without an account.
     store: Option<Arc<Store>>,
-    reading: Semaphore,
-    /// A runtime of its own, where nobody else brings one.
+    read_permits: Semaphore,
+    /// A runtime for callers outside of any Tokio runtime.
     runtime: OnceLock<Option<Runtime>>,
 }
 
-fn failed(label: &str, failure: &Failure) -> Error {
+fn remote_error(label: &str, failure: &RemoteFailure) -> Error {
     Error::Remote {
         label: label.to_owned(),
         reason: failure.to_string(),
     }
 }
 
-impl Pool {
-    /// The pool of the servers that a registry's account names, connected to that registry.
-    pub fn of(registry: &Registry) -> Arc<Self> {
+impl ConnectionPool {
+    /// Creates the pool for the servers in a registry's account and connects it to the registry.
+    pub fn from_registry(registry: &Registry) -> Arc<Self> {
         let pool = Arc::new(Self {
-            open: std::sync::Mutex::default(),
-            store: registry.store(Scope::Account).ok().cloned(),
-            reading: Semaphore::new(AT_A_TIME),
+            connections: std::sync::Mutex::default(),
+            store: registry.store(StoreScope::Account).ok().cloned(),
+            read_permits: Semaphore::new(MAX_CONCURRENT_READS),
             runtime: OnceLock::new(),
         });
         registry.connect(pool.clone());
         pool
     }
 
-    /// Where every server is.
-    fn targets(&self) -> Result<Vec<(Label, Target)>> {
+    /// The targets of all servers.
+    fn load_targets(&self) -> Result<Vec<(RemoteLabel, ServerTarget)>> {
         let Some(store) = &self.store else {
             return Ok(Vec::new());
         };
         let known = store.remote_targets()?.into_iter();
         let known = known.filter_map(|(label, target)| {
-            let target = serde_json::from_value::<Target>(target).ok()?;
+            let target = serde_json::from_value::<ServerTarget>(target).ok()?;
             Some((label.parse().ok()?, target))
         });
         Ok(known.collect())
     }
 
-    fn target(&self, label: &str) -> Result<Target> {
-        let known = self.targets()?.into_iter();
+    fn find_target(&self, label: &str) -> Result<ServerTarget> {
+        let known = self.load_targets()?.into_iter();
         let mut ours = known.filter(|(known, _)| known.as_str() == label);
         ours.next().map(|(_, target)| target).ok_or_else(|| {
-            let gone = Failure::Gone("is not known here any more".to_owned());
-            failed(label, &gone)
+            let gone = RemoteFailure::Unreachable("is no longer configured".to_owned());
+            remote_error(label, &gone)
         })
     }
 
-    /// Runs work to its end from outside of any runtime.
-    fn wait<T>(&self, work: impl Future<Output = T>) -> Result<T> {
+    /// Blocks until a future completes, inside or outside of a Tokio runtime.
+    fn block_on<T>(&self, work: impl Future<Output = T>) -> Result<T> {
         if let Ok(handle) = Handle::try_current() {
             return Ok(tokio::task::block_in_place(|| handle.block_on(work)));
         }
@@ -103,13 +103,20 @@ impl Pool {
         Ok(own.block_on(work))
     }
 
-    fn slot(&self, label: &str) -> Slot {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+    fn connection_slot(&self, label: &str) -> ConnectionSlot {
+        let mut open = self
+            .connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         open.entry(label.to_owned()).or_default().clone()
     }
 
-    async fn connection(&self, label: &str, target: &Target) -> Result<Arc<Connection>, Failure> {
-        let slot = self.slot(label);
+    async fn open_connection(
+        &self,
+        label: &str,
+        target: &ServerTarget,
+    ) -> Result<Arc<RemoteConnection>, RemoteFailure> {
+        let slot = self.connection_slot(label);
         let mut slot = slot.lock().await;
         if let Some((known, connection)) = &*slot
             && known == target
@@ -118,74 +125,95 @@ impl Pool {
             return Ok(connection.clone());
         }
         *slot = None;
-        let connection = Arc::new(Connection::open(target).await?);
+        let connection = Arc::new(RemoteConnection::open(target).await?);
         *slot = Some((target.clone(), connection.clone()));
         Ok(connection)
     }
 
-    async fn forget(&self, label: &str) {
-        *self.slot(label).lock().await = None;
+    async fn drop_connection(&self, label: &str) {
+        *self.connection_slot(label).lock().await = None;
     }
 
-    /// Ends every connection, and every program that was started for one.
+    /// Closes every connection and kills every server process started for one.
     pub fn shut_down(&self) {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self
+            .connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         for (_, slot) in open.drain() {
-            // One that is just being made ends with whoever makes it.
+            // A connection that is still being opened is closed by its task.
             if let Ok(mut slot) = slot.try_lock() {
                 *slot = None;
             }
         }
     }
 
-    async fn list(&self, label: &str, target: &Target) -> Result<(Vec<Listed>, Vec<Refused>)> {
+    async fn list_skills(
+        &self,
+        label: &str,
+        target: &ServerTarget,
+    ) -> Result<(Vec<ListedSkill>, Vec<RefusedSkill>)> {
         for attempt in 0.. {
             let listing = async {
-                let connection = self.connection(label, target).await?;
-                connection.list().await
+                let connection = self.open_connection(label, target).await?;
+                connection.list_skills().await
             };
             match listing.await {
-                Err(Failure::Gone(_)) if attempt == 0 => self.forget(label).await,
-                listed => return listed.map_err(|failure| failed(label, &failure)),
+                Err(RemoteFailure::Unreachable(_)) if attempt == 0 => {
+                    self.drop_connection(label).await;
+                }
+                listed => return listed.map_err(|failure| remote_error(label, &failure)),
             }
         }
-        Err(failed(label, &Failure::Gone("gone".into())))
+        Err(remote_error(
+            label,
+            &RemoteFailure::Unreachable("gone".into()),
+        ))
     }
 
-    /// Adds a server, or changes where it is: it is asked first, then kept with what it lists.
-    pub fn add(&self, registry: &Registry, label: &Label, target: &Target) -> Result<Vec<Refused>> {
-        let (listing, mut refused) = self.wait(self.list(label.as_str(), target))??;
+    /// Adds a server or changes its target. The server must answer before it is stored.
+    pub fn add_server(
+        &self,
+        registry: &Registry,
+        label: &RemoteLabel,
+        target: &ServerTarget,
+    ) -> Result<Vec<RefusedSkill>> {
+        let (listing, mut refused) = self.block_on(self.list_skills(label.as_str(), target))??;
         registry.put_remote(label, &json!(target))?;
         refused.extend(registry.put_listing(label, &listing)?);
         Ok(refused)
     }
 
-    /// Asks a server again what it has.
-    pub fn refresh(&self, registry: &Registry, label: &Label) -> Result<Vec<Refused>> {
+    /// Refreshes the listing of a server.
+    pub fn refresh_server(
+        &self,
+        registry: &Registry,
+        label: &RemoteLabel,
+    ) -> Result<Vec<RefusedSkill>> {
         let known = self
-            .targets()?
+            .load_targets()?
             .into_iter()
             .find(|(known, _)| known == label);
         let (_, target) = known.ok_or_else(|| Error::NotFound {
             what: "server",
             name: label.to_string(),
         })?;
-        let (listing, mut refused) = self.wait(self.list(label.as_str(), &target))??;
+        let (listing, mut refused) = self.block_on(self.list_skills(label.as_str(), &target))??;
         refused.extend(registry.put_listing(label, &listing)?);
         Ok(refused)
     }
 
-    /// Asks every server again, now and then, for as long as the engine serves; then ends them.
-    pub async fn follow(self: Arc<Self>, engine: Arc<Engine>) {
-        if let Ok(registry) = engine.registry().await {
+    /// Refreshes all servers periodically until shutdown, then closes the connections.
+    pub async fn refresh_periodically(self: Arc<Self>, service: Arc<SkillService>) {
+        if let Ok(registry) = service.registry().await {
             loop {
-                for (label, target) in self.targets().unwrap_or_default() {
+                for (label, target) in self.load_targets().unwrap_or_default() {
                     let asked = tokio::select! {
-                        asked = self.list(label.as_str(), &target) => asked,
-                        () = engine.stop.cancelled() => return self.shut_down(),
+                        asked = self.list_skills(label.as_str(), &target) => asked,
+                        () = service.stop.cancelled() => return self.shut_down(),
                     };
                     let registry = registry.clone();
-                    // Keeping a listing is work for the disk.
+                    // Storing a listing blocks on the disk.
                     let kept = tokio::task::spawn_blocking(move || {
                         let (listing, mut refused) = asked?;
                         refused.extend(registry.put_listing(&label, &listing)?);
@@ -194,50 +222,55 @@ impl Pool {
                     match kept.await {
                         Ok(Ok(refused)) => {
                             for one in refused {
-                                tracing::warn!(uri = one.uri, reason = one.message, "not taken");
+                                tracing::warn!(uri = one.uri, reason = one.message, "skipped");
                             }
                         }
-                        Ok(Err(error)) => tracing::warn!(%error, "not asked"),
-                        Err(error) => tracing::warn!(%error, "not kept"),
+                        Ok(Err(error)) => tracing::warn!(%error, "the server could not be listed"),
+                        Err(error) => tracing::warn!(%error, "the listing could not be stored"),
                     }
                 }
                 tokio::select! {
-                    () = tokio::time::sleep(EVERY) => {}
-                    () = engine.stop.cancelled() => break,
+                    () = tokio::time::sleep(REFRESH_INTERVAL) => {}
+                    () = service.stop.cancelled() => break,
                 }
             }
         }
         self.shut_down();
     }
 
-    async fn read_one(&self, label: &str, uri: &str, limit: u64) -> Result<Bytes> {
-        let target = self.target(label)?;
-        let _turn = self.reading.acquire().await;
+    async fn read_resource(&self, label: &str, uri: &str, limit: u64) -> Result<Bytes> {
+        let target = self.find_target(label)?;
+        let _turn = self.read_permits.acquire().await;
         for attempt in 0.. {
             let read = async {
-                let connection = self.connection(label, &target).await?;
+                let connection = self.open_connection(label, &target).await?;
                 connection.read(uri, limit).await
             };
             match read.await {
-                // A connection that broke while nobody used it is worth a second try.
-                Err(Failure::Gone(_)) if attempt == 0 => self.forget(label).await,
-                read => return read.map_err(|failure| failed(label, &failure)),
+                // Retry once: an idle connection may have been closed by the server.
+                Err(RemoteFailure::Unreachable(_)) if attempt == 0 => {
+                    self.drop_connection(label).await;
+                }
+                read => return read.map_err(|failure| remote_error(label, &failure)),
             }
         }
-        Err(failed(label, &Failure::Gone("gone".into())))
+        Err(remote_error(
+            label,
+            &RemoteFailure::Unreachable("gone".into()),
+        ))
     }
 }
 
-impl Remotes for Pool {
+impl RemoteReader for ConnectionPool {
     fn read(&self, label: &str, uri: &str, limit: u64) -> Result<Bytes> {
         let read = async {
-            let read = self.read_one(label, uri, limit);
-            let read = tokio::time::timeout(PATIENCE, read).await;
+            let read = self.read_resource(label, uri, limit);
+            let read = tokio::time::timeout(READ_TIMEOUT, read).await;
             read.unwrap_or_else(|_| {
-                let late = Failure::Gone("did not answer in time".into());
-                Err(failed(label, &late))
+                let late = RemoteFailure::Unreachable("did not answer in time".into());
+                Err(remote_error(label, &late))
             })
         };
-        self.wait(read)?
+        self.block_on(read)?
     }
 }

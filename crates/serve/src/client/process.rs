@@ -1,7 +1,7 @@
-//! Another server as a program of ours, over its stdin and stdout.
+//! Client for another server as a child process, over its stdin and stdout.
 //!
-//! It is given a small environment, its lines are bounded, and it ends with us: with its whole
-//! process group, so that a wrapper leaves nothing behind.
+//! The child gets a small environment and its lines are limited. It is killed with its whole
+//! process group, so that a wrapper script leaves no processes behind.
 
 use std::{
     collections::HashMap,
@@ -21,10 +21,10 @@ use tokio::{
     time::Instant,
 };
 
-use super::{Envelope, Failure, Message, Question, Result, target::Target};
+use super::{Envelope, RawResponse, RemoteFailure, RemoteRequest, Result, target::ServerTarget};
 
-/// Variables every program may know.
-const USUAL: [&str; 12] = [
+/// Environment variables every child inherits.
+const INHERITED_VARIABLES: [&str; 12] = [
     "HOME",
     "PATH",
     "USER",
@@ -38,33 +38,33 @@ const USUAL: [&str; 12] = [
     "SYSTEMROOT",
     "USERPROFILE",
 ];
-/// The most bytes of a line nobody is waiting for.
-const MAX_NOISE: usize = 64 * 1024;
-/// How much of the last words on stderr is kept.
-const LAST_WORDS: usize = 400;
+/// The maximum length in bytes of a line that answers no request.
+const MAX_UNSOLICITED_LINE: usize = 64 * 1024;
+/// The number of bytes kept from the end of stderr.
+const STDERR_TAIL_BYTES: usize = 400;
 
-type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<Message>>>>;
+type PendingResponses = Arc<Mutex<HashMap<u64, oneshot::Sender<RawResponse>>>>;
 
-/// How often a server may have been started by a server that was started by a server.
+/// The maximum nesting depth of servers that start other servers.
 const MAX_DEPTH: usize = 4;
-/// The variable that counts.
-const DEPTH: &str = "REPERTOIRE_DEPTH";
+/// The environment variable with the nesting depth.
+const DEPTH_VARIABLE: &str = "REPERTOIRE_DEPTH";
 
-/// The process groups of every program that runs.
-static GROUPS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+/// The process groups of all running children.
+static PROCESS_GROUPS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
-/// Ends every program that was started as a server, at once: for when the process ends.
-pub fn end_all() {
-    for group in GROUPS
+/// Kills every server process at once, for when this process exits.
+pub fn kill_all_servers() {
+    for group in PROCESS_GROUPS
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .drain(..)
     {
-        end(group);
+        kill_group(group);
     }
 }
 
-fn end(group: u32) {
+fn kill_group(group: u32) {
     #[cfg(unix)]
     if let Some(group) = i32::try_from(group)
         .ok()
@@ -76,35 +76,37 @@ fn end(group: u32) {
     let _ = group;
 }
 
-/// A program that was started.
+/// A running child process.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(super) struct ProcessChannel {
     child: Mutex<Child>,
     group: Option<u32>,
     stdin: Arc<tokio::sync::Mutex<ChildStdin>>,
-    waiting: Waiting,
-    /// The most bytes of a line, by what was asked for.
+    pending: PendingResponses,
+    /// The maximum line length, raised by each request.
     limit: Arc<AtomicUsize>,
     ended: Arc<AtomicBool>,
-    last_words: Arc<Mutex<Vec<u8>>>,
-    /// Set once nothing more can come on stderr.
-    silent: Arc<SetOnce<()>>,
-    next: AtomicU64,
+    stderr_tail: Arc<Mutex<Vec<u8>>>,
+    /// Set once stderr is closed.
+    stderr_closed: Arc<SetOnce<()>>,
+    next_id: AtomicU64,
 }
 
-impl Process {
-    pub(super) fn start(target: &Target) -> Result<Self> {
-        let Target::Command { argv, env, cwd } = target else {
-            return Err(Failure::Unusable("is no command".into()));
+impl ProcessChannel {
+    pub(super) fn spawn_server(target: &ServerTarget) -> Result<Self> {
+        let ServerTarget::Command { argv, env, cwd } = target else {
+            return Err(RemoteFailure::Unusable("is not a command".into()));
         };
         let Some((program, arguments)) = argv.split_first() else {
-            return Err(Failure::Unusable("the command is empty".into()));
+            return Err(RemoteFailure::Unusable("the command is empty".into()));
         };
-        let depth = std::env::var(DEPTH).ok().and_then(|d| d.parse().ok());
+        let depth = std::env::var(DEPTH_VARIABLE)
+            .ok()
+            .and_then(|d| d.parse().ok());
         let depth: usize = depth.unwrap_or(0);
         if depth >= MAX_DEPTH {
-            return Err(Failure::Gone(
-                "is started by a server that it has started itself; ask one that is not".into(),
+            return Err(RemoteFailure::Unreachable(
+                "is started by a server that it started itself; configure another one".into(),
             ));
         }
         let mut command = Command::new(program);
@@ -114,12 +116,15 @@ impl Process {
         command
             .args(arguments)
             .env_clear()
-            .env(DEPTH, (depth + 1).to_string())
+            .env(DEPTH_VARIABLE, (depth + 1).to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true);
-        for name in USUAL.into_iter().chain(env.iter().map(String::as_str)) {
+        for name in INHERITED_VARIABLES
+            .into_iter()
+            .chain(env.iter().map(String::as_str))
+        {
             if let Some(value) = std::env::var_os(name) {
                 command.env(name, value);
             }
@@ -127,37 +132,41 @@ impl Process {
         #[cfg(unix)]
         command.process_group(0);
         let failed = |error: std::io::Error| {
-            Failure::Gone(format!("{program:?} could not be started: {error}"))
+            RemoteFailure::Unreachable(format!("{program:?} could not be started: {error}"))
         };
         let mut child = command.spawn().map_err(failed)?;
         let (Some(stdin), Some(stdout), Some(stderr)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
         else {
-            return Err(Failure::Gone(format!("{program:?} has no pipes")));
+            return Err(RemoteFailure::Unreachable(format!(
+                "{program:?} has no pipes"
+            )));
         };
         if let Some(group) = child.id() {
-            let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut groups = PROCESS_GROUPS
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             groups.push(group);
         }
         let process = Self {
             group: child.id(),
             child: Mutex::new(child),
             stdin: Arc::new(tokio::sync::Mutex::new(stdin)),
-            waiting: Waiting::default(),
-            limit: Arc::new(AtomicUsize::new(MAX_NOISE)),
+            pending: PendingResponses::default(),
+            limit: Arc::new(AtomicUsize::new(MAX_UNSOLICITED_LINE)),
             ended: Arc::default(),
-            last_words: Arc::default(),
-            silent: Arc::new(SetOnce::new()),
-            next: AtomicU64::new(1),
+            stderr_tail: Arc::default(),
+            stderr_closed: Arc::new(SetOnce::new()),
+            next_id: AtomicU64::new(1),
         };
-        process.listen(stdout);
-        process.overhear(stderr);
+        process.read_responses(stdout);
+        process.collect_stderr(stderr);
         Ok(process)
     }
 
-    /// Gives each answer to whoever waits for it, until the program ends.
-    fn listen(&self, stdout: impl AsyncRead + Unpin + Send + 'static) {
-        let (waiting, ended) = (self.waiting.clone(), self.ended.clone());
+    /// Passes each response to its request until the program ends.
+    fn read_responses(&self, stdout: impl AsyncRead + Unpin + Send + 'static) {
+        let (waiting, ended) = (self.pending.clone(), self.ended.clone());
         let (limit, stdin) = (self.limit.clone(), self.stdin.clone());
         tokio::spawn(async move {
             let mut reader = BufReader::new(stdout);
@@ -172,7 +181,7 @@ impl Process {
                 };
                 if let Some(method) = &envelope.method {
                     if let Some(id) = envelope.id.filter(|id| id.get().len() <= 128) {
-                        refuse(&stdin, method, id).await;
+                        answer_server_request(&stdin, method, id).await;
                     }
                     continue;
                 }
@@ -184,7 +193,7 @@ impl Process {
                         .remove(&id)
                 });
                 if let Some(asker) = asker {
-                    let _ = asker.send(Message(std::mem::take(&mut line)));
+                    let _ = asker.send(RawResponse(std::mem::take(&mut line)));
                 }
             }
             ended.store(true, Ordering::SeqCst);
@@ -195,16 +204,16 @@ impl Process {
         });
     }
 
-    /// Keeps the last words on stderr, to say why a program failed.
-    fn overhear(&self, stderr: impl AsyncRead + Unpin + Send + 'static) {
-        let (words, silent) = (self.last_words.clone(), self.silent.clone());
+    /// Keeps the end of stderr, to report why a program failed.
+    fn collect_stderr(&self, stderr: impl AsyncRead + Unpin + Send + 'static) {
+        let (words, silent) = (self.stderr_tail.clone(), self.stderr_closed.clone());
         tokio::spawn(async move {
             let mut stderr = stderr;
             let mut chunk = [0u8; 1024];
             while let Ok(read @ 1..) = stderr.read(&mut chunk).await {
                 let mut words = words.lock().unwrap_or_else(PoisonError::into_inner);
                 words.extend_from_slice(&chunk[..read]);
-                let extra = words.len().saturating_sub(LAST_WORDS);
+                let extra = words.len().saturating_sub(STDERR_TAIL_BYTES);
                 words.drain(..extra);
             }
             let _ = silent.set(());
@@ -215,54 +224,55 @@ impl Process {
         self.ended.load(Ordering::SeqCst)
     }
 
-    async fn gone(&self) -> Failure {
-        // It may have ended before its last words were read.
-        let _ = tokio::time::timeout(Duration::from_millis(500), self.silent.wait()).await;
+    async fn exit_failure(&self) -> RemoteFailure {
+        // The process may have ended before its stderr was read.
+        let _ = tokio::time::timeout(Duration::from_millis(500), self.stderr_closed.wait()).await;
         let words = self
-            .last_words
+            .stderr_tail
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let words = String::from_utf8_lossy(&words);
         let last = words.lines().rev().find(|line| !line.trim().is_empty());
-        Failure::Gone(match last {
-            Some(last) => format!("ended; its last words: {}", last.trim()),
+        RemoteFailure::Unreachable(match last {
+            Some(last) => format!("ended; last line on stderr: {}", last.trim()),
             None => "ended".to_owned(),
         })
     }
 
-    pub(super) async fn ask(&self, question: Question<'_>) -> Result<Message> {
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
+    pub(super) async fn send_request(&self, question: RemoteRequest<'_>) -> Result<RawResponse> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (answer, wait) = oneshot::channel();
-        self.waiting
+        self.pending
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .insert(id, answer);
         self.limit.fetch_max(question.limit, Ordering::Relaxed);
         let work = async {
             if self.has_ended() {
-                return Err(self.gone().await);
+                return Err(self.exit_failure().await);
             }
-            self.write(&super::question(id, &question)).await?;
+            self.write_message(&super::request_message(id, &question))
+                .await?;
             match wait.await {
                 Ok(answer) => Ok(answer),
-                Err(_) => Err(self.gone().await),
+                Err(_) => Err(self.exit_failure().await),
             }
         };
-        let answered = tokio::time::timeout_at(question.until, work).await;
-        self.waiting
+        let answered = tokio::time::timeout_at(question.deadline, work).await;
+        self.pending
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .remove(&id);
-        answered.map_err(|_| Failure::Gone("did not answer in time".into()))?
+        answered.map_err(|_| RemoteFailure::Unreachable("did not answer in time".into()))?
     }
 
-    pub(super) async fn tell(&self, method: &str, until: Instant) -> Result<()> {
+    pub(super) async fn send_notification(&self, method: &str, until: Instant) -> Result<()> {
         let value = json!({"jsonrpc": "2.0", "method": method});
-        let told = tokio::time::timeout_at(until, self.write(&value)).await;
-        told.map_err(|_| Failure::Gone("did not answer in time".into()))?
+        let sent = tokio::time::timeout_at(until, self.write_message(&value)).await;
+        sent.map_err(|_| RemoteFailure::Unreachable("did not answer in time".into()))?
     }
 
-    async fn write(&self, value: &Value) -> Result<()> {
+    async fn write_message(&self, value: &Value) -> Result<()> {
         let mut stdin = self.stdin.lock().await;
         let line = format!("{value}\n");
         let written = match stdin.write_all(line.as_bytes()).await {
@@ -272,12 +282,12 @@ impl Process {
         drop(stdin);
         match written {
             Ok(()) => Ok(()),
-            Err(_) => Err(self.gone().await),
+            Err(_) => Err(self.exit_failure().await),
         }
     }
 }
 
-/// Reads one line; says no at the end, and at a line that is longer than anybody asked for.
+/// Reads one line; returns false at the end of input and for a line over the limit.
 async fn read_line(
     reader: &mut (impl AsyncBufReadExt + Unpin),
     line: &mut Vec<u8>,
@@ -300,24 +310,30 @@ async fn read_line(
     }
 }
 
-/// Answers a question of the server's own: a ping, or that it is not done here.
-async fn refuse(stdin: &tokio::sync::Mutex<ChildStdin>, method: &str, id: &RawValue) {
+/// Answers a request from the server: pings with a result, others with an error.
+async fn answer_server_request(
+    stdin: &tokio::sync::Mutex<ChildStdin>,
+    method: &str,
+    id: &RawValue,
+) {
     let answer = if method == "ping" {
         json!({"jsonrpc": "2.0", "id": id, "result": {}})
     } else {
-        let error = json!({"code": -32601, "message": "not done here"});
+        let error = json!({"code": -32601, "message": "method not supported"});
         json!({"jsonrpc": "2.0", "id": id, "error": error})
     };
     let line = format!("{answer}\n");
-    // A server that no longer reads has other problems.
+    // If the server no longer reads, the pending requests fail anyway.
     let _ = stdin.lock().await.write_all(line.as_bytes()).await;
 }
 
-impl Drop for Process {
+impl Drop for ProcessChannel {
     fn drop(&mut self) {
         if let Some(group) = self.group {
-            end(group);
-            let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
+            kill_group(group);
+            let mut groups = PROCESS_GROUPS
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             groups.retain(|known| *known != group);
         }
         let child = self.child.get_mut().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Where another server is: an address, or a program to start.
+//! Targets of other servers: a URL, or a program to start.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -10,13 +10,13 @@ use url::{Host, Url};
 
 use crate::error::{Error, Result};
 
-/// Where another server is, as it is kept. Secrets are named here, never written down.
+/// The target of another server, as stored. It names environment variables, never secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Target {
-    /// At an address.
+pub enum ServerTarget {
+    /// A server at a URL.
     Http {
-        /// The address.
+        /// The URL.
         url: Url,
         /// The environment variable that holds its token.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -24,36 +24,36 @@ pub enum Target {
         /// Whether it was on a private network when it was added.
         reach: Reach,
     },
-    /// A program that speaks over stdin and stdout.
+    /// A program that serves over stdin and stdout.
     Command {
         /// The program and its arguments.
         argv: Vec<String>,
-        /// Environment variables it is given besides the usual ones.
+        /// Environment variables passed to it besides the usual ones.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         env: Vec<String>,
-        /// The folder it is started in: the one it was added from.
+        /// The working directory: the one it was added from.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cwd: Option<PathBuf>,
     },
 }
 
-/// Which addresses a name may lead to.
+/// The addresses a host name may resolve to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reach {
-    /// Public ones only: a name that suddenly leads into the own network is refused.
+    /// Public addresses only: a name that later resolves to a private network is refused.
     Public,
-    /// Any: it was private when the user added it.
+    /// Private addresses only: it was private when the user added it.
     Private,
 }
 
-impl Target {
-    /// An address as the user wrote it.
+impl ServerTarget {
+    /// Parses a URL from the user.
     ///
-    /// A name has to lead to the public internet, always; one within the own network has to be
-    /// said to be, and then has to stay there. Addresses in numbers, and `localhost`, say it
-    /// themselves.
-    pub fn http(text: &str, bearer_env: Option<String>, asked: Option<Reach>) -> Result<Self> {
+    /// A host name must always resolve to public addresses, unless the user declares it private;
+    /// then it must always resolve to private ones. For IP addresses and `localhost` the reach is
+    /// derived from the address.
+    pub fn from_url(text: &str, bearer_env: Option<String>, asked: Option<Reach>) -> Result<Self> {
         let refuse = |reason: &str| Err(Error::Target(format!("{text:?}: {reason}")));
         let url = match Url::parse(text) {
             Ok(url) => url,
@@ -70,8 +70,8 @@ impl Target {
         }
         let reach = match url.host() {
             None => return refuse("must name a host"),
-            Some(Host::Ipv4(ip)) => reach_of([IpAddr::V4(ip)]),
-            Some(Host::Ipv6(ip)) => reach_of([IpAddr::V6(ip)]),
+            Some(Host::Ipv4(ip)) => classify_reach([IpAddr::V4(ip)]),
+            Some(Host::Ipv6(ip)) => classify_reach([IpAddr::V6(ip)]),
             Some(Host::Domain(name)) if name == "localhost" || name.ends_with(".localhost") => {
                 Reach::Private
             }
@@ -80,22 +80,22 @@ impl Target {
                 let port = url.port_or_known_default().unwrap_or(443);
                 let found = std::net::ToSocketAddrs::to_socket_addrs(&(name, port));
                 let found = match found {
-                    Ok(found) => reach_of(found.map(|address| address.ip())),
-                    Err(error) => return refuse(&format!("its name leads nowhere: {error}")),
+                    Ok(found) => classify_reach(found.map(|address| address.ip())),
+                    Err(error) => return refuse(&format!("cannot be resolved: {error}")),
                 };
                 match (asked, found) {
                     (Reach::Public, Reach::Private) => {
-                        return refuse("leads into a private network: say --private if it should");
+                        return refuse("resolves to a private network: allow it with --private");
                     }
                     (Reach::Private, Reach::Public) => {
-                        return refuse("leads to the public internet, not into a private network");
+                        return refuse("resolves to the public internet, not to a private network");
                     }
                     _ => asked,
                 }
             }
         };
         if url.scheme() == "http" && reach == Reach::Public && bearer_env.is_some() {
-            return refuse("a token is sent to strangers' networks over https:// only");
+            return refuse("a token is sent to public networks over https:// only");
         }
         Ok(Self::Http {
             url,
@@ -104,8 +104,8 @@ impl Target {
         })
     }
 
-    /// A program and its arguments.
-    pub fn command(argv: Vec<String>, env: Vec<String>) -> Result<Self> {
+    /// Creates a target from a program and its arguments.
+    pub fn from_command(argv: Vec<String>, env: Vec<String>) -> Result<Self> {
         if argv.first().is_none_or(|program| program.trim().is_empty()) {
             return Err(Error::Target("the command is empty".to_owned()));
         }
@@ -113,7 +113,7 @@ impl Target {
         Ok(Self::Command { argv, env, cwd })
     }
 
-    /// For people: where it is.
+    /// Returns the URL or the command line, for display.
     pub fn describe(&self) -> String {
         match self {
             Self::Http { url, .. } => url.to_string(),
@@ -122,7 +122,7 @@ impl Target {
     }
 }
 
-fn reach_of(addresses: impl IntoIterator<Item = IpAddr>) -> Reach {
+fn classify_reach(addresses: impl IntoIterator<Item = IpAddr>) -> Reach {
     if addresses.into_iter().all(is_public) {
         Reach::Public
     } else {
@@ -130,7 +130,7 @@ fn reach_of(addresses: impl IntoIterator<Item = IpAddr>) -> Reach {
     }
 }
 
-/// Whether an address is one of the public internet.
+/// Whether an address is on the public internet.
 pub(super) fn is_public(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => is_public_v4(ip),
@@ -160,7 +160,7 @@ fn is_public_v4(ip: Ipv4Addr) -> bool {
 
 fn is_public_v6(ip: Ipv6Addr) -> bool {
     let first = ip.segments()[0];
-    // What carries an IPv4 address within is judged by nobody here, so it is not public.
+    // Addresses that embed an IPv4 address are treated as private without decoding it.
     let carries_v4 = first == 0x2002
         || (first == 0x2001 && ip.segments()[1] == 0)
         || (first == 0x64 && ip.segments()[1] == 0xff9b);
@@ -170,7 +170,7 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
         || ip.is_unique_local()
         || ip.is_unicast_link_local()
         || carries_v4
-        // Once meant for single sites.
+        // Deprecated site-local addresses.
         || first & 0xffc0 == 0xfec0
         || first == 0)
 }
@@ -193,10 +193,10 @@ mod tests {
             "127.0.0.1:8321/mcp",
             "http://",
         ] {
-            let refused = Target::http(text, None, None).unwrap_err();
+            let refused = ServerTarget::from_url(text, None, None).unwrap_err();
             assert_eq!(refused.code(), "invalid_target", "{text}");
         }
-        assert!(Target::http("http://127.0.0.1:8321/mcp", None, None).is_ok());
+        assert!(ServerTarget::from_url("http://127.0.0.1:8321/mcp", None, None).is_ok());
     }
 
     #[test]
@@ -233,9 +233,9 @@ mod tests {
 
     #[test]
     fn t27_a_token_goes_over_plain_http_to_this_machine_only() {
-        let plain = Target::http("http://1.1.1.1/mcp", Some("TOKEN".into()), None);
+        let plain = ServerTarget::from_url("http://1.1.1.1/mcp", Some("TOKEN".into()), None);
         assert!(plain.unwrap_err().to_string().contains("https"));
-        assert!(Target::http("https://1.1.1.1/mcp", Some("TOKEN".into()), None).is_ok());
-        assert!(Target::http("http://127.0.0.1/mcp", Some("TOKEN".into()), None).is_ok());
+        assert!(ServerTarget::from_url("https://1.1.1.1/mcp", Some("TOKEN".into()), None).is_ok());
+        assert!(ServerTarget::from_url("http://127.0.0.1/mcp", Some("TOKEN".into()), None).is_ok());
     }
 }

@@ -1,16 +1,16 @@
-//! One line of JSON for each request, written by a thread of its own.
+//! Access log: one JSON line per request, written by a separate thread.
 //!
-//! A line says what was asked, by whom (the name of the token, never the token), and how it
-//! ended. Headers, queries and bodies are not in it.
+//! A line has the method, the path, the name of the token (never the token) and the status.
+//! Headers, queries and bodies are not logged.
 
 use std::{io::Write, sync::mpsc, thread::JoinHandle};
 
 use serde::Serialize;
 
-/// How many lines may wait for a slow disk before further ones are lost.
-const WAITING: usize = 8192;
+/// The number of lines queued for a slow disk; further lines are dropped.
+const MAX_QUEUED_LINES: usize = 8192;
 
-/// Where requests are written down.
+/// The access log of a server.
 #[derive(Debug)]
 pub struct AccessLog {
     lines: Option<mpsc::SyncSender<String>>,
@@ -19,7 +19,7 @@ pub struct AccessLog {
 
 /// One request.
 #[derive(Debug, Serialize)]
-pub(super) struct Line<'a> {
+pub(super) struct AccessLogLine<'a> {
     pub(super) at: String,
     pub(super) method: &'a str,
     pub(super) path: &'a str,
@@ -32,9 +32,9 @@ pub(super) struct Line<'a> {
 }
 
 impl AccessLog {
-    /// Writes to a file or a stream; lines are flushed whenever none is waiting.
-    pub fn to(writer: impl Write + Send + 'static) -> Self {
-        let (lines, waiting) = mpsc::sync_channel::<String>(WAITING);
+    /// Logs to a file or a stream, which is flushed whenever the queue is empty.
+    pub fn with_writer(writer: impl Write + Send + 'static) -> Self {
+        let (lines, waiting) = mpsc::sync_channel::<String>(MAX_QUEUED_LINES);
         let mut out = std::io::BufWriter::new(writer);
         let thread = std::thread::spawn(move || {
             while let Ok(line) = waiting.recv() {
@@ -56,9 +56,9 @@ impl AccessLog {
         }
     }
 
-    pub(super) fn write(&self, line: &Line<'_>) {
+    pub(super) fn log_request(&self, line: &AccessLogLine<'_>) {
         if let (Some(lines), Ok(line)) = (&self.lines, serde_json::to_string(line)) {
-            // A full queue loses lines rather than time.
+            // Drop lines instead of delaying requests when the queue is full.
             let _ = lines.try_send(line);
         }
     }

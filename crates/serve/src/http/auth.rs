@@ -1,8 +1,8 @@
-//! Who may ask.
+//! Authentication of HTTP requests.
 //!
-//! A token is 256 random bits; its digest is looked up among those of the store. The store is
-//! asked at most once a second, so a token that is revoked is worthless within a second. A server
-//! that has once known a token never goes back to answering everybody.
+//! A token is 256 random bits; the store holds its digest. The store is read at most once a
+//! second, so a revoked token stops working within a second. Once a server has seen a token in
+//! the store, it never accepts requests without one again.
 
 use std::{
     collections::HashMap,
@@ -12,28 +12,28 @@ use std::{
 
 use axum::http::{HeaderMap, header};
 use repertoire_core::Digest;
-use repertoire_registry::store::{Access, Store, Token};
+use repertoire_registry::store::{Store, StoredToken, TokenAccess};
 
-/// How long what the store said is believed.
-const FRESH: Duration = Duration::from_secs(1);
+/// How long tokens read from the store are cached.
+const CACHE_LIFETIME: Duration = Duration::from_secs(1);
 
-/// Who may ask.
+/// Which callers are allowed.
 #[derive(Debug)]
 pub enum Auth {
-    /// Everybody who can reach the port.
+    /// Every caller that can reach the port.
     Open,
-    /// Whoever has a token of this store.
-    Tokens(Tokens),
+    /// Callers with a token of this store.
+    Tokens(CachedTokens),
 }
 
 impl Auth {
-    /// Asks for the tokens of a store; everybody may ask as long as it never had one, unless
-    /// they are required from the start.
-    pub fn tokens(store: Arc<Store>, required: bool) -> Self {
-        Self::Tokens(Tokens {
+    /// Requires a token of a store. Unless `required` is set, every caller is allowed until the
+    /// store has its first token.
+    pub fn from_store(store: Arc<Store>, required: bool) -> Self {
+        Self::Tokens(CachedTokens {
             store,
-            known: Mutex::new(Known {
-                asked: None,
+            cache: Mutex::new(TokenCache {
+                loaded_at: None,
                 required,
                 tokens: HashMap::new(),
             }),
@@ -41,57 +41,60 @@ impl Auth {
     }
 }
 
-/// The tokens of a store, as of a moment ago.
+/// The tokens of a store, cached for a moment.
 #[derive(Debug)]
-pub struct Tokens {
+pub struct CachedTokens {
     store: Arc<Store>,
-    known: Mutex<Known>,
+    cache: Mutex<TokenCache>,
 }
 
 #[derive(Debug)]
-struct Known {
-    asked: Option<Instant>,
+struct TokenCache {
+    loaded_at: Option<Instant>,
     required: bool,
-    tokens: HashMap<Digest, Token>,
+    tokens: HashMap<Digest, StoredToken>,
 }
 
-/// Somebody who may ask.
+/// A caller that is allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Caller {
-    /// The name of the token, if one was needed.
+pub(crate) struct AuthenticatedCaller {
+    /// The name of the token, if one was required.
     pub(crate) token: Option<String>,
-    /// What it allows.
-    pub(crate) access: Access,
+    /// The access it grants.
+    pub(crate) access: TokenAccess,
 }
 
-impl Tokens {
-    /// Whether a token is needed by now.
-    pub fn are_required(&self) -> bool {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+impl CachedTokens {
+    /// Whether requests need a token now.
+    pub fn is_token_required(&self) -> bool {
+        let known = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         known.required || self.store.tokens().is_ok_and(|tokens| !tokens.is_empty())
     }
 }
 
 impl Auth {
-    /// Who sends this, if it is somebody who may ask.
-    pub(crate) fn caller(&self, headers: &HeaderMap) -> Option<Caller> {
-        let anybody = Caller {
+    /// Returns the caller of a request, if it is allowed.
+    pub(crate) fn authenticate_caller(&self, headers: &HeaderMap) -> Option<AuthenticatedCaller> {
+        let anybody = AuthenticatedCaller {
             token: None,
-            access: Access::Write,
+            access: TokenAccess::Write,
         };
         let Self::Tokens(tokens) = self else {
             return Some(anybody);
         };
-        let mut known = tokens.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.asked.is_none_or(|asked| asked.elapsed() > FRESH) {
+        let mut known = tokens.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if known
+            .loaded_at
+            .is_none_or(|asked| asked.elapsed() > CACHE_LIFETIME)
+        {
             match tokens.store.tokens() {
                 Ok(all) => {
                     known.required |= !all.is_empty();
                     known.tokens = all.into_iter().map(|t| (t.hash, t)).collect();
-                    known.asked = Some(Instant::now());
+                    known.loaded_at = Some(Instant::now());
                 }
                 Err(error) => {
-                    // What cannot be looked up grants nothing.
+                    // Deny access if the tokens cannot be read.
                     tracing::error!(%error, "tokens could not be read");
                     return None;
                 }
@@ -105,8 +108,10 @@ impl Auth {
         if !scheme.eq_ignore_ascii_case("bearer") {
             return None;
         }
-        let token = known.tokens.get(&Digest::of(secret.trim().as_bytes()))?;
-        (!token.is_expired()).then(|| Caller {
+        let token = known
+            .tokens
+            .get(&Digest::hash_bytes(secret.trim().as_bytes()))?;
+        (!token.is_expired()).then(|| AuthenticatedCaller {
             token: Some(token.name.clone()),
             access: token.access,
         })

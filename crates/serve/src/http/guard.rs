@@ -1,8 +1,8 @@
-//! What every request passes before it is answered.
+//! Checks that every request passes before it is answered.
 //!
-//! A page in a browser can make its visitor's machine send requests to a local port, under a name
-//! of its own that leads there. So the name a request was sent to and the page it comes from are
-//! checked before anything else of it is looked at (T28).
+//! A web page can make a browser send requests to a local port under a host name that resolves
+//! there (DNS rebinding). So host and origin are checked before the rest of the request is read
+//! (T28).
 
 use std::{
     pin::Pin,
@@ -20,53 +20,56 @@ use axum::{
 };
 use http_body::Frame;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use repertoire_registry::store::Access;
+use repertoire_registry::store::TokenAccess;
 use serde::de::IgnoredAny;
 use serde_json::json;
 use tokio::{sync::OwnedSemaphorePermit, time::Interval};
 
-use super::{Shared, access_log::Line};
-use crate::mcp::fast::{self, Era, Message, Said};
+use super::{HttpState, access_log::AccessLogLine};
+use crate::mcp::fast_path::{self, DeclaredRevision, FastMessage, ProtocolEra};
 
-/// A refusal as JSON, for people and programs.
-pub(crate) fn refusal(status: StatusCode, code: &str, message: &str) -> Response {
+/// Creates a JSON error response.
+pub(crate) fn error_response(status: StatusCode, code: &str, message: &str) -> Response {
     let body = json!({"error": {"code": code, "message": message}}).to_string();
     (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-/// A refusal of a JSON-RPC message nobody can answer by its id.
-fn rpc_refusal(status: StatusCode, code: i32, message: &str) -> Response {
+/// Creates a JSON-RPC error response without an id.
+fn rpc_error_response(status: StatusCode, code: i32, message: &str) -> Response {
     let body = json!({"jsonrpc": "2.0", "error": {"code": code, "message": message}}).to_string();
     (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-/// Checks a request, answers it, counts it and writes it down.
-pub(super) async fn pass(
-    State(shared): State<Arc<Shared>>,
+/// Checks, answers, counts and logs a request.
+pub(super) async fn guard_request(
+    State(shared): State<Arc<HttpState>>,
     request: Request,
     next: Next,
 ) -> Response {
     let start = Instant::now();
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
-    let mut seen = Seen::default();
-    let page = shared.options.names.foreign_page(request.headers());
-    let response = match check(&shared, request, &mut seen).await {
-        Ok(Passed::Answered(bytes)) => {
+    let mut seen = RequestInfo::default();
+    let page = shared
+        .options
+        .allowed_hosts
+        .allowed_foreign_origin(request.headers());
+    let response = match check_request(&shared, request, &mut seen).await {
+        Ok(GuardOutcome::Answered(bytes)) => {
             let json = HeaderValue::from_static("application/json");
-            let body = Tracked::new(Body::from(bytes), seen.slot.take(), None);
+            let body = TrackedBody::new(Body::from(bytes), seen.slot.take(), None);
             let mut response = Response::new(Body::new(body));
             response.headers_mut().insert(header::CONTENT_TYPE, json);
             response
         }
-        Ok(Passed::On(request)) => {
+        Ok(GuardOutcome::Forward(request)) => {
             let mut response = next.run(*request).await;
             if method == Method::DELETE && response.status() == StatusCode::ACCEPTED {
-                // The session is gone when this is answered; some clients look for that.
+                // The session has ended at this point; some clients expect status 204.
                 *response.status_mut() = StatusCode::NO_CONTENT;
             }
-            let (slot, watched) = (seen.slot.take(), seen.watched.take());
-            response.map(|body| Body::new(Tracked::new(body, slot, watched)))
+            let (slot, watched) = (seen.slot.take(), seen.token_watch.take());
+            response.map(|body| Body::new(TrackedBody::new(body, slot, watched)))
         }
         Err(refused) => *refused,
     };
@@ -78,11 +81,11 @@ pub(super) async fn pass(
         let session = HeaderValue::from_static("mcp-session-id");
         headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, session);
     }
-    remember_session(&shared, &response, seen.token.as_deref());
+    record_session_owner(&shared, &response, seen.token.as_deref());
     let status = response.status().as_u16();
-    shared.engine.metrics.responded(status);
+    shared.service.metrics.count_response(status);
     if let Some(log) = &shared.options.access_log {
-        log.write(&Line {
+        log.log_request(&AccessLogLine {
             at: format!("{:.3}", jiff::Timestamp::now()),
             method: method.as_str(),
             path: &path,
@@ -95,41 +98,51 @@ pub(super) async fn pass(
     response
 }
 
-/// What was learnt about a request on the way.
+/// Facts about a request collected while it is checked.
 #[derive(Default)]
-struct Seen {
+struct RequestInfo {
     token: Option<String>,
     rpc: Option<String>,
-    slot: Option<Slot>,
-    /// What a stream is allowed by, for as long as it lasts.
-    watched: Option<Watched>,
+    slot: Option<RequestSlot>,
+    /// Checks the token while a stream is open.
+    token_watch: Option<TokenWatch>,
 }
 
-type Refused = Box<Response>;
+type RefusalResponse = Box<Response>;
 
-/// A request that may be answered.
-enum Passed {
-    /// It is answered already.
+/// The result of checking an allowed request.
+enum GuardOutcome {
+    /// The request has been answered.
     Answered(Vec<u8>),
-    /// It goes on.
-    On(Box<Request>),
+    /// The request is passed on.
+    Forward(Box<Request>),
 }
 
-async fn check(shared: &Arc<Shared>, request: Request, seen: &mut Seen) -> Result<Passed, Refused> {
+async fn check_request(
+    shared: &Arc<HttpState>,
+    request: Request,
+    seen: &mut RequestInfo,
+) -> Result<GuardOutcome, RefusalResponse> {
     let options = &shared.options;
-    let named = options.names.check(request.uri(), request.headers());
-    named.map_err(|message| Box::new(refusal(StatusCode::FORBIDDEN, "forbidden", message)))?;
+    let named = options
+        .allowed_hosts
+        .check_host_and_origin(request.uri(), request.headers());
+    named
+        .map_err(|message| Box::new(error_response(StatusCode::FORBIDDEN, "forbidden", message)))?;
     if request.uri().path() == "/healthz" {
-        return Ok(Passed::On(Box::new(request)));
+        return Ok(GuardOutcome::Forward(Box::new(request)));
     }
     if request.method() == Method::OPTIONS
-        && options.names.foreign_page(request.headers()).is_some()
+        && options
+            .allowed_hosts
+            .allowed_foreign_origin(request.headers())
+            .is_some()
     {
-        return Err(Box::new(preflight()));
+        return Err(Box::new(preflight_response()));
     }
-    let caller = options.auth.caller(request.headers());
-    let Some(caller) = caller.filter(|caller| caller.access >= Access::Read) else {
-        let mut response = refusal(
+    let caller = options.auth.authenticate_caller(request.headers());
+    let Some(caller) = caller.filter(|caller| caller.access >= TokenAccess::Read) else {
+        let mut response = error_response(
             StatusCode::UNAUTHORIZED,
             "unauthorized",
             "send a token as `Authorization: Bearer …`; `repertoire token create` makes one",
@@ -142,7 +155,7 @@ async fn check(shared: &Arc<Shared>, request: Request, seen: &mut Seen) -> Resul
         && !owns_session(shared, request.headers(), token)
     {
         let message = "there is no such session";
-        return Err(Box::new(refusal(
+        return Err(Box::new(error_response(
             StatusCode::NOT_FOUND,
             "not_found",
             message,
@@ -151,47 +164,49 @@ async fn check(shared: &Arc<Shared>, request: Request, seen: &mut Seen) -> Resul
     let watched = caller
         .token
         .is_some()
-        .then(|| Watched::new(shared, request.headers()));
+        .then(|| TokenWatch::new(shared, request.headers()));
     seen.token = caller.token;
     if request.uri().path() != "/mcp" || request.method() != Method::POST {
-        seen.watched = watched;
-        return Ok(Passed::On(Box::new(request)));
+        seen.token_watch = watched;
+        return Ok(GuardOutcome::Forward(Box::new(request)));
     }
-    if shared.engine.stop.is_cancelled() {
-        return Err(busy("the server is shutting down"));
+    if shared.service.stop.is_cancelled() {
+        return Err(busy_response("the server is shutting down"));
     }
-    let permit = shared.room.clone().try_acquire_owned();
-    let permit = permit.map_err(|_| busy("too many requests at a time"))?;
-    seen.slot = Some(Slot::new(shared, permit));
-    let (parts, bytes) = arrive(shared, request).await?;
-    let message = look(&bytes)?;
+    let permit = shared.request_permits.clone().try_acquire_owned();
+    let permit = permit.map_err(|_| busy_response("too many requests at a time"))?;
+    seen.slot = Some(RequestSlot::new(shared, permit));
+    let (parts, bytes) = read_body(shared, request).await?;
+    let message = parse_message(&bytes)?;
     seen.rpc = message
         .as_ref()
         .and_then(|message| message.method.as_deref())
-        .map(crate::error::shorten);
+        .map(crate::error::shorten_text);
     if let Some(message) = &message
-        && is_plain(&parts.headers, message)
-        && let Some(answer) = fast::answer(&shared.engine, message, Era::Modern)
+        && has_matching_headers(&parts.headers, message)
+        && let Some(answer) = fast_path::answer(&shared.service, message, ProtocolEra::Modern)
     {
-        return Ok(Passed::Answered(answer));
+        return Ok(GuardOutcome::Answered(answer));
     }
     if seen.rpc.as_deref() == Some("subscriptions/listen") {
-        let permit = shared.listeners.clone().try_acquire_owned();
-        let permit = permit.map_err(|_| busy("too many subscriptions at a time"))?;
-        seen.slot = Some(Slot::new(shared, permit));
-        seen.watched = watched;
+        let permit = shared.subscription_permits.clone().try_acquire_owned();
+        let permit = permit.map_err(|_| busy_response("too many subscriptions at a time"))?;
+        seen.slot = Some(RequestSlot::new(shared, permit));
+        seen.token_watch = watched;
     }
     if opens_session(&parts.headers)
         && shared.sessions.sessions.read().await.len() >= options.max_sessions
     {
-        return Err(busy("too many sessions; idle ones end after five minutes"));
+        return Err(busy_response(
+            "too many sessions; idle ones end after five minutes",
+        ));
     }
     let request = Request::from_parts(parts, Body::from(bytes));
-    Ok(Passed::On(Box::new(request)))
+    Ok(GuardOutcome::Forward(Box::new(request)))
 }
 
-/// What a browser asks before it lets a page ask.
-fn preflight() -> Response {
+/// Creates the response to a CORS preflight request.
+fn preflight_response() -> Response {
     let mut response = StatusCode::NO_CONTENT.into_response();
     let headers = response.headers_mut();
     let methods = HeaderValue::from_static("GET, POST, DELETE");
@@ -206,13 +221,16 @@ fn preflight() -> Response {
     response
 }
 
-/// Writes down whose a new session is.
-fn remember_session(shared: &Shared, response: &Response, token: Option<&str>) {
+/// Records the token that owns a new session.
+fn record_session_owner(shared: &HttpState, response: &Response, token: Option<&str>) {
     let session = response.headers().get("mcp-session-id");
     let (Some(token), Some(Ok(session))) = (token, session.map(HeaderValue::to_str)) else {
         return;
     };
-    let mut owners = shared.owners.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut owners = shared
+        .session_owners
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
     if owners.len() >= 2 * shared.options.max_sessions
         && let Ok(alive) = shared.sessions.sessions.try_read()
     {
@@ -221,24 +239,27 @@ fn remember_session(shared: &Shared, response: &Response, token: Option<&str>) {
     owners.insert(session.to_owned(), token.to_owned());
 }
 
-/// Whether a session, if a request is in one, was begun with the same token.
-fn owns_session(shared: &Shared, headers: &HeaderMap, token: &str) -> bool {
+/// Whether the session of a request, if any, was opened with the same token.
+fn owns_session(shared: &HttpState, headers: &HeaderMap, token: &str) -> bool {
     let session = headers.get("mcp-session-id").and_then(|s| s.to_str().ok());
-    let owners = shared.owners.lock().unwrap_or_else(PoisonError::into_inner);
+    let owners = shared
+        .session_owners
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
     session
         .and_then(|session| owners.get(session))
         .is_none_or(|owner| owner == token)
 }
 
-/// Whether a request can begin a session: it is in none, and in a revision that has them.
+/// Whether a request can open a session: it has none, and its revision supports sessions.
 fn opens_session(headers: &HeaderMap) -> bool {
     let version = headers.get("mcp-protocol-version");
     let modern = version.is_some_and(|v| v.as_bytes() >= b"2026-07-28".as_slice());
     !headers.contains_key("mcp-session-id") && !modern
 }
 
-/// Whether the headers of a message say what the message says, in the newest revision.
-fn is_plain(headers: &HeaderMap, message: &Message<'_>) -> bool {
+/// Whether the headers match the message, in the newest revision.
+fn has_matching_headers(headers: &HeaderMap, message: &FastMessage<'_>) -> bool {
     let one = |name: &str| {
         let mut values = headers.get_all(name).iter();
         let first = values.next().and_then(|value| value.to_str().ok());
@@ -258,26 +279,29 @@ fn is_plain(headers: &HeaderMap, message: &Message<'_>) -> bool {
         && one("mcp-protocol-version") == Some("2026-07-28")
         && one("mcp-method").is_some()
         && one("mcp-method") == message.method.as_deref()
-        && message.said() == Said::Modern
+        && message.declared_revision() == DeclaredRevision::Modern
 }
 
 #[allow(
     clippy::unnecessary_box_returns,
     reason = "a refusal is boxed everywhere"
 )]
-fn busy(message: &str) -> Refused {
-    let mut response = refusal(StatusCode::SERVICE_UNAVAILABLE, "busy", message);
+fn busy_response(message: &str) -> RefusalResponse {
+    let mut response = error_response(StatusCode::SERVICE_UNAVAILABLE, "busy", message);
     let later = HeaderValue::from_static("1");
     response.headers_mut().insert(header::RETRY_AFTER, later);
     Box::new(response)
 }
 
 /// Reads the body within its limits.
-async fn arrive(shared: &Shared, request: Request) -> Result<(Parts, Bytes), Refused> {
+async fn read_body(
+    shared: &HttpState,
+    request: Request,
+) -> Result<(Parts, Bytes), RefusalResponse> {
     let options = &shared.options;
     let too_large = || {
         let message = format!("a request has at most {} bytes", options.max_body);
-        Box::new(refusal(
+        Box::new(error_response(
             StatusCode::PAYLOAD_TOO_LARGE,
             "too_large",
             &message,
@@ -290,18 +314,18 @@ async fn arrive(shared: &Shared, request: Request) -> Result<(Parts, Bytes), Ref
         return Err(too_large());
     }
     let reading = Limited::new(body, options.max_body).collect();
-    let bytes = match tokio::time::timeout(options.patience, reading).await {
+    let bytes = match tokio::time::timeout(options.request_timeout, reading).await {
         Ok(Ok(body)) => body.to_bytes(),
         Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(too_large()),
         Ok(Err(_)) => {
-            return Err(Box::new(refusal(
+            return Err(Box::new(error_response(
                 StatusCode::BAD_REQUEST,
                 "incomplete",
-                "the request broke off",
+                "the connection closed before the request was complete",
             )));
         }
         Err(_) => {
-            return Err(Box::new(refusal(
+            return Err(Box::new(error_response(
                 StatusCode::REQUEST_TIMEOUT,
                 "timeout",
                 "the request took too long to arrive",
@@ -311,16 +335,16 @@ async fn arrive(shared: &Shared, request: Request) -> Result<(Parts, Bytes), Ref
     Ok((parts, bytes))
 }
 
-/// Looks whether a body can be a message at all; `None` where only `rmcp` can tell.
-fn look(bytes: &[u8]) -> Result<Option<Message<'_>>, Refused> {
+/// Parses a body as a message; `None` if only `rmcp` can decide.
+fn parse_message(bytes: &[u8]) -> Result<Option<FastMessage<'_>>, RefusalResponse> {
     let refuse =
-        |code, message: &str| Box::new(rpc_refusal(StatusCode::BAD_REQUEST, code, message));
+        |code, message: &str| Box::new(rpc_error_response(StatusCode::BAD_REQUEST, code, message));
     match bytes.trim_ascii_start().first() {
         Some(b'[') => return Err(refuse(-32600, "batches are not part of the protocol")),
         Some(b'{') => {}
         Some(_) | None => return Err(refuse(-32700, "not a JSON object")),
     }
-    match repertoire_core::json::from_slice::<Message<'_>>(bytes) {
+    match repertoire_core::json::from_slice::<FastMessage<'_>>(bytes) {
         Ok(message) => Ok(Some(message)),
         Err(error) if error.is_data() => {
             match repertoire_core::json::from_slice::<IgnoredAny>(bytes) {
@@ -332,15 +356,15 @@ fn look(bytes: &[u8]) -> Result<Option<Message<'_>>, Refused> {
     }
 }
 
-/// The room a request takes, from its arrival to the last byte of its answer.
-struct Slot {
-    shared: Arc<Shared>,
+/// The permit of a request, held from its arrival to the last byte of its response.
+struct RequestSlot {
+    shared: Arc<HttpState>,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Slot {
-    fn new(shared: &Arc<Shared>, permit: OwnedSemaphorePermit) -> Self {
-        shared.engine.metrics.in_flight.inc();
+impl RequestSlot {
+    fn new(shared: &Arc<HttpState>, permit: OwnedSemaphorePermit) -> Self {
+        shared.service.metrics.in_flight.inc();
         Self {
             shared: shared.clone(),
             _permit: permit,
@@ -348,21 +372,21 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for RequestSlot {
     fn drop(&mut self) {
-        self.shared.engine.metrics.in_flight.dec();
+        self.shared.service.metrics.in_flight.dec();
     }
 }
 
-/// What a stream that lasts is allowed by: looked at again every second.
-struct Watched {
-    shared: Arc<Shared>,
+/// Checks the token of a long-lived stream again every second.
+struct TokenWatch {
+    shared: Arc<HttpState>,
     headers: HeaderMap,
     timer: Interval,
 }
 
-impl Watched {
-    fn new(shared: &Arc<Shared>, headers: &HeaderMap) -> Self {
+impl TokenWatch {
+    fn new(shared: &Arc<HttpState>, headers: &HeaderMap) -> Self {
         let mut kept = HeaderMap::new();
         if let Some(token) = headers.get(header::AUTHORIZATION) {
             kept.insert(header::AUTHORIZATION, token.clone());
@@ -374,10 +398,16 @@ impl Watched {
         }
     }
 
-    /// Whether the token has been revoked, or has expired.
-    fn is_over(&mut self, context: &mut Context<'_>) -> bool {
+    /// Whether the token has been revoked or has expired.
+    fn is_revoked(&mut self, context: &mut Context<'_>) -> bool {
         while self.timer.poll_tick(context).is_ready() {
-            if self.shared.options.auth.caller(&self.headers).is_none() {
+            if self
+                .shared
+                .options
+                .auth
+                .authenticate_caller(&self.headers)
+                .is_none()
+            {
                 return true;
             }
         }
@@ -385,29 +415,29 @@ impl Watched {
     }
 }
 
-/// How much of a body is given away at a time: the rest waits for whoever reads it.
-const PIECE: usize = 64 * 1024;
+/// The maximum size of a body frame; the rest waits until the client has read it.
+const MAX_FRAME_BYTES: usize = 64 * 1024;
 
-/// A body that holds its request's room until it is sent.
-struct Tracked {
+/// A response body that holds the permit of its request until it is sent.
+struct TrackedBody {
     body: Body,
     rest: Bytes,
-    watched: Option<Watched>,
-    _slot: Option<Slot>,
+    token_watch: Option<TokenWatch>,
+    _slot: Option<RequestSlot>,
 }
 
-impl Tracked {
-    fn new(body: Body, slot: Option<Slot>, watched: Option<Watched>) -> Self {
+impl TrackedBody {
+    fn new(body: Body, slot: Option<RequestSlot>, token_watch: Option<TokenWatch>) -> Self {
         Self {
             body,
             rest: Bytes::new(),
-            watched,
+            token_watch,
             _slot: slot,
         }
     }
 }
 
-impl http_body::Body for Tracked {
+impl http_body::Body for TrackedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -415,8 +445,8 @@ impl http_body::Body for Tracked {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        if let Some(watched) = &mut self.watched
-            && watched.is_over(context)
+        if let Some(watched) = &mut self.token_watch
+            && watched.is_revoked(context)
         {
             return Poll::Ready(None);
         }
@@ -429,7 +459,7 @@ impl http_body::Body for Tracked {
                 other => return other,
             }
         }
-        let piece = self.rest.len().min(PIECE);
+        let piece = self.rest.len().min(MAX_FRAME_BYTES);
         let piece = self.rest.split_to(piece);
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
@@ -441,7 +471,7 @@ impl http_body::Body for Tracked {
     fn size_hint(&self) -> http_body::SizeHint {
         let mut hint = self.body.size_hint();
         let rest = self.rest.len() as u64;
-        // The upper bound first: the lower one may not pass it, not even in between.
+        // Set the upper bound first: the lower bound must never exceed it.
         if let Some(upper) = hint.upper() {
             hint.set_upper(upper + rest);
         }

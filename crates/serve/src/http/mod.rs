@@ -1,13 +1,13 @@
-//! One port for everything over HTTP: `/mcp`, `/healthz`, `/metrics`.
+//! The HTTP server: `/mcp`, `/healthz` and `/metrics` on one port.
 //!
-//! A request passes `guard` before a byte of its body is read: where it says it was sent, where
-//! a browser says it comes from, who sends it, and whether there is room. Shutting down stops to
-//! accept, finishes what was accepted, then ends the streams that would go on for ever.
+//! `guard` checks the host, origin, token and load before it reads the body of a request.
+//! Shutdown stops accepting connections, finishes accepted requests, then closes open-ended
+//! streams.
 
 mod access_log;
 mod auth;
 mod guard;
-pub(crate) mod names;
+pub(crate) mod host_check;
 
 use std::{
     collections::HashMap,
@@ -38,80 +38,80 @@ use tokio_util::sync::CancellationToken;
 
 pub use access_log::AccessLog;
 pub use auth::Auth;
-pub(crate) use guard::refusal;
-pub use names::Names;
+pub(crate) use guard::error_response;
+pub use host_check::AllowedHosts;
 
 use crate::{
-    engine::Engine,
     error::{Error, Result},
-    mcp::Handlers,
+    mcp::McpConnection,
+    service::SkillService,
 };
 
-/// What is allowed, and how much of it.
+/// Access rules and limits of the HTTP server.
 #[derive(Debug)]
 pub struct HttpOptions {
-    /// Where it may be addressed, and which pages may ask.
-    pub names: Names,
-    /// Who may ask.
+    /// The accepted host names and web origins.
+    pub allowed_hosts: AllowedHosts,
+    /// Which callers are allowed.
     pub auth: Arc<Auth>,
-    /// The most bytes of a request.
+    /// The maximum size of a request body in bytes.
     pub max_body: usize,
-    /// The most requests at a time.
+    /// The maximum number of concurrent requests.
     pub max_requests: usize,
-    /// The most connections at a time.
+    /// The maximum number of connections.
     pub max_connections: usize,
-    /// The most sessions of hosts that speak an older revision, and the most subscriptions of
-    /// those that speak the newest.
+    /// The maximum number of sessions of hosts with an older revision, and of subscriptions of
+    /// hosts with the newest.
     pub max_sessions: usize,
-    /// How long a request may take to arrive.
-    pub patience: Duration,
-    /// How long accepted requests may take once the server shuts down.
-    pub grace: Duration,
-    /// Where each request is written down.
+    /// The time limit for receiving a request.
+    pub request_timeout: Duration,
+    /// The time limit for accepted requests after shutdown begins.
+    pub shutdown_grace: Duration,
+    /// The access log, if any.
     pub access_log: Option<AccessLog>,
 }
 
 impl Default for HttpOptions {
     fn default() -> Self {
         Self {
-            names: Names::default(),
+            allowed_hosts: AllowedHosts::default(),
             auth: Arc::new(Auth::Open),
             max_body: 1024 * 1024,
             max_requests: 512,
             max_connections: 1024,
             max_sessions: 1024,
-            patience: Duration::from_secs(30),
-            grace: Duration::from_secs(10),
+            request_timeout: Duration::from_secs(30),
+            shutdown_grace: Duration::from_secs(10),
             access_log: None,
         }
     }
 }
 
-/// Everything that requests share.
+/// State shared by all requests.
 #[derive(Debug)]
-struct Shared {
-    engine: Arc<Engine>,
+struct HttpState {
+    service: Arc<SkillService>,
     options: HttpOptions,
     sessions: Arc<LocalSessionManager>,
-    /// Whose each session is, where tokens decide who may ask.
-    owners: Mutex<HashMap<String, String>>,
-    /// One permit for each request that may be answered at a time.
-    room: Arc<Semaphore>,
-    /// One permit for each subscription: they last, and must not take the room of requests.
-    listeners: Arc<Semaphore>,
-    /// Ends the streams that would go on for ever.
+    /// The token name that owns each session, where tokens are required.
+    session_owners: Mutex<HashMap<String, String>>,
+    /// One permit for each concurrent request.
+    request_permits: Arc<Semaphore>,
+    /// One permit for each subscription; separate, because subscriptions are long-lived.
+    subscription_permits: Arc<Semaphore>,
+    /// Closes open-ended streams.
     streams: CancellationToken,
 }
 
-/// A port that is ours, with nobody answering yet.
+/// A bound port that does not accept connections yet.
 #[derive(Debug)]
-pub struct Listener {
+pub struct HttpListener {
     listener: TcpListener,
     address: SocketAddr,
 }
 
-impl Listener {
-    /// Takes a port; 0 takes any that is free.
+impl HttpListener {
+    /// Binds a port; 0 selects a free one.
     pub async fn bind(address: SocketAddr) -> Result<Self> {
         let refuse = |error: std::io::Error| {
             let reason = match error.kind() {
@@ -128,35 +128,35 @@ impl Listener {
         Ok(Self { listener, address })
     }
 
-    /// The address, with the port that was taken.
+    /// The bound address, with the actual port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers until the future given is done, then finishes what was accepted.
-    pub async fn serve(
+    /// Serves requests until the given future completes, then finishes accepted requests.
+    pub async fn serve_until(
         self,
-        engine: Arc<Engine>,
+        service: Arc<SkillService>,
         options: HttpOptions,
         until: impl Future<Output = ()>,
     ) -> Result<()> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(HttpState {
             sessions: Arc::default(),
-            owners: Mutex::default(),
-            room: Arc::new(Semaphore::new(options.max_requests)),
-            listeners: Arc::new(Semaphore::new(options.max_sessions)),
+            session_owners: Mutex::default(),
+            request_permits: Arc::new(Semaphore::new(options.max_requests)),
+            subscription_permits: Arc::new(Semaphore::new(options.max_sessions)),
             streams: CancellationToken::new(),
-            engine,
+            service,
             options,
         });
-        let app = router(&shared);
+        let app = build_router(&shared);
         let connections = Arc::new(Semaphore::new(shared.options.max_connections));
         let graceful = GracefulShutdown::new();
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder
             .http1()
             .timer(TokioTimer::new())
-            .header_read_timeout(shared.options.patience);
+            .header_read_timeout(shared.options.request_timeout);
         builder
             .http2()
             .timer(TokioTimer::new())
@@ -172,45 +172,45 @@ impl Listener {
             let stream = match accepted {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    // Out of descriptors, most likely: others have to go first.
+                    // Most likely out of file descriptors: wait until others are closed.
                     tracing::warn!(%error, "a connection could not be accepted");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     continue;
                 }
             };
             let Ok(slot) = connections.clone().try_acquire_owned() else {
-                tracing::warn!("too many connections: one was turned away");
+                tracing::warn!("too many connections: one was refused");
                 continue;
             };
-            prepare(&stream);
+            configure_stream(&stream);
             let service = TowerToHyperService::new(app.clone());
             let (shared, builder) = (shared.clone(), builder.clone());
             let watcher = graceful.watcher();
             tokio::spawn(async move {
-                shared.engine.metrics.connections.inc();
-                // Whoever connects has something to say, or goes.
-                let first = tokio::time::timeout(shared.options.patience, stream.readable());
+                shared.service.metrics.connections.inc();
+                // A connection that sends nothing within the time limit is closed.
+                let first = tokio::time::timeout(shared.options.request_timeout, stream.readable());
                 if first.await.is_ok_and(|ready| ready.is_ok()) {
                     let io = TokioIo::new(stream);
                     let connection = builder.serve_connection_with_upgrades(io, service);
-                    // A peer that breaks off is its own business.
+                    // A connection closed by the peer is not an error.
                     let _ = watcher.watch(connection.into_owned()).await;
                 }
-                shared.engine.metrics.connections.dec();
+                shared.service.metrics.connections.dec();
                 drop(slot);
             });
         }
         drop(self.listener);
-        shared.engine.shut_down();
+        shared.service.shut_down();
         let all = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        let grace = shared.options.grace;
+        let grace = shared.options.shutdown_grace;
         let finished = async {
             let _ = shared
-                .room
+                .request_permits
                 .acquire_many(all(shared.options.max_requests))
                 .await;
             let _ = shared
-                .listeners
+                .subscription_permits
                 .acquire_many(all(shared.options.max_sessions))
                 .await;
         };
@@ -218,14 +218,14 @@ impl Listener {
             tracing::warn!("some requests did not finish in time");
         }
         shared.streams.cancel();
-        // What is left are connections that nobody waits for.
+        // The remaining connections are idle.
         let _ = tokio::time::timeout(Duration::from_secs(1), graceful.shutdown()).await;
         Ok(())
     }
 }
 
-/// Small answers are sent at once, and a peer that takes none of a large one is given up.
-pub(crate) fn prepare(stream: &tokio::net::TcpStream) {
+/// Disables Nagle's algorithm, and closes connections whose peer stops reading.
+pub(crate) fn configure_stream(stream: &tokio::net::TcpStream) {
     let _ = stream.set_nodelay(true);
     #[cfg(target_os = "linux")]
     {
@@ -234,35 +234,38 @@ pub(crate) fn prepare(stream: &tokio::net::TcpStream) {
     }
 }
 
-fn router(shared: &Arc<Shared>) -> Router {
-    let engine = shared.engine.clone();
-    // Hosts and origins are the guard's business, for every path alike.
+fn build_router(shared: &Arc<HttpState>) -> Router {
+    let service = shared.service.clone();
+    // The guard checks hosts and origins for all paths.
     let config = StreamableHttpServerConfig::default()
         .disable_allowed_hosts()
         .with_json_response(true)
         .with_max_request_body_bytes(shared.options.max_body)
         .with_cancellation_token(shared.streams.clone());
     let mcp = StreamableHttpService::new(
-        move || Ok(Handlers::new(engine.clone())),
+        move || Ok(McpConnection::new(service.clone())),
         shared.sessions.clone(),
         config,
     );
     Router::new()
-        .route("/healthz", get(health))
-        .route("/metrics", get(metrics))
+        .route("/healthz", get(serve_health))
+        .route("/metrics", get(serve_metrics))
         .route_service("/mcp", mcp)
-        .fallback(unknown)
-        .layer(middleware::from_fn_with_state(shared.clone(), guard::pass))
+        .fallback(reject_unknown_path)
+        .layer(middleware::from_fn_with_state(
+            shared.clone(),
+            guard::guard_request,
+        ))
         .with_state(shared.clone())
 }
 
-async fn health(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
+async fn serve_health(State(shared): State<Arc<HttpState>>) -> impl IntoResponse {
     let body = |status: &str, skills: Option<usize>| {
-        let version = &shared.engine.options.identity.version;
+        let version = &shared.service.options.identity.version;
         json!({"status": status, "version": version, "skills": skills}).to_string()
     };
     let json = [(header::CONTENT_TYPE, "application/json")];
-    match shared.engine.opened() {
+    match shared.service.opened_registry() {
         Some(registry) => (
             StatusCode::OK,
             json,
@@ -272,17 +275,23 @@ async fn health(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
     }
 }
 
-async fn metrics(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
-    let snapshot = shared.engine.opened().map(|registry| registry.snapshot());
+async fn serve_metrics(State(shared): State<Arc<HttpState>>) -> impl IntoResponse {
+    let snapshot = shared
+        .service
+        .opened_registry()
+        .map(|registry| registry.snapshot());
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    let text = shared.engine.metrics.render(snapshot.as_deref());
+    let text = shared
+        .service
+        .metrics
+        .render_prometheus(snapshot.as_deref());
     ([(header::CONTENT_TYPE, kind)], text)
 }
 
-async fn unknown() -> impl IntoResponse {
-    guard::refusal(
+async fn reject_unknown_path() -> impl IntoResponse {
+    guard::error_response(
         StatusCode::NOT_FOUND,
         "not_found",
-        "there is /mcp, /healthz and /metrics",
+        "the paths are /mcp, /healthz and /metrics",
     )
 }

@@ -1,21 +1,24 @@
-//! Changes of the catalogue as the two trigger types tell them.
+//! Publishes changes of the catalogue to the subscribers of the two trigger types.
 //!
-//! A registration is told each time, even if nothing in it is new: subscribers rely on it. What
-//! changes in files is told as far as it can be seen.
+//! Every registration is published, even if nothing in it is new, because subscribers rely on it.
+//! Changes in files are published when they change a visible entry.
 
 use std::{sync::Arc, time::Duration};
 
-use repertoire_registry::{Event, Kind, Op, Origin, Snapshot};
+use repertoire_registry::{CatalogueEvent, EventOp, ItemKind, Origin, Snapshot};
 use serde_json::{Value, json};
 
-use crate::engine::Engine;
+use crate::service::SkillService;
 
-const SKILLS: &str = "skills::on-change";
-const PROMPTS: &str = "prompts::on-change";
+const SKILLS_TRIGGER: &str = "skills::on-change";
+const PROMPTS_TRIGGER: &str = "prompts::on-change";
 
-/// Tells every change to `tell`, by trigger type, until the engine shuts down.
-pub(crate) async fn follow(engine: Arc<Engine>, tell: impl Fn(&'static str, &Value)) {
-    let mut changes = engine.changes();
+/// Passes every change to the callback, by trigger type, until the service shuts down.
+pub(crate) async fn publish_changes(
+    engine: Arc<SkillService>,
+    notify: impl Fn(&'static str, &Value),
+) {
+    let mut changes = engine.subscribe_changes();
     let Ok(registry) = engine.registry().await else {
         return;
     };
@@ -28,69 +31,72 @@ pub(crate) async fn follow(engine: Arc<Engine>, tell: impl Fn(&'static str, &Val
         }
         let snapshot = registry.snapshot();
         let Ok(events) = registry.wait_events(seen, Duration::ZERO) else {
-            // Too many to be kept one by one: what is different is told.
-            tell_difference(&known, &snapshot, &tell);
+            // Events were dropped: publish the difference between the two snapshots.
+            publish_difference(&known, &snapshot, &notify);
             seen = snapshot.seq();
             known = snapshot;
             continue;
         };
         for event in events {
             seen = event.seq;
-            if let Some((kind, payload)) = told(&snapshot, &event) {
-                tell(kind, &payload);
+            if let Some((kind, payload)) = trigger_payload(&snapshot, &event) {
+                notify(kind, &payload);
             }
         }
         known = snapshot;
     }
 }
 
-/// Tells what is another in one snapshot than in an older one.
-fn tell_difference(old: &Snapshot, new: &Snapshot, tell: &impl Fn(&'static str, &Value)) {
+/// Publishes the difference between two snapshots.
+fn publish_difference(old: &Snapshot, new: &Snapshot, notify: &impl Fn(&'static str, &Value)) {
     for entry in new.skills() {
         if old
             .get(&entry.id)
             .is_none_or(|was| !Arc::ptr_eq(was, entry))
         {
-            tell(SKILLS, &json!({"op": "register", "id": entry.id}));
+            notify(SKILLS_TRIGGER, &json!({"op": "register", "id": entry.id}));
         }
     }
     for entry in old.skills().filter(|entry| new.get(&entry.id).is_none()) {
-        tell(SKILLS, &json!({"op": "unregister", "id": entry.id}));
+        notify(SKILLS_TRIGGER, &json!({"op": "unregister", "id": entry.id}));
     }
     for entry in new.prompts() {
         let name = &entry.prompt.name;
-        if old.prompt(name).is_none_or(|was| !Arc::ptr_eq(was, entry)) {
-            tell(PROMPTS, &json!({"op": "register", "name": name}));
+        if old
+            .find_prompt(name)
+            .is_none_or(|was| !Arc::ptr_eq(was, entry))
+        {
+            notify(PROMPTS_TRIGGER, &json!({"op": "register", "name": name}));
         }
     }
     let gone = old.prompts().map(|entry| &entry.prompt.name);
-    for name in gone.filter(|name| new.prompt(name).is_none()) {
-        tell(PROMPTS, &json!({"op": "unregister", "name": name}));
+    for name in gone.filter(|name| new.find_prompt(name).is_none()) {
+        notify(PROMPTS_TRIGGER, &json!({"op": "unregister", "name": name}));
     }
 }
 
-/// What a change is to a subscriber, if it is anything.
-fn told(snapshot: &Snapshot, event: &Event) -> Option<(&'static str, Value)> {
+/// Returns the trigger type and payload for a change, or `None` if no subscriber can see it.
+fn trigger_payload(snapshot: &Snapshot, event: &CatalogueEvent) -> Option<(&'static str, Value)> {
     let winner = match event.kind {
-        Kind::Skill => {
+        ItemKind::Skill => {
             let id = event.id.parse().ok()?;
             snapshot.get(&id).map(|entry| &entry.origin)
         }
-        Kind::Prompt => {
+        ItemKind::Prompt => {
             let name = event.id.parse().ok()?;
-            snapshot.prompt(&name).map(|entry| &entry.origin)
+            snapshot.find_prompt(&name).map(|entry| &entry.origin)
         }
     };
     let op = match (&event.origin, event.op, winner) {
-        (Origin::State, Op::Remove, _) => "unregister",
-        (Origin::State, Op::Add | Op::Update, _) => "register",
-        // Shadowed before and after: nobody sees a difference.
+        (Origin::State, EventOp::Remove, _) => "unregister",
+        (Origin::State, EventOp::Add | EventOp::Update, _) => "register",
+        // Shadowed before and after the change: subscribers see no difference.
         (_, _, Some(Origin::State)) => return None,
         (_, _, Some(_)) => "register",
         (_, _, None) => "unregister",
     };
     Some(match event.kind {
-        Kind::Skill => (SKILLS, json!({"op": op, "id": event.id})),
-        Kind::Prompt => (PROMPTS, json!({"op": op, "name": event.id})),
+        ItemKind::Skill => (SKILLS_TRIGGER, json!({"op": op, "id": event.id})),
+        ItemKind::Prompt => (PROMPTS_TRIGGER, json!({"op": op, "name": event.id})),
     })
 }

@@ -1,7 +1,7 @@
-//! Asking a bus from outside: one connection, calls and their answers.
+//! A client for calling a bus from outside: one connection, calls and their answers.
 //!
-//! For people at a terminal, for tests and benches, and for a worker that has to read more at
-//! once than its SDK lets through.
+//! Used by the command line, by tests and benches, and by a worker that has to read an answer
+//! larger than its SDK accepts.
 
 use std::{
     collections::HashMap,
@@ -21,22 +21,22 @@ use tokio_tungstenite::{
 use uuid::Uuid;
 
 use super::{
-    bus::{Answer, Bus, CallError},
-    protocol::{Frame, Trace, invoke_text},
+    bus::{Bus, BusResult, CallError},
+    protocol::{Frame, TraceContext, invoke_text},
 };
 use crate::error::{Error, Result};
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
-type Waiting = Arc<Mutex<HashMap<String, oneshot::Sender<Answer>>>>;
+type PendingReplies = Arc<Mutex<HashMap<String, oneshot::Sender<BusResult>>>>;
 
-/// The most bytes of one answer: this side asked for it.
+/// The most bytes of one answer. Large, because only answers to own calls are read.
 const MAX_ANSWER: usize = 4 << 30;
 
 /// A connection to a bus.
 #[derive(Debug)]
 pub struct Client {
     sink: Arc<tokio::sync::Mutex<SplitSink<Socket, Ws>>>,
-    waiting: Waiting,
+    waiting: PendingReplies,
     reading: JoinHandle<()>,
 }
 
@@ -47,7 +47,7 @@ impl Drop for Client {
 }
 
 impl Client {
-    /// Connects, and waits to be greeted.
+    /// Connects and waits for the greeting of the bus.
     pub async fn connect(url: &str, token: Option<&str>) -> Result<Self> {
         let refuse = |reason: &dyn std::fmt::Display| {
             Error::Transport(format!("{url}: no bus answers there ({reason})"))
@@ -55,7 +55,7 @@ impl Client {
         let mut request = url.into_client_request().map_err(|e| refuse(&e))?;
         if let Some(token) = token {
             let value = HeaderValue::from_str(&format!("Bearer {token}"));
-            let value = value.map_err(|_| Error::Transport("the token is no token".to_owned()))?;
+            let value = value.map_err(|_| Error::Transport("invalid token".to_owned()))?;
             request.headers_mut().insert("authorization", value);
         }
         let config = WebSocketConfig::default()
@@ -65,7 +65,7 @@ impl Client {
         let patience = Duration::from_secs(10);
         let connected = tokio::time::timeout(patience, connected).await;
         let (mut socket, _) = connected
-            .map_err(|_| refuse(&"it does not answer"))?
+            .map_err(|_| refuse(&"the connection timed out"))?
             .map_err(|error| match error {
                 tokio_tungstenite::tungstenite::Error::Http(response) => {
                     let body = response.body().as_deref().unwrap_or_default();
@@ -89,21 +89,21 @@ impl Client {
             .await
             .unwrap_or(false)
         {
-            return Err(refuse(&"it does not greet"));
+            return Err(refuse(&"no greeting received"));
         }
         let (sink, mut stream) = socket.split();
-        let waiting = Waiting::default();
+        let waiting = PendingReplies::default();
         let answers = waiting.clone();
         let reading = tokio::spawn(async move {
             while let Some(Ok(message)) = stream.next().await {
                 if let Ws::Text(text) = message {
-                    take(&answers, &text);
+                    resolve_reply(&answers, &text);
                 }
             }
             let gone = CallError::new("disconnected", "the bus closed the connection");
             let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
-            for (_, tell) in answers.drain() {
-                let _ = tell.send(Err(gone.clone()));
+            for (_, sender) in answers.drain() {
+                let _ = sender.send(Err(gone.clone()));
             }
         });
         Ok(Self {
@@ -113,29 +113,29 @@ impl Client {
         })
     }
 
-    /// Sends a text as it is.
-    pub async fn send(&self, text: String) -> Result<()> {
+    /// Sends a text message without changing it.
+    pub async fn send_text(&self, text: String) -> Result<()> {
         let sent = self.sink.lock().await.send(Ws::text(text)).await;
         sent.map_err(|error| Error::Transport(error.to_string()))
     }
 
-    /// Calls a function with a payload that is JSON.
-    pub async fn ask(&self, function_id: &str, payload: &str, deadline: Duration) -> Answer {
+    /// Calls a function with a JSON payload.
+    pub async fn ask(&self, function_id: &str, payload: &str, deadline: Duration) -> BusResult {
         let invocation = Uuid::new_v4().to_string();
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let lock = || self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        lock().insert(invocation.clone(), tell);
-        let none = Trace::default();
+        lock().insert(invocation.clone(), sender);
+        let none = TraceContext::default();
         let text = invoke_text(Some(&invocation), function_id, payload, None, none);
         let asked = async {
-            let sent = self.send(text).await;
+            let sent = self.send_text(text).await;
             sent.map_err(|error| CallError::new("disconnected", error.to_string()))?;
             if self.reading.is_finished() {
                 lock().remove(&invocation);
                 let message = "the bus closed the connection";
                 return Err(CallError::new("disconnected", message));
             }
-            told.await.unwrap_or_else(|_| {
+            receiver.await.unwrap_or_else(|_| {
                 let message = "the bus closed the connection";
                 Err(CallError::new("disconnected", message))
             })
@@ -148,9 +148,9 @@ impl Client {
     }
 }
 
-/// Gives an answer to whoever waits for it.
-fn take(waiting: &Waiting, text: &str) {
-    let Ok(frame) = Frame::read(text) else {
+/// Passes an answer to the call that waits for it.
+fn resolve_reply(waiting: &PendingReplies, text: &str) {
+    let Ok(frame) = Frame::parse_any_depth(text) else {
         return;
     };
     if frame.kind != "invocationresult" {
@@ -158,8 +158,8 @@ fn take(waiting: &Waiting, text: &str) {
     }
     let id = frame.invocation_id.as_deref().unwrap_or_default();
     let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(tell) = waiting.remove(id) {
-        let _ = tell.send(match frame.error {
+    if let Some(sender) = waiting.remove(id) {
+        let _ = sender.send(match frame.error {
             None => Ok(frame.result.map_or("null", |raw| raw.get()).to_owned()),
             Some(error) => Err(repertoire_core::json::from_str(error.get())
                 .unwrap_or_else(|_| CallError::new("invocation_failed", error.get()))),
@@ -168,22 +168,22 @@ fn take(waiting: &Waiting, text: &str) {
 }
 
 impl Bus for Client {
-    fn call<'a>(
+    fn call_function<'a>(
         &'a self,
         function_id: &'a str,
         payload: Value,
         deadline: Duration,
-    ) -> BoxFuture<'a, Answer> {
+    ) -> BoxFuture<'a, BusResult> {
         Box::pin(async move { self.ask(function_id, &payload.to_string(), deadline).await })
     }
 
-    fn fire(&self, function_id: &str, payload: &Value) {
+    fn fire_and_forget(&self, function_id: &str, payload: &Value) {
         let text = invoke_text(
             None,
             function_id,
             &payload.to_string(),
             None,
-            Trace::default(),
+            TraceContext::default(),
         );
         let sink = self.sink.clone();
         tokio::spawn(async move {

@@ -1,15 +1,15 @@
 //! The settings file of the `skills` worker.
 //!
-//! A file that is missing or wrong never keeps the worker from starting: it says so, and goes on
-//! with what it would do without one.
+//! A missing or invalid file never prevents the worker from starting: the problem is reported, and
+//! defaults are used instead.
 
 use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use repertoire_core::{Frontmatter, Guard};
-use repertoire_registry::{AskedBy, Place, Settings, StateFrom};
+use repertoire_core::{Frontmatter, FunctionGuard};
+use repertoire_registry::{RegistrySettings, RequestedBy, SourceLocation, StateBackend};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -18,32 +18,32 @@ use super::functions::FunctionOptions;
 /// The most bytes of a settings file.
 const MAX_BYTES: u64 = 64 * 1024;
 
-/// What a settings file can say. Keys that mean nothing here are ignored.
+/// The settings in the file. Unknown keys are ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerConfig {
     /// The scopes of the state that hold skills and prompts.
-    pub scopes: Scopes,
-    /// How long state and functions behind content may take.
+    pub scopes: StateScopes,
+    /// The timeout for state and for functions that produce content.
     pub state_timeout_ms: u64,
     /// Patterns of markdown files that are skills.
     pub skills: Vec<String>,
     /// Patterns of markdown files that are prompts.
     pub prompts: Vec<String>,
-    /// Further functions that content and prompts never reach, by prefix.
+    /// Prefixes of further functions that content and prompts may not call.
     pub guard: Vec<String>,
 }
 
 /// The scopes of the state that hold skills and prompts.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Scopes {
-    /// Where skills are.
+pub struct StateScopes {
+    /// The scope of skills.
     pub skills: String,
-    /// Where prompts are.
+    /// The scope of prompts.
     pub prompts: String,
 }
 
-impl Default for Scopes {
+impl Default for StateScopes {
     fn default() -> Self {
         Self {
             skills: "skills".to_owned(),
@@ -55,7 +55,7 @@ impl Default for Scopes {
 impl Default for WorkerConfig {
     fn default() -> Self {
         Self {
-            scopes: Scopes::default(),
+            scopes: StateScopes::default(),
             state_timeout_ms: 10_000,
             skills: Vec::new(),
             prompts: Vec::new(),
@@ -65,9 +65,9 @@ impl Default for WorkerConfig {
 }
 
 impl WorkerConfig {
-    /// Reads a settings file; gives the default, and why, if there is none that can be used.
-    pub fn load(path: &Path) -> (Self, Option<String>) {
-        match Self::read(path) {
+    /// Reads a settings file; returns the default and the reason if the file cannot be used.
+    pub fn load_or_default(path: &Path) -> (Self, Option<String>) {
+        match Self::read_file(path) {
             Ok((config, problems)) if problems.is_empty() => (config, None),
             Ok((config, problems)) => {
                 let problems = problems.join("; ");
@@ -81,10 +81,10 @@ impl WorkerConfig {
         }
     }
 
-    fn read(path: &Path) -> Result<(Self, Vec<String>), String> {
+    fn read_file(path: &Path) -> Result<(Self, Vec<String>), String> {
         let metadata = std::fs::metadata(path).map_err(|error| error.to_string())?;
         if !metadata.is_file() || metadata.len() > MAX_BYTES {
-            return Err(format!("no file of at most {MAX_BYTES} bytes"));
+            return Err(format!("not a regular file of at most {MAX_BYTES} bytes"));
         }
         let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
         let text = text.trim_start_matches('\u{feff}');
@@ -96,16 +96,16 @@ impl WorkerConfig {
         }
         let front = Frontmatter::parse(text, 1).map_err(|error| error.to_string())?;
         let mut object = front.to_json();
-        // What is written without a value is as good as not written.
+        // A key without a value counts as absent.
         object.retain(|_, value| !value.is_null());
         if let Some(Value::Object(scopes)) = object.get_mut("scopes") {
             scopes.retain(|_, value| !value.is_null());
         }
-        Ok(Self::of(object))
+        Ok(Self::from_object(object))
     }
 
-    /// Takes each field that can be used; one that cannot takes no other with it.
-    fn of(mut object: Map<String, Value>) -> (Self, Vec<String>) {
+    /// Reads each field on its own, so that an invalid field does not discard the others.
+    fn from_object(mut object: Map<String, Value>) -> (Self, Vec<String>) {
         let mut problems = Vec::new();
         let mut config = Self::default();
         let mut take = |key: &str, set: &mut dyn FnMut(Value) -> Result<(), String>| {
@@ -116,7 +116,7 @@ impl WorkerConfig {
             }
         };
         take("scopes", &mut |value| {
-            let scopes: Scopes = read(value)?;
+            let scopes: StateScopes = parse_field(value)?;
             if scopes.skills.is_empty() || scopes.prompts.is_empty() {
                 return Err("must be non-empty".to_owned());
             }
@@ -127,7 +127,7 @@ impl WorkerConfig {
             Ok(())
         });
         take("state_timeout_ms", &mut |value| {
-            let millis = read(value)?;
+            let millis = parse_field(value)?;
             if millis == 0 {
                 return Err("must be at least 1".to_owned());
             }
@@ -140,31 +140,31 @@ impl WorkerConfig {
             ("guard", &mut config.guard),
         ] {
             take(key, &mut |value| {
-                *list = read(value)?;
+                *list = parse_field(value)?;
                 Ok(())
             });
         }
         (config, problems)
     }
 
-    /// How the functions behave by it.
-    pub fn functions(&self) -> FunctionOptions {
+    /// Returns the options of the functions.
+    pub fn function_options(&self) -> FunctionOptions {
         FunctionOptions {
             skills: self.scopes.skills.clone(),
             prompts: self.scopes.prompts.clone(),
             deadline: Duration::from_millis(self.state_timeout_ms.max(1)),
-            guard: Guard::new(self.guard.iter().cloned()),
+            guard: FunctionGuard::new(self.guard.iter().cloned()),
         }
     }
 
-    /// The files it names, relative to a folder, beside what a bus keeps.
-    pub fn sources(&self, base: &Path) -> Settings {
-        let place = |pattern: &String| Place {
+    /// Returns registry settings with the configured files, relative to `base`, and bus state.
+    pub fn registry_settings(&self, base: &Path) -> RegistrySettings {
+        let place = |pattern: &String| SourceLocation {
             path: base.to_owned(),
             pattern: Some(pattern.clone()),
-            asked_by: AskedBy::User,
+            requested_by: RequestedBy::User,
         };
-        // A pattern that is none is told of, and does not keep the others from counting.
+        // An invalid pattern is logged and skipped; the others still apply.
         let usable = |pattern: &&String| match repertoire_registry::check_pattern(base, pattern) {
             Ok(()) => true,
             Err(error) => {
@@ -172,24 +172,24 @@ impl WorkerConfig {
                 false
             }
         };
-        Settings {
+        RegistrySettings {
             skills: self.skills.iter().filter(usable).map(place).collect(),
             prompts: self.prompts.iter().filter(usable).map(place).collect(),
-            state: StateFrom::Bus,
-            ..Settings::default()
+            state: StateBackend::Bus,
+            ..RegistrySettings::default()
         }
     }
 }
 
-fn read<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, String> {
+fn parse_field<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, String> {
     serde_json::from_value(value).map_err(|error| format!("cannot be used: {error}"))
 }
 
-/// The folder that relative patterns start from.
+/// Returns the folder that relative patterns start from.
 ///
-/// An engine hands a worker a copy of its settings in a temporary folder, and says where the
-/// original is.
-pub fn base_of(config: &Path, original: Option<&Path>) -> PathBuf {
+/// An engine gives a worker a copy of its settings in a temporary folder, together with the path
+/// of the original.
+pub fn pattern_base(config: &Path, original: Option<&Path>) -> PathBuf {
     let file = original.unwrap_or(config);
     match file.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
@@ -197,8 +197,8 @@ pub fn base_of(config: &Path, original: Option<&Path>) -> PathBuf {
     }
 }
 
-/// What the worker says about itself when it is asked.
-pub fn manifest() -> Value {
+/// Returns the manifest of the worker.
+pub fn worker_manifest() -> Value {
     json!({
         "name": "skills",
         "version": env!("CARGO_PKG_VERSION"),
@@ -219,16 +219,16 @@ pub fn manifest() -> Value {
 mod tests {
     use super::*;
 
-    fn load(text: &str) -> (WorkerConfig, Option<String>) {
+    fn load_text(text: &str) -> (WorkerConfig, Option<String>) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config.yaml");
         std::fs::write(&path, text).unwrap();
-        WorkerConfig::load(&path)
+        WorkerConfig::load_or_default(&path)
     }
 
     #[test]
-    fn a_file_says_what_differs() {
-        let (config, problem) = load(
+    fn keys_missing_from_the_file_keep_their_defaults() {
+        let (config, problem) = load_text(
             "# ours\nscopes:\n  skills: team\nstate_timeout_ms: 500\nskills:\n  - docs/**/*.md\n\
              prompts:\nunknown: {a: 1}\n",
         );
@@ -236,14 +236,17 @@ mod tests {
         assert_eq!(config.scopes.skills, "team");
         assert_eq!(config.scopes.prompts, "prompts");
         assert_eq!(config.skills, ["docs/**/*.md"]);
-        assert_eq!(config.functions().deadline, Duration::from_millis(500));
+        assert_eq!(
+            config.function_options().deadline,
+            Duration::from_millis(500)
+        );
         for empty in ["", "# nothing\n", "\n\n"] {
-            assert_eq!(load(empty), (WorkerConfig::default(), None));
+            assert_eq!(load_text(empty), (WorkerConfig::default(), None));
         }
     }
 
     #[test]
-    fn a_file_that_is_wrong_never_stops_the_worker() {
+    fn invalid_settings_are_reported_and_fall_back_to_defaults() {
         for wrong in [
             "skills: [",
             "- a\n- b\n",
@@ -252,28 +255,32 @@ mod tests {
             "scopes: {skills: x, prompts: x}\n",
             "scopes: {skills: ''}\n",
         ] {
-            let (config, problem) = load(wrong);
+            let (config, problem) = load_text(wrong);
             assert_eq!(config, WorkerConfig::default(), "{wrong}");
             assert!(problem.unwrap().contains("config.yaml"), "{wrong}");
         }
-        // What is wrong takes nothing else with it, least of all what guards.
-        let (config, problem) = load("guard: ['ops::']\nstate_timeout_ms: 10s\nskills: docs\n");
+        // An invalid field does not discard the others, in particular not `guard`.
+        let (config, problem) =
+            load_text("guard: ['ops::']\nstate_timeout_ms: 10s\nskills: docs\n");
         assert_eq!(config.guard, ["ops::"]);
         let problem = problem.unwrap();
         assert!(
             problem.contains("state_timeout_ms") && problem.contains("skills"),
             "{problem}"
         );
-        let (_, problem) = WorkerConfig::load(Path::new("/nowhere/config.yaml"));
+        let (_, problem) = WorkerConfig::load_or_default(Path::new("/nowhere/config.yaml"));
         assert!(problem.is_some());
     }
 
     #[test]
-    fn patterns_start_where_the_original_is() {
+    fn relative_patterns_start_at_the_original_file() {
         let original = Path::new("/srv/project/config.yaml");
         let copy = Path::new("/tmp/x/config.yaml");
-        assert_eq!(base_of(copy, Some(original)), Path::new("/srv/project"));
-        assert_eq!(base_of(copy, None), Path::new("/tmp/x"));
-        assert_eq!(base_of(Path::new("config.yaml"), None), Path::new("."));
+        assert_eq!(
+            pattern_base(copy, Some(original)),
+            Path::new("/srv/project")
+        );
+        assert_eq!(pattern_base(copy, None), Path::new("/tmp/x"));
+        assert_eq!(pattern_base(Path::new("config.yaml"), None), Path::new("."));
     }
 }

@@ -1,17 +1,17 @@
-//! The messages of the bus: one JSON object a frame.
+//! The messages of the bus: one JSON object per frame.
 //!
-//! What a message carries for others (`data`, `result`, schemas) is passed on as the text it came
-//! in. Fields nobody knows are ignored, and `null` is as good as absent.
+//! Payloads (`data`, `result`, schemas) are forwarded as the original text. Unknown fields are
+//! ignored, and `null` counts as absent.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// How deep a message may be nested.
+/// The deepest nesting of a message.
 pub(crate) const MAX_DEPTH: usize = 128;
 
-/// A message, in the union of all its kinds.
+/// A message, with the fields of all its types.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Frame<'a> {
     #[serde(borrow, rename = "type")]
@@ -52,7 +52,7 @@ pub(crate) struct Frame<'a> {
     pub(crate) response_format: Option<&'a RawValue>,
 }
 
-/// What a caller wants instead of an answer.
+/// How a call is delivered if the caller does not wait for its result.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Action<'a> {
     #[serde(borrow, rename = "type")]
@@ -60,34 +60,34 @@ pub(crate) struct Action<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Reads a message, or says why it is none.
+    /// Parses a message, or returns the reason why it is invalid.
     pub(crate) fn parse(text: &'a str) -> Result<Self, String> {
-        if depth(text) > MAX_DEPTH {
+        if nesting_depth(text) > MAX_DEPTH {
             return Err(format!("nested deeper than {MAX_DEPTH} levels"));
         }
-        Self::read(text)
+        Self::parse_any_depth(text)
     }
 
-    /// Reads a message that was asked for, however deep.
-    pub(crate) fn read(text: &'a str) -> Result<Self, String> {
+    /// Parses a message without the nesting limit, for answers to own calls.
+    pub(crate) fn parse_any_depth(text: &'a str) -> Result<Self, String> {
         repertoire_core::json::from_str(text).map_err(|error| format!("not a message: {error}"))
     }
 }
 
-/// The kind of a message whose other fields may be anything.
-pub(crate) fn kind_of(text: &str) -> Option<String> {
+/// Returns the type of a message, whatever its other fields are.
+pub(crate) fn message_type(text: &str) -> Option<String> {
     #[derive(Deserialize)]
-    struct Kind {
+    struct TypeOnly {
         #[serde(rename = "type")]
         kind: String,
     }
-    repertoire_core::json::from_str::<Kind>(text)
+    repertoire_core::json::from_str::<TypeOnly>(text)
         .ok()
         .map(|kind| kind.kind)
 }
 
-/// How deep a text is nested, whatever it is.
-pub(crate) fn depth(text: &str) -> usize {
+/// Returns the nesting depth of a text; the text need not be valid JSON.
+pub(crate) fn nesting_depth(text: &str) -> usize {
     let (mut depth, mut deepest) = (0usize, 0usize);
     let mut quoted = false;
     let mut bytes = text.bytes();
@@ -106,10 +106,10 @@ pub(crate) fn depth(text: &str) -> usize {
     deepest
 }
 
-/// A message to a peer. Absent fields are left out: some SDKs do not read `null` for them.
+/// A message to a peer. Absent fields are omitted, because some SDKs reject `null` for them.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
-pub(crate) enum Message<'a> {
+pub(crate) enum HubMessage<'a> {
     WorkerRegistered {
         worker_id: &'a str,
         reattach_token: &'a str,
@@ -141,66 +141,66 @@ pub(crate) enum Message<'a> {
     Pong,
 }
 
-impl Message<'_> {
-    pub(crate) fn text(&self) -> String {
-        // Nothing in a message can fail to be written.
+impl HubMessage<'_> {
+    pub(crate) fn to_json(&self) -> String {
+        // Serializing a message cannot fail.
         serde_json::to_string(self).unwrap_or_default()
     }
 }
 
-/// Adds a text as JSON.
-fn push_text(out: &mut String, text: &str) {
-    // Ids hardly ever hold anything that has to be escaped.
+/// Appends a text as a JSON string.
+fn push_json_string(out: &mut String, text: &str) {
+    // Fast path: ids rarely need escaping.
     let plain = |b: u8| b != b'"' && b != b'\\' && b >= 0x20;
     if text.bytes().all(plain) {
         out.push('"');
         out.push_str(text);
         out.push('"');
     } else {
-        // A text can always be written.
+        // Serializing a string cannot fail.
         out.push_str(&serde_json::to_string(text).unwrap_or_default());
     }
 }
 
-/// What goes with a call or a result, as it came.
+/// The trace headers of a call or a result, forwarded unchanged.
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Trace<'a> {
+pub(crate) struct TraceContext<'a> {
     pub(crate) traceparent: Option<&'a str>,
     pub(crate) baggage: Option<&'a str>,
 }
 
-impl Trace<'_> {
-    fn push(self, out: &mut String) {
+impl TraceContext<'_> {
+    fn push_fields(self, out: &mut String) {
         for (key, value) in [("traceparent", self.traceparent), ("baggage", self.baggage)] {
             if let Some(value) = value {
                 out.push_str(",\"");
                 out.push_str(key);
                 out.push_str("\":");
-                push_text(out, value);
+                push_json_string(out, value);
             }
         }
     }
 }
 
-/// A call to a worker; without an id nobody waits for the answer.
+/// Builds a call to a worker. Without an invocation id, the worker sends no answer.
 ///
-/// `data` and `metadata` are JSON and are not looked at.
+/// `data` and `metadata` must be JSON; they are not checked.
 pub(crate) fn invoke_text(
     invocation_id: Option<&str>,
     function_id: &str,
     data: &str,
     metadata: Option<&str>,
-    trace: Trace<'_>,
+    trace: TraceContext<'_>,
 ) -> String {
     let mut out = String::with_capacity(data.len() + 256);
     out.push_str("{\"type\":\"invokefunction\"");
     if let Some(id) = invocation_id {
         out.push_str(",\"invocation_id\":");
-        push_text(&mut out, id);
+        push_json_string(&mut out, id);
     }
     out.push_str(",\"function_id\":");
-    push_text(&mut out, function_id);
-    trace.push(&mut out);
+    push_json_string(&mut out, function_id);
+    trace.push_fields(&mut out);
     if let Some(metadata) = metadata {
         out.push_str(",\"metadata\":");
         out.push_str(metadata);
@@ -211,22 +211,22 @@ pub(crate) fn invoke_text(
     out
 }
 
-/// The end of a call, for whoever called. A result of `null` is left out.
+/// Builds the result message for the caller. A result of `null` is omitted.
 ///
-/// What comes back is JSON and is not looked at.
+/// The outcome must be JSON; it is not checked.
 pub(crate) fn result_text(
     invocation_id: &str,
     function_id: &str,
     outcome: Result<&str, &str>,
-    trace: Trace<'_>,
+    trace: TraceContext<'_>,
 ) -> String {
     let (Ok(value) | Err(value)) = outcome;
     let mut out = String::with_capacity(value.len() + 256);
     out.push_str("{\"type\":\"invocationresult\",\"invocation_id\":");
-    push_text(&mut out, invocation_id);
+    push_json_string(&mut out, invocation_id);
     out.push_str(",\"function_id\":");
-    push_text(&mut out, function_id);
-    trace.push(&mut out);
+    push_json_string(&mut out, function_id);
+    trace.push_fields(&mut out);
     match outcome {
         Ok("null") => {}
         Ok(result) => {
@@ -242,24 +242,24 @@ pub(crate) fn result_text(
     out
 }
 
-/// The data of a call with the id of whoever calls, if it is an object.
+/// Returns the data of a call with the id of the caller added, if the data is an object.
 ///
-/// A caller that says who it is itself is not believed; `None` if what it says cannot be told.
-/// Values stay as they were written.
+/// An id that the caller set itself is replaced. Returns `None` if the keys cannot be decoded.
+/// Values keep their original text.
 pub(crate) fn with_caller(data: Option<&str>, caller: &str) -> Option<String> {
     const KEY: &str = "_caller_worker_id";
     let text = data.unwrap_or("null");
     let Some(inside) = text.strip_prefix('{') else {
         return Some(text.to_owned());
     };
-    // An escaped letter could hide the key.
+    // The key may be hidden by escaped letters.
     if inside.contains(KEY) || inside.contains("\\u") {
         let mut object: BTreeMap<String, &RawValue> = repertoire_core::json::from_str(text).ok()?;
         object.remove(KEY);
         let mut out = format!("{{\"{KEY}\":\"{caller}\"");
         for (key, value) in object {
             out.push(',');
-            push_text(&mut out, &key);
+            push_json_string(&mut out, &key);
             out.push(':');
             out.push_str(value.get());
         }
@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_read_as_every_sdk_writes_them() {
+    fn messages_of_every_sdk_version_parse() {
         for text in [
             r#"{"type":"invokefunction","function_id":"a","data":{},"action":{"type":"void"}}"#,
             r#"{"function_id":"a","invocation_id":null,"type":"invokefunction"}"#,
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_are_named_by_the_hub_alone() {
+    fn caller_id_is_set_by_the_hub_and_cannot_be_forged() {
         let named = |text: &str| -> Value {
             repertoire_core::json::from_str(&with_caller(Some(text), "w").unwrap()).unwrap()
         };
@@ -322,7 +322,7 @@ mod tests {
         }
         assert_eq!(named("[1]"), json!([1]));
         assert_eq!(with_caller(None, "w").unwrap(), "null");
-        // Numbers and texts that this program could not hold go through as they are.
+        // Numbers and texts that Rust types cannot hold are forwarded unchanged.
         let odd = r#"{"n":1e400,"big":123456789012345678901234567890,"s":"\ud800"}"#;
         let passed = with_caller(Some(odd), "w").unwrap();
         for part in ["1e400", "123456789012345678901234567890", r#""\ud800""#] {
@@ -334,7 +334,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_answered(text in any::<String>()) {
+        fn parse_never_panics_on_any_text(text in any::<String>()) {
             let _ = Frame::parse(&text);
         }
     }

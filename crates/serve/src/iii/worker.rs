@@ -1,15 +1,15 @@
-//! Being the `skills` worker on somebody else's bus, through its SDK.
+//! Runs the `skills` worker on an external bus, through its SDK.
 //!
-//! Registered content is in the engine's state; what the catalogue knows of it comes from a first
-//! look at all of it, from our own writes, and from the engine's `state` trigger. An engine
-//! without that trigger is asked again before every listing.
+//! Registered content is stored in the state of the engine. The catalogue follows it through an
+//! initial full read, our own writes, and the `state` trigger of the engine. An engine without
+//! that trigger is read again before every listing.
 //!
-//! Of several workers one serves. The others stand by: they keep their catalogue warm, look every
-//! second whether the functions still have an owner, and take over functions and trigger types
-//! when they have none.
+//! One of several workers serves. The others stand by: they keep their catalogue current, check
+//! every second whether the functions have an owner, and take over functions and trigger types
+//! that have none.
 
 mod sdk;
-mod state;
+mod state_feed;
 
 use std::{
     collections::HashMap,
@@ -29,35 +29,35 @@ use tokio::{runtime::Handle, sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use self::{sdk::SdkBus, state::Feeder};
+use self::{sdk::SdkBus, state_feed::StateFeed};
 use super::{
-    boot,
     bus::{Bus, CallError},
     changes,
     client::Client,
-    functions::{self, FunctionOptions, Functions, TRIGGER_TYPES, is_tool},
+    functions::{self, FunctionOptions, SkillFunctions, TRIGGER_TYPES, is_tool},
+    startup_log,
 };
-use crate::engine::{Engine, FunctionTool};
+use crate::service::{FunctionTool, SkillService};
 
-/// How often a standby looks whether it is needed, and a worker whether it still serves.
-const LOOK: Duration = Duration::from_secs(1);
-/// How often the state is read again where the bus does not tell of its changes.
-const READ_AGAIN: Duration = Duration::from_secs(5);
-/// How often the connection is looked at.
-const TICK: Duration = Duration::from_millis(250);
+/// How often a worker checks which worker owns the functions.
+const OWNER_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often the state is read again if the bus does not report changes.
+const STATE_POLL_INTERVAL: Duration = Duration::from_secs(5);
+/// How often the connection is checked.
+const CONNECTION_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Where the bus is, and how to behave on it.
+/// The address of the bus and the behaviour of the worker on it.
 #[derive(Debug, Clone)]
 pub struct WorkerOptions {
     /// The address of the bus.
     pub url: String,
-    /// What to present where a token is needed; by default what `III_TOKEN` holds.
+    /// The token to authenticate with; by default the value of `III_TOKEN`.
     pub token: Option<String>,
-    /// The worker's name; an engine that starts it gives it one.
+    /// The name of the worker; an engine that starts the worker sets it.
     pub name: String,
     /// How the functions behave.
     pub functions: FunctionOptions,
-    /// Functions of other workers that are tools over MCP: ids, or prefixes with `*`.
+    /// Functions of other workers that become MCP tools: ids, or prefixes with `*`.
     pub tools: Vec<String>,
 }
 
@@ -66,124 +66,123 @@ impl Default for WorkerOptions {
         Self {
             url: super::DEFAULT_URL.to_owned(),
             token: std::env::var("III_TOKEN").ok().filter(|t| !t.is_empty()),
-            name: name_of(std::env::var("III_WORKER_NAME").ok()),
+            name: worker_name(std::env::var("III_WORKER_NAME").ok()),
             functions: FunctionOptions::default(),
             tools: Vec::new(),
         }
     }
 }
 
-/// The name an engine gives its worker, or the usual one.
-fn name_of(given: Option<String>) -> String {
+/// Returns the name that an engine set, or the default.
+fn worker_name(given: Option<String>) -> String {
     let given = given.filter(|name| !name.is_empty());
     given.unwrap_or_else(|| "skills".to_owned())
 }
 
-/// Where the bus is: as asked for, else as an engine says in the environment, else where it
-/// usually is.
-pub fn url_of(asked: Option<String>) -> String {
-    let said = ["III_URL", "III_ENGINE_URL"].map(|name| std::env::var(name).ok());
-    let mut urls = std::iter::once(asked).chain(said).flatten();
+/// Returns the address of the bus: the requested one, else the one in the environment, else the
+/// default.
+pub fn bus_url(requested: Option<String>) -> String {
+    let from_env = ["III_URL", "III_ENGINE_URL"].map(|name| std::env::var(name).ok());
+    let mut urls = std::iter::once(requested).chain(from_env).flatten();
     let url = urls.find(|url| !url.trim().is_empty());
     url.unwrap_or_else(|| super::DEFAULT_URL.to_owned())
 }
 
-/// Those who follow the two trigger types, by the id of their trigger.
+/// The subscribers of the two trigger types, by the id of their trigger.
 #[derive(Debug, Default)]
-struct Followers(Mutex<HashMap<String, (&'static str, String)>>);
+struct TriggerSubscribers(Mutex<HashMap<String, (&'static str, String)>>);
 
-impl Followers {
+impl TriggerSubscribers {
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, (&'static str, String)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn of(&self, kind: &str) -> Vec<String> {
+    fn subscribed_functions(&self, kind: &str) -> Vec<String> {
         let all = self.lock();
         let fitting = all.values().filter(|(followed, _)| *followed == kind);
         fitting.map(|(_, function)| function.clone()).collect()
     }
 }
 
-/// Hears from the bus who follows a trigger type.
-struct Provider {
+/// Receives the subscriptions to a trigger type from the bus.
+struct TriggerTypeHandler {
     kind: &'static str,
-    followers: Arc<Followers>,
+    subscribers: Arc<TriggerSubscribers>,
 }
 
 #[async_trait::async_trait]
-impl TriggerHandler for Provider {
+impl TriggerHandler for TriggerTypeHandler {
     async fn register_trigger(&self, config: TriggerConfig) -> Result<(), SdkError> {
         let follower = (self.kind, config.function_id);
-        self.followers.lock().insert(config.id, follower);
+        self.subscribers.lock().insert(config.id, follower);
         Ok(())
     }
 
     async fn unregister_trigger(&self, config: TriggerConfig) -> Result<(), SdkError> {
-        self.followers.lock().remove(&config.id);
+        self.subscribers.lock().remove(&config.id);
         Ok(())
     }
 }
 
 /// The worker.
 #[derive(Debug)]
-pub struct Worker {
-    engine: Arc<Engine>,
+pub struct SkillsWorker {
+    service: Arc<SkillService>,
     options: WorkerOptions,
     bus: Arc<SdkBus>,
-    functions: Arc<Functions>,
-    feeder: Arc<Feeder>,
-    followers: Arc<Followers>,
-    /// Tells the functions of this process from those of another one.
+    functions: Arc<SkillFunctions>,
+    state_feed: Arc<StateFeed>,
+    subscribers: Arc<TriggerSubscribers>,
+    /// Distinguishes the functions of this process from those of another worker.
     instance: String,
-    /// Whether everybody who follows is known: until then nothing is changed.
+    /// Whether all subscribers are known. Calls wait until then.
     ready: watch::Sender<bool>,
     stop: CancellationToken,
 }
 
-/// What this process is to the bus.
-enum Role {
+/// The role of this process on the bus.
+enum WorkerRole {
     /// Not known yet.
     Unknown,
-    /// It has offered the functions.
-    Serving(Serving),
+    /// This process has offered the functions.
+    Serving(OfferedFunctions),
     /// Another worker serves.
     Standby,
 }
 
-/// What was offered.
+/// The functions and trigger types that this process has offered.
 #[derive(Default)]
-struct Serving {
+struct OfferedFunctions {
     functions: HashMap<&'static str, FunctionRef>,
-    /// Whether the trigger types were.
-    types: bool,
-    /// Whether the bus was seen to know who has the functions.
-    seen: bool,
+    /// Whether the trigger types were offered.
+    types_offered: bool,
+    /// Whether the bus has listed this process as the owner of the functions.
+    confirmed: bool,
 }
 
-/// How the connection is.
+/// The state of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Link {
+enum LinkState {
     New,
     Up,
     Down,
 }
 
-impl Worker {
-    /// A worker over an engine whose registered content is kept by a bus. Runs until the engine
-    /// shuts down.
-    pub fn new(engine: Arc<Engine>, options: WorkerOptions) -> Arc<Self> {
+impl SkillsWorker {
+    /// Creates a worker over a service whose registered content is stored by a bus.
+    pub fn new(engine: Arc<SkillService>, options: WorkerOptions) -> Arc<Self> {
         let bus = Arc::new(SdkBus::new(Handle::current()));
-        let feeder = Arc::new(Feeder::new(engine.clone(), &options));
-        bus.watch(feeder.clone());
-        let functions = Functions::new(engine.clone(), bus.clone(), options.functions.clone());
+        let feeder = Arc::new(StateFeed::new(engine.clone(), &options));
+        bus.attach_feed(feeder.clone());
+        let functions = SkillFunctions::new(engine.clone(), bus.clone(), options.functions.clone());
         engine.join(bus.clone(), options.functions.clone());
         let stop = engine.stop.child_token();
         Arc::new(Self {
-            engine,
+            service: engine,
             bus,
             functions: Arc::new(functions),
-            feeder,
-            followers: Arc::default(),
+            state_feed: feeder,
+            subscribers: Arc::default(),
             instance: Uuid::new_v4().to_string(),
             ready: watch::Sender::new(false),
             options,
@@ -191,38 +190,38 @@ impl Worker {
         })
     }
 
-    /// Serves until the engine shuts down.
+    /// Serves until the service shuts down.
     pub async fn run(self: Arc<Self>) {
-        let (followers, bus) = (self.followers.clone(), self.bus.clone());
-        let telling = tokio::spawn(changes::follow(
-            self.engine.clone(),
+        let (followers, bus) = (self.subscribers.clone(), self.bus.clone());
+        let change_task = tokio::spawn(changes::publish_changes(
+            self.service.clone(),
             move |kind, payload| {
-                for function in followers.of(kind) {
-                    bus.fire(&function, payload);
+                for function in followers.subscribed_functions(kind) {
+                    bus.fire_and_forget(&function, payload);
                 }
             },
         ));
-        let (feeder, bus) = (self.feeder.clone(), self.bus.clone());
-        let feeding = tokio::spawn(async move { feeder.run(bus).await });
+        let (feeder, bus) = (self.state_feed.clone(), self.bus.clone());
+        let feed_task = tokio::spawn(async move { feeder.apply_changes(bus).await });
         while !self.stop.is_cancelled() {
-            let client = self.connect();
-            self.bus.put(client.clone());
-            let ended = self.attend(&client).await;
-            // Joining the SDK's thread may take a while; nothing here depends on it.
+            let client = self.connect_client();
+            self.bus.replace_client(client.clone());
+            let ended = self.run_connection(&client).await;
+            // Joining the SDK's thread may take a while; nothing below depends on it.
             client.shutdown_async().await;
             if let Err(error) = ended {
-                tracing::warn!(%error, "the bus turned this worker away: trying again");
+                tracing::warn!(%error, "the bus rejected this worker: trying again");
                 tokio::select! {
-                    () = tokio::time::sleep(LOOK) => {}
+                    () = tokio::time::sleep(OWNER_CHECK_INTERVAL) => {}
                     () = self.stop.cancelled() => {}
                 }
             }
         }
-        telling.abort();
-        feeding.abort();
+        change_task.abort();
+        feed_task.abort();
     }
 
-    fn connect(&self) -> IIIClient {
+    fn connect_client(&self) -> IIIClient {
         let otel = iii_helpers::observability::OtelConfig {
             enabled: Some(false),
             ..Default::default()
@@ -245,20 +244,20 @@ impl Worker {
         register_worker(&self.options.url, options)
     }
 
-    /// Lives on one client: follows the state, and serves as long as nobody else does.
-    async fn attend(self: &Arc<Self>, client: &IIIClient) -> Result<(), SdkError> {
-        self.follow_state(client);
-        let mut told = false;
-        let mut role = Role::Unknown;
-        let mut link = Link::New;
+    /// Runs one connection: follows the state, and serves while no other worker does.
+    async fn run_connection(self: &Arc<Self>, client: &IIIClient) -> Result<(), SdkError> {
+        self.subscribe_to_state(client);
+        let mut files_logged = false;
+        let mut role = WorkerRole::Unknown;
+        let mut link = LinkState::New;
         let mut next_look = Instant::now();
         let mut last_read = Instant::now();
         loop {
             tokio::select! {
-                () = tokio::time::sleep(TICK) => {}
+                () = tokio::time::sleep(CONNECTION_POLL_INTERVAL) => {}
                 () = self.stop.cancelled() => {
-                    if let Role::Serving(serving) = role {
-                        self.step_down(client, serving).await;
+                    if let WorkerRole::Serving(serving) = role {
+                        self.withdraw_functions(client, serving).await;
                     }
                     return Ok(());
                 }
@@ -267,48 +266,48 @@ impl Worker {
                 return Err(error);
             }
             if client.get_connection_state() != IIIConnectionState::Connected {
-                if link != Link::Down {
-                    self.say_why().await;
-                    // Whoever still follows is told to us again.
-                    self.followers.lock().clear();
+                if link != LinkState::Down {
+                    self.log_connection_error().await;
+                    // The bus sends all subscriptions again after a reconnect.
+                    self.subscribers.lock().clear();
                     self.ready.send_replace(false);
-                    link = Link::Down;
+                    link = LinkState::Down;
                 }
                 continue;
             }
-            if link != Link::Up {
-                // What changed while nobody listened is read again.
-                if let Err(error) = self.feeder.catch_up(&*self.bus).await {
+            if link != LinkState::Up {
+                // Changes made while disconnected were missed: read the state again.
+                if let Err(error) = self.state_feed.reload_state(&*self.bus).await {
                     tracing::warn!(%error, "the state could not be read: trying again");
                     continue;
                 }
-                if let Some(registry) = self.engine.opened().filter(|_| !told) {
-                    boot::log_files(registry);
-                    told = true;
+                if let Some(registry) = self.service.opened_registry().filter(|_| !files_logged) {
+                    startup_log::log_loaded_files(registry);
+                    files_logged = true;
                 }
-                link = Link::Up;
+                link = LinkState::Up;
                 last_read = Instant::now();
                 tracing::info!(url = self.options.url, "connected to the bus");
             }
-            // Calls read it themselves; whoever asks over MCP does not.
-            if self.feeder.has_to_ask() && last_read.elapsed() >= READ_AGAIN {
+            // Calls read the state themselves; MCP requests do not.
+            if self.state_feed.needs_polling() && last_read.elapsed() >= STATE_POLL_INTERVAL {
                 last_read = Instant::now();
-                if let Err(error) = self.feeder.catch_up(&*self.bus).await {
+                if let Err(error) = self.state_feed.reload_state(&*self.bus).await {
                     tracing::warn!(%error, "the state could not be read");
                 }
             }
             if Instant::now() >= next_look {
-                next_look = Instant::now() + LOOK;
-                match self.owners().await {
-                    Ok(owners) => role = self.take_role(client, role, owners).await,
+                next_look = Instant::now() + OWNER_CHECK_INTERVAL;
+                match self.fetch_owners().await {
+                    Ok(owners) => role = self.update_role(client, role, owners).await,
                     Err(error) => tracing::debug!(%error, "the functions cannot be listed"),
                 }
             }
         }
     }
 
-    /// Says why there is no connection; the SDK keeps it to itself.
-    async fn say_why(&self) {
+    /// Logs why there is no connection, because the SDK does not report the reason.
+    async fn log_connection_error(&self) {
         let tried = Client::connect(&self.options.url, self.options.token.as_deref());
         let tried = tokio::time::timeout(Duration::from_secs(2), tried).await;
         if let Ok(Err(error)) = tried {
@@ -318,65 +317,70 @@ impl Worker {
         }
     }
 
-    /// Does what follows from who has the functions.
+    /// Updates the role according to the owners of the functions.
     ///
-    /// Whoever has `skills::register` serves. Functions and trigger types that it lost, or that
-    /// somebody else had when it began, it takes as soon as they are free.
-    async fn take_role(self: &Arc<Self>, client: &IIIClient, role: Role, owners: Owners) -> Role {
+    /// The owner of `skills::register` serves. It takes functions and trigger types that it lost,
+    /// or that another worker owned before, as soon as they are free.
+    async fn update_role(
+        self: &Arc<Self>,
+        client: &IIIClient,
+        role: WorkerRole,
+        owners: FunctionOwners,
+    ) -> WorkerRole {
         match (owners.leader, role) {
-            (Leader::Nobody, Role::Unknown | Role::Standby) => {
-                let serving = Role::Serving(self.step_up(client));
-                // Whether they are ours is known at once; callers wait for the rest.
-                match self.owners().await {
-                    Ok(owners) if owners.leader != Leader::Nobody => {
-                        Box::pin(self.take_role(client, serving, owners)).await
+            (LeaderStatus::Absent, WorkerRole::Unknown | WorkerRole::Standby) => {
+                let serving = WorkerRole::Serving(self.offer_functions(client));
+                // Ownership is known immediately; calls wait for the remaining steps.
+                match self.fetch_owners().await {
+                    Ok(owners) if owners.leader != LeaderStatus::Absent => {
+                        Box::pin(self.update_role(client, serving, owners)).await
                     }
                     _ => serving,
                 }
             }
-            (Leader::Nobody | Leader::This, Role::Serving(mut serving)) => {
+            (LeaderStatus::Absent | LeaderStatus::ThisWorker, WorkerRole::Serving(mut serving)) => {
                 for id in owners.free {
-                    self.offer(client, &mut serving, id);
+                    self.offer_function(client, &mut serving, id);
                 }
-                if owners.leader == Leader::This {
-                    if !serving.seen {
+                if owners.leader == LeaderStatus::ThisWorker {
+                    if !serving.confirmed {
                         tracing::info!("serving: skills and prompts are on the bus");
-                        serving.seen = true;
+                        serving.confirmed = true;
                     }
-                    // Only now: a type that is offered twice is taken from whoever had it.
-                    if !serving.types || owners.types_lost {
-                        self.offer_types(client);
-                        serving.types = true;
+                    // Only now: offering a type takes it away from its current provider.
+                    if !serving.types_offered || owners.types_lost {
+                        self.offer_trigger_types(client);
+                        serving.types_offered = true;
                     }
                     if !*self.ready.borrow() {
-                        // Those who follow are told to us before these are answered.
+                        // The bus sends the subscriptions before it answers these two calls.
                         self.round_trip().await;
                         self.round_trip().await;
                         self.ready.send_replace(true);
                     }
                 }
-                Role::Serving(serving)
+                WorkerRole::Serving(serving)
             }
-            (Leader::This, role) => role,
-            (Leader::Another, Role::Serving(serving)) => {
+            (LeaderStatus::ThisWorker, role) => role,
+            (LeaderStatus::OtherWorker, WorkerRole::Serving(serving)) => {
                 tracing::warn!("another worker has the functions: standing by");
-                self.step_down(client, serving).await;
-                Role::Standby
+                self.withdraw_functions(client, serving).await;
+                WorkerRole::Standby
             }
-            (Leader::Another, Role::Unknown) => {
+            (LeaderStatus::OtherWorker, WorkerRole::Unknown) => {
                 tracing::info!("another worker serves: standing by");
-                Role::Standby
+                WorkerRole::Standby
             }
-            (Leader::Another, Role::Standby) => Role::Standby,
+            (LeaderStatus::OtherWorker, WorkerRole::Standby) => WorkerRole::Standby,
         }
     }
 
-    /// Who has the functions and the trigger types.
-    async fn owners(&self) -> Result<Owners, CallError> {
+    /// Returns the owners of the functions and the trigger types.
+    async fn fetch_owners(&self) -> Result<FunctionOwners, CallError> {
         let deadline = Duration::from_secs(5);
         let listed = self
             .bus
-            .call("engine::functions::list", json!({}), deadline);
+            .call_function("engine::functions::list", json!({}), deadline);
         let listed: Value = repertoire_core::json::from_str(&listed.await?).unwrap_or_default();
         let none = Vec::new();
         let rows = listed["functions"].as_array().unwrap_or(&none);
@@ -384,17 +388,19 @@ impl Worker {
             self.offer_tools(rows);
         }
         let find = |id: &str| rows.iter().find(|row| row["function_id"] == id);
-        let leader = match find(LEADER) {
-            None => Leader::Nobody,
-            Some(row) if row["metadata"]["instance"] == self.instance.as_str() => Leader::This,
-            Some(_) => Leader::Another,
+        let leader = match find(LEADER_FUNCTION) {
+            None => LeaderStatus::Absent,
+            Some(row) if row["metadata"]["instance"] == self.instance.as_str() => {
+                LeaderStatus::ThisWorker
+            }
+            Some(_) => LeaderStatus::OtherWorker,
         };
         let free = functions::all().iter().map(|f| f.id);
         let free = free.filter(|id| find(id).is_none()).collect();
-        // Not every bus lists its trigger types; one that does not is believed.
+        // Not every bus lists trigger types; without a list none counts as lost.
         let types = self
             .bus
-            .call("engine::trigger-types::list", json!({}), deadline);
+            .call_function("engine::trigger-types::list", json!({}), deadline);
         let types: Option<Value> = types
             .await
             .ok()
@@ -406,14 +412,14 @@ impl Worker {
             let there = |id: &str| types.iter().any(|kind| kind["id"] == id);
             TRIGGER_TYPES.iter().any(|kind| !there(kind.id))
         });
-        Ok(Owners {
+        Ok(FunctionOwners {
             leader,
             free,
             types_lost,
         })
     }
 
-    /// Keeps the tools over MCP what the functions of other workers are.
+    /// Offers the functions of other workers as MCP tools.
     fn offer_tools(&self, rows: &[Value]) {
         let guard = &self.options.functions.guard;
         let schema = |value: &Value| Some(value.clone()).filter(|value| !value.is_null());
@@ -426,20 +432,25 @@ impl Worker {
                 response: schema(&row["response_format"]),
             })
         });
-        self.engine.offer_tools(tools);
+        self.service.offer_tools(tools);
     }
 
     /// Offers the functions.
-    fn step_up(self: &Arc<Self>, client: &IIIClient) -> Serving {
-        let mut serving = Serving::default();
+    fn offer_functions(self: &Arc<Self>, client: &IIIClient) -> OfferedFunctions {
+        let mut serving = OfferedFunctions::default();
         for described in functions::all() {
-            self.offer(client, &mut serving, described.id);
+            self.offer_function(client, &mut serving, described.id);
         }
         serving
     }
 
-    /// Offers one function, again if it has been offered before.
-    fn offer(self: &Arc<Self>, client: &IIIClient, serving: &mut Serving, id: &'static str) {
+    /// Offers one function; replaces an earlier offer of the same function.
+    fn offer_function(
+        self: &Arc<Self>,
+        client: &IIIClient,
+        serving: &mut OfferedFunctions,
+        id: &'static str,
+    ) {
         let Some(described) = functions::all().iter().find(|f| f.id == id) else {
             return;
         };
@@ -448,10 +459,10 @@ impl Worker {
         }
         let (worker, runtime) = (self.clone(), Handle::current());
         let function = RegisterFunction::new_async(move |payload: Value| {
-            // The SDK has one thread for everything: the work is done on ours.
+            // The SDK runs everything on one thread, so the work runs on our runtime.
             let (worker, runtime) = (worker.clone(), runtime.clone());
             async move {
-                let work = runtime.spawn(async move { worker.answer(id, payload).await });
+                let work = runtime.spawn(async move { worker.answer_call(id, payload).await });
                 let failed = |error: CallError| SdkError::Remote {
                     code: error.code,
                     message: error.message,
@@ -474,11 +485,11 @@ impl Worker {
     }
 
     /// Offers the trigger types.
-    fn offer_types(&self, client: &IIIClient) {
+    fn offer_trigger_types(&self, client: &IIIClient) {
         for kind in TRIGGER_TYPES {
-            let provider = Provider {
+            let provider = TriggerTypeHandler {
                 kind: kind.id,
-                followers: self.followers.clone(),
+                subscribers: self.subscribers.clone(),
             };
             #[allow(
                 deprecated,
@@ -488,12 +499,12 @@ impl Worker {
         }
     }
 
-    /// Takes back what was offered.
-    async fn step_down(&self, client: &IIIClient, serving: Serving) {
+    /// Withdraws the functions and trigger types of this process.
+    async fn withdraw_functions(&self, client: &IIIClient, serving: OfferedFunctions) {
         for function in serving.functions.into_values() {
             function.unregister();
         }
-        if serving.types {
+        if serving.types_offered {
             for kind in TRIGGER_TYPES {
                 #[allow(
                     deprecated,
@@ -502,47 +513,47 @@ impl Worker {
                 client.unregister_trigger_type(kind.id);
             }
         }
-        self.followers.lock().clear();
+        self.subscribers.lock().clear();
         self.ready.send_replace(false);
-        // The SDK drops what is queued when it shuts down; a round trip makes sure it is not.
+        // The SDK drops queued messages at shutdown; a round trip makes sure they were sent.
         self.round_trip().await;
     }
 
-    /// Asks the bus something, to know that everything before has been heard.
+    /// Waits for one answer, which shows that the bus has handled all earlier messages.
     async fn round_trip(&self) {
         let deadline = Duration::from_secs(2);
         let _ = self
             .bus
-            .call("engine::workers::list", json!({}), deadline)
+            .call_function("engine::workers::list", json!({}), deadline)
             .await;
     }
 
     /// Answers one of the functions.
-    async fn answer(&self, id: &str, payload: Value) -> Result<Value, CallError> {
+    async fn answer_call(&self, id: &str, payload: Value) -> Result<Value, CallError> {
         let mut ready = self.ready.subscribe();
         let waited = ready.wait_for(|ready| *ready);
         let _ = tokio::time::timeout(self.options.functions.deadline, waited).await;
-        if self.feeder.has_to_ask() && !id.ends_with("register") {
-            self.feeder.catch_up(&*self.bus).await?;
+        if self.state_feed.needs_polling() && !id.ends_with("register") {
+            self.state_feed.reload_state(&*self.bus).await?;
         }
-        self.feeder.settled().await;
-        let answer = self.functions.call(id, payload).await?;
+        self.state_feed.wait_applied().await;
+        let answer = self.functions.call_function(id, payload).await?;
         repertoire_core::json::from_str(&answer)
             .map_err(|error| CallError::new("internal", error.to_string()))
     }
 
-    /// Asks the bus to tell of changes of the state.
-    fn follow_state(self: &Arc<Self>, client: &IIIClient) {
-        // In a namespace that content, prompts and tools never reach.
+    /// Subscribes to changes of the state.
+    fn subscribe_to_state(self: &Arc<Self>, client: &IIIClient) {
+        // Content, prompts and tools cannot call functions in this namespace.
         let function_id = format!("skills::on_state::{}", self.instance);
-        let feeder = self.feeder.clone();
+        let feeder = self.state_feed.clone();
         let heard = RegisterFunction::new(move |event: Value| {
-            feeder.receive(&event);
+            feeder.receive_change(&event);
             Ok::<_, SdkError>(Value::Null)
         });
-        let heard = heard.description("Hears of changes of the state.");
+        let heard = heard.description("Receives changes of the state.");
         client.register_function(function_id.clone(), heard);
-        for scope in self.feeder.scopes() {
+        for scope in self.state_feed.watched_scopes() {
             let trigger = RegisterTriggerInput::new("state", &function_id, json!({"scope": scope}));
             #[allow(deprecated, reason = "this is how the state is followed")]
             if let Err(error) = client.register_trigger(trigger) {
@@ -552,23 +563,23 @@ impl Worker {
     }
 }
 
-/// Whoever has this function serves.
-const LEADER: &str = "skills::register";
+/// The worker that owns this function serves.
+const LEADER_FUNCTION: &str = "skills::register";
 
-/// Who has what.
+/// The owners of the functions and trigger types.
 #[derive(Debug)]
-struct Owners {
-    leader: Leader,
-    /// Functions that nobody has.
+struct FunctionOwners {
+    leader: LeaderStatus,
+    /// Functions without an owner.
     free: Vec<&'static str>,
-    /// Whether a trigger type is provided by nobody.
+    /// Whether a trigger type has no provider.
     types_lost: bool,
 }
 
-/// Who serves.
+/// Which worker serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Leader {
-    Nobody,
-    This,
-    Another,
+enum LeaderStatus {
+    Absent,
+    ThisWorker,
+    OtherWorker,
 }

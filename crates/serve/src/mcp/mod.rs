@@ -1,17 +1,17 @@
 //! The registry as an MCP server, in both eras of the protocol.
 //!
-//! [`Handlers`] is a complete `rmcp` server handler. Its methods can also be called one by one
-//! from somebody's own handler, which keeps its own tools and adds the skills.
+//! [`McpConnection`] is a complete `rmcp` server handler. Its methods can also be called one by one
+//! from another handler, which keeps its own tools and adds the skills.
 
-mod complete;
+mod completion;
 pub(crate) mod cursor;
-pub(crate) mod fast;
-mod follow;
-mod host;
+pub(crate) mod fast_path;
+mod host_model;
 mod prompts;
 mod resources;
-mod running;
+mod run_tools;
 mod skills;
+mod subscriptions;
 mod tools;
 
 use std::{
@@ -37,37 +37,41 @@ use rmcp::{
 use serde_json::{Map, Value, json};
 
 use crate::{
-    engine::Engine,
-    error::{Unknown, closed, missing, params, shorten},
+    error::{NotFoundKind, invalid_params, not_found_error, registry_error, shorten_text},
+    service::SkillService,
 };
-use cursor::Page;
-use follow::Session;
-pub(crate) use running::Parked;
+use cursor::CursorPage;
+pub(crate) use run_tools::ParkedRuns;
+use subscriptions::McpSession;
 
-/// The tools of this server itself.
-pub(crate) const OWN_TOOLS: [&str; 4] =
-    ["skills_list", "skill__fetch", running::SEARCH, running::RUN];
-/// The extension that says a server serves skills.
-pub const EXTENSION: &str = "io.modelcontextprotocol/skills";
-/// How long a handshake waits for an index that is nearly there.
-const HANDSHAKE: Duration = Duration::from_millis(10);
+/// The built-in tools of this server.
+pub(crate) const BUILTIN_TOOLS: [&str; 4] = [
+    "skills_list",
+    "skill__fetch",
+    run_tools::SEARCH_TOOL,
+    run_tools::RUN_TOOL,
+];
+/// The extension that a server with skills declares.
+pub const SKILLS_EXTENSION: &str = "io.modelcontextprotocol/skills";
+/// How long a handshake waits for an index that is still loading.
+const HANDSHAKE_WAIT: Duration = Duration::from_millis(10);
 
-/// Answers MCP requests about the skills of an engine: one value a connection.
+/// Answers the MCP requests of one connection about the skills of a service.
 ///
-/// Mounting them in a server of your own:
+/// To mount it in a server of your own:
 ///
 /// ```
-/// use repertoire_serve::{Handlers, Server, Skill, rmcp};
+/// use repertoire_serve::{McpConnection, Server, Skill, rmcp};
 /// use rmcp::{ErrorData, RoleServer, ServerHandler, model::*, service::RequestContext};
 ///
 /// struct Mine {
-///     skills: Handlers,
+///     skills: McpConnection,
 /// }
 ///
 /// impl ServerHandler for Mine {
 ///     fn get_info(&self) -> ServerConfig {
 ///         let mut info = ServerConfig::new(ServerCapabilities::default());
-///         Handlers::declare(&mut info.capabilities);
+///         McpConnection::declare_capabilities(&mut info.capabilities);
 ///         info
 ///     }
 ///
@@ -90,27 +94,27 @@ const HANDSHAKE: Duration = Duration::from_millis(10);
 /// }
 ///
 /// let skills = Server::builder().skill(Skill::new("demo", "# Demo")).build()?;
-/// let mine = Mine { skills: skills.handlers() };
+/// let mine = Mine { skills: skills.mcp_connection() };
 /// # let _ = mine;
 /// # Ok::<(), repertoire_serve::Error>(())
 /// ```
 #[derive(Debug, Clone)]
-pub struct Handlers {
-    engine: Arc<Engine>,
-    session: Arc<Session>,
+pub struct McpConnection {
+    service: Arc<SkillService>,
+    session: Arc<McpSession>,
 }
 
-impl Handlers {
-    /// The handlers of one connection.
-    pub fn new(engine: Arc<Engine>) -> Self {
+impl McpConnection {
+    /// Creates the handler of one connection.
+    pub fn new(service: Arc<SkillService>) -> Self {
         Self {
-            engine,
+            service,
             session: Arc::default(),
         }
     }
 
-    /// Adds to a server's capabilities what these handlers answer.
-    pub fn declare(capabilities: &mut ServerCapabilities) {
+    /// Adds the capabilities of this handler to those of a server.
+    pub fn declare_capabilities(capabilities: &mut ServerCapabilities) {
         let ours = ServerCapabilities::builder()
             .enable_resources()
             .enable_resources_list_changed()
@@ -128,47 +132,49 @@ impl Handlers {
         let mut settings = JsonObject::new();
         settings.insert("directoryRead".to_owned(), Value::Bool(true));
         let extensions = capabilities.extensions.get_or_insert_default();
-        extensions.insert(EXTENSION.to_owned(), settings);
+        extensions.insert(SKILLS_EXTENSION.to_owned(), settings);
     }
 
-    /// Runs work that needs the registry, and counts it.
-    async fn answer<T>(
+    /// Runs work that needs the registry, and records its metrics.
+    async fn answer_with_registry<T>(
         &self,
         method: &str,
         work: impl AsyncFnOnce(&Arc<Registry>) -> Result<T, ErrorData>,
     ) -> Result<T, ErrorData> {
         let start = Instant::now();
-        let answer = match self.engine.registry().await {
+        let answer = match self.service.registry().await {
             Ok(registry) => work(registry).await,
-            Err(error) => Err(closed(&error)),
+            Err(error) => Err(registry_error(&error)),
         };
         let time = start.elapsed();
-        self.engine.metrics.answered(method, answer.is_ok(), time);
+        self.service
+            .metrics
+            .count_request(method, answer.is_ok(), time);
         answer
     }
 
     fn page_size(&self) -> usize {
-        self.engine.options.page_size.max(1)
+        self.service.options.page_size.max(1)
     }
 
-    /// Waits a moment for the index, unless there is something to say without it.
-    async fn settle(&self) {
-        let kept = self.engine.options.instructions_file.as_ref();
-        if self.engine.opened().is_none() && !kept.is_some_and(|file| file.exists()) {
-            // Late is no failure: the handshake then says less.
-            let _ = tokio::time::timeout(HANDSHAKE, self.engine.registry()).await;
+    /// Waits briefly for the index, unless saved instructions exist.
+    async fn wait_for_index(&self) {
+        let kept = self.service.options.instructions_file.as_ref();
+        if self.service.opened_registry().is_none() && !kept.is_some_and(|file| file.exists()) {
+            // A timeout is fine: the handshake then has shorter instructions.
+            let _ = tokio::time::timeout(HANDSHAKE_WAIT, self.service.registry()).await;
         }
     }
 }
 
-/// Whether a peer speaks the revision without sessions.
+/// Whether a peer uses the revision without sessions.
 fn is_modern(context: &RequestContext<RoleServer>) -> bool {
     let version = context.protocol_version();
     version.is_some_and(|v| v.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
 }
 
-/// A result of a method of our own, with the fields its revision asks for.
-fn complete(
+/// Builds the result of a custom method, with the fields its revision requires.
+fn custom_result(
     context: &RequestContext<RoleServer>,
     key: &str,
     value: Value,
@@ -177,7 +183,7 @@ fn complete(
     let mut result = Map::with_capacity(5);
     if is_modern(context) {
         result.insert("resultType".into(), "complete".into());
-        // Always live: whoever wants to keep it asks to be told of changes.
+        // Never cached: a client that caches should subscribe to changes.
         result.insert("ttlMs".into(), 0.into());
         result.insert("cacheScope".into(), "private".into());
     }
@@ -188,33 +194,34 @@ fn complete(
     CustomResult::new(Value::Object(result))
 }
 
-fn text<'a>(request: &'a CustomRequest, key: &str) -> Result<Option<&'a str>, ErrorData> {
+fn string_param<'a>(request: &'a CustomRequest, key: &str) -> Result<Option<&'a str>, ErrorData> {
     match request.params.as_ref().and_then(|params| params.get(key)) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
-        Some(_) => Err(params(format!(
+        Some(_) => Err(invalid_params(format!(
             "{}: `{key}` must be a string",
             request.method
         ))),
     }
 }
 
-fn uri(request: &CustomRequest) -> Result<&str, ErrorData> {
-    text(request, "uri")?.ok_or_else(|| params(format!("{}: `uri` must be given", request.method)))
+fn uri_param(request: &CustomRequest) -> Result<&str, ErrorData> {
+    string_param(request, "uri")?
+        .ok_or_else(|| invalid_params(format!("{}: `uri` must be given", request.method)))
 }
 
-fn cursor_of(request: Option<&PaginatedRequestParams>) -> Option<&str> {
+fn request_cursor(request: Option<&PaginatedRequestParams>) -> Option<&str> {
     request.and_then(|params| params.cursor.as_deref())
 }
 
-impl ServerHandler for Handlers {
+impl ServerHandler for McpConnection {
     fn get_info(&self) -> ServerConfig {
         let mut capabilities = ServerCapabilities::default();
-        Self::declare(&mut capabilities);
-        let identity = &self.engine.options.identity;
+        Self::declare_capabilities(&mut capabilities);
+        let identity = &self.service.options.identity;
         ServerConfig::new(capabilities)
             .with_server_info(Implementation::new(&identity.name, &identity.version))
-            .with_instructions(&*self.engine.instructions())
+            .with_instructions(&*self.service.instructions())
     }
 
     async fn initialize(
@@ -223,13 +230,13 @@ impl ServerHandler for Handlers {
         context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
         if context.meta.protocol_version().is_some() && is_modern(&context) {
-            return Err(not_found("initialize"));
+            return Err(method_not_found("initialize"));
         }
-        self.settle().await;
+        self.wait_for_index().await;
         context.peer.set_peer_info(request.clone());
-        self.engine
+        self.service
             .metrics
-            .answered("initialize", true, Duration::ZERO);
+            .count_request("initialize", true, Duration::ZERO);
         self.negotiate_initialize(&request)
     }
 
@@ -237,13 +244,13 @@ impl ServerHandler for Handlers {
         &self,
         _context: RequestContext<RoleServer>,
     ) -> Result<DiscoverResult, ErrorData> {
-        self.settle().await;
+        self.wait_for_index().await;
         let versions = self.supported_protocol_versions().into_owned();
         Ok(DiscoverResult::from_server_info(versions, self.get_info()))
     }
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
-        self.session.start(&self.engine, context.peer);
+        self.session.start_notifying(&self.service, context.peer);
     }
 
     async fn list_resources(
@@ -251,10 +258,10 @@ impl ServerHandler for Handlers {
         request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        self.answer("resources/list", async |registry| {
-            let cursor = cursor_of(request.as_ref());
-            let Page { items, next } =
-                resources::list(&registry.snapshot(), cursor, self.page_size())?;
+        self.answer_with_registry("resources/list", async |registry| {
+            let cursor = request_cursor(request.as_ref());
+            let CursorPage { items, next } =
+                resources::list_resources(&registry.snapshot(), cursor, self.page_size())?;
             let mut result = ListResourcesResult::with_all_items(items);
             result.next_cursor = next;
             Ok(result)
@@ -267,12 +274,12 @@ impl ServerHandler for Handlers {
         request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        if let Some(cursor) = cursor_of(request.as_ref()) {
-            // There is one page, so no cursor was ever given out.
+        if let Some(cursor) = request_cursor(request.as_ref()) {
+            // There is only one page, so every cursor is invalid.
             cursor::Cursor::decode(cursor, "")?;
         }
         Ok(ListResourceTemplatesResult::with_all_items(
-            resources::templates(),
+            resources::resource_templates(),
         ))
     }
 
@@ -281,9 +288,9 @@ impl ServerHandler for Handlers {
         request: ReadResourceRequestParams,
         _context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        self.answer("resources/read", async |registry| {
-            let content = resources::content(&self.engine, registry, &request.uri).await?;
-            let contents = resources::contents(&request.uri, content);
+        self.answer_with_registry("resources/read", async |registry| {
+            let content = resources::read_content(&self.service, registry, &request.uri).await?;
+            let contents = resources::resource_contents(&request.uri, content);
             Ok(ReadResourceResult::new(vec![contents]).into())
         })
         .await
@@ -294,14 +301,14 @@ impl ServerHandler for Handlers {
         request: SubscribeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.answer("resources/subscribe", async |registry| {
-            let unknown = || missing(&request.uri, Unknown::Resource);
+        self.answer_with_registry("resources/subscribe", async |registry| {
+            let unknown = || not_found_error(&request.uri, NotFoundKind::Resource);
             let parsed: Uri = request.uri.parse().map_err(|_| unknown())?;
             let snapshot = registry.snapshot();
             let known = match &parsed {
                 Uri::Index | Uri::DiscoveryIndex => true,
                 Uri::Body(id) => snapshot.get(id).is_some(),
-                Uri::Skill(path) => snapshot.locate(path).is_some(),
+                Uri::Skill(path) => snapshot.locate_file(path).is_some(),
                 Uri::Function(_) => false,
             };
             if !known {
@@ -309,18 +316,19 @@ impl ServerHandler for Handlers {
             }
             let subscriptions = self.session.subscriptions.lock();
             let mut subscriptions = subscriptions.unwrap_or_else(PoisonError::into_inner);
-            if subscriptions.len() >= follow::MAX_SUBSCRIPTIONS
+            if subscriptions.len() >= subscriptions::MAX_SUBSCRIPTIONS
                 && !subscriptions.contains(&request.uri)
             {
-                return Err(params(format!(
+                return Err(invalid_params(format!(
                     "{}: at most {} subscriptions at a time",
-                    shorten(&request.uri),
-                    follow::MAX_SUBSCRIPTIONS
+                    shorten_text(&request.uri),
+                    subscriptions::MAX_SUBSCRIPTIONS
                 )));
             }
             subscriptions.add(&snapshot, &request.uri, parsed);
             drop(subscriptions);
-            self.session.start(&self.engine, context.peer.clone());
+            self.session
+                .start_notifying(&self.service, context.peer.clone());
             Ok(())
         })
         .await
@@ -342,11 +350,11 @@ impl ServerHandler for Handlers {
         &self,
         requested: &SubscriptionFilter,
     ) -> Option<SubscriptionFilter> {
-        Some(follow::accepted(requested))
+        Some(subscriptions::accepted_filter(requested))
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
-        follow::listen(&self.engine, context).await;
+        subscriptions::serve_subscription(&self.service, context).await;
         Ok(())
     }
 
@@ -355,9 +363,10 @@ impl ServerHandler for Handlers {
         request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        self.answer("prompts/list", async |registry| {
-            let cursor = cursor_of(request.as_ref());
-            let Page { items, next } = prompts::list(&registry.snapshot(), &self.engine, cursor)?;
+        self.answer_with_registry("prompts/list", async |registry| {
+            let cursor = request_cursor(request.as_ref());
+            let CursorPage { items, next } =
+                prompts::list_prompts(&registry.snapshot(), &self.service, cursor)?;
             let mut result = ListPromptsResult::with_all_items(items);
             result.next_cursor = next;
             Ok(result)
@@ -370,9 +379,10 @@ impl ServerHandler for Handlers {
         request: GetPromptRequestParams,
         _context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
-        self.answer("prompts/get", async |registry| {
+        self.answer_with_registry("prompts/get", async |registry| {
             let arguments = request.arguments.unwrap_or_default();
-            let result = prompts::get(&self.engine, registry, &request.name, arguments).await?;
+            let result =
+                prompts::get_prompt(&self.service, registry, &request.name, arguments).await?;
             Ok(result.into())
         })
         .await
@@ -383,9 +393,9 @@ impl ServerHandler for Handlers {
         request: CompleteRequestParams,
         _context: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
-        self.answer("completion/complete", async |registry| {
+        self.answer_with_registry("completion/complete", async |registry| {
             let snapshot = registry.snapshot();
-            let values = complete::complete(&snapshot, &self.engine, &request)?;
+            let values = completion::complete_argument(&snapshot, &self.service, &request)?;
             Ok(CompleteResult::new(values))
         })
         .await
@@ -397,12 +407,12 @@ impl ServerHandler for Handlers {
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         Ok(ListToolsResult::with_all_items(tools::list_tools(
-            &self.engine,
+            &self.service,
         )))
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        tools::find(&self.engine, name)
+        tools::find_tool(&self.service, name)
     }
 
     async fn call_tool(
@@ -410,8 +420,8 @@ impl ServerHandler for Handlers {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        self.answer("tools/call", async |registry| {
-            tools::call(&self.engine, registry, &request, &context).await
+        self.answer_with_registry("tools/call", async |registry| {
+            tools::call_tool(&self.service, registry, &request, &context).await
         })
         .await
     }
@@ -422,45 +432,49 @@ impl ServerHandler for Handlers {
         context: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
         let method = request.method.clone();
-        self.answer(&method, async |registry| {
+        self.answer_with_registry(&method, async |registry| {
             let snapshot = registry.snapshot();
             let size = self.page_size();
             match method.as_str() {
                 "skills/list" => {
-                    let page = skills::list(&snapshot, text(&request, "cursor")?, size)?;
+                    let page =
+                        skills::list_skills(&snapshot, string_param(&request, "cursor")?, size)?;
                     let skills = Value::Array(page.items);
-                    Ok(complete(&context, "skills", skills, page.next))
+                    Ok(custom_result(&context, "skills", skills, page.next))
                 }
                 "skills/get" => {
-                    let skill = skills::get(&snapshot, uri(&request)?)?;
-                    Ok(complete(&context, "skill", skill, None))
+                    let skill = skills::get_skill(&snapshot, uri_param(&request)?)?;
+                    Ok(custom_result(&context, "skill", skill, None))
                 }
                 "resources/directory/read" => {
-                    let cursor = text(&request, "cursor")?;
-                    let page = skills::directory(&snapshot, uri(&request)?, cursor, size)?;
+                    let cursor = string_param(&request, "cursor")?;
+                    let page =
+                        skills::list_directory(&snapshot, uri_param(&request)?, cursor, size)?;
                     let children = Value::Array(page.items);
-                    Ok(complete(&context, "resources", children, page.next))
+                    Ok(custom_result(&context, "resources", children, page.next))
                 }
-                gone if GONE.contains(&gone) && is_modern(&context) => Err(not_found(gone)),
-                // A method we know arrives here only if its parameters could not be read.
-                known if METHODS.contains(&known) => Err(params(format!(
+                gone if REMOVED_METHODS.contains(&gone) && is_modern(&context) => {
+                    Err(method_not_found(gone))
+                }
+                // A known method arrives here only if its parameters could not be parsed.
+                known if METHODS_WITH_PARAMS.contains(&known) => Err(invalid_params(format!(
                     "{known}: its parameters are missing or wrong"
                 ))),
-                unknown => Err(not_found(unknown)),
+                unknown => Err(method_not_found(unknown)),
             }
         })
         .await
     }
 }
 
-fn not_found(method: &str) -> ErrorData {
-    let message = format!("method {:?}: not found", shorten(method));
-    let data = json!({"method": shorten(method)});
+fn method_not_found(method: &str) -> ErrorData {
+    let message = format!("method {:?}: not found", shorten_text(method));
+    let data = json!({"method": shorten_text(method)});
     ErrorData::new(ErrorCode::METHOD_NOT_FOUND, message, Some(data))
 }
 
-/// Methods that revision 2026-07-28 no longer has.
-const GONE: [&str; 5] = [
+/// Methods that revision 2026-07-28 removed.
+const REMOVED_METHODS: [&str; 5] = [
     "initialize",
     "ping",
     "logging/setLevel",
@@ -469,7 +483,7 @@ const GONE: [&str; 5] = [
 ];
 
 /// Methods of the protocol that have parameters.
-const METHODS: [&str; 12] = [
+const METHODS_WITH_PARAMS: [&str; 12] = [
     "initialize",
     "resources/list",
     "resources/templates/list",

@@ -1,70 +1,76 @@
 //! `prompts/list` and `prompts/get`: prompts, and skills for hosts without resources.
 //!
-//! A name is looked up as a further name of a skill, then as a prompt, then as the id of a skill.
-//! A skill whose id is taken by a prompt is offered as `skill:<id>`, so that neither is hidden.
+//! A name is looked up as an alias of a skill, then as a prompt, then as the id of a skill.
+//! A skill whose id is also a prompt name is offered as `skill:<id>`, so that neither is hidden.
 
 use std::{ops::Bound, sync::Arc};
 
 use repertoire_core::{PromptBody, PromptName, SkillId};
-use repertoire_registry::{Entry, PromptEntry, Registry, Snapshot, Trusted};
+use repertoire_registry::{PromptEntry, Registry, SkillEntry, Snapshot, Trusted};
 use rmcp::{
     ErrorData,
     model::{GetPromptResult, JsonObject, Prompt, PromptArgument, PromptMessage, Role},
 };
 use serde_json::Value;
 
-use super::cursor::{Cursor, Page, page};
+use super::cursor::{Cursor, CursorPage, take_page};
 use crate::{
-    engine::Engine,
-    error::{Error, Unknown, about, params, shorten},
-    iii::functions::Said,
+    error::{Error, NotFoundKind, error_for_uri, invalid_params, shorten_text},
+    iii::functions::PromptContent,
+    service::SkillService,
 };
 
-const PREFIX: &str = "skill:";
+const SKILL_PREFIX: &str = "skill:";
 
-/// Something with the name of a prompt.
-pub(super) enum Found {
-    Skill(Arc<Entry>),
+/// The result of a lookup by prompt name.
+pub(super) enum PromptMatch {
+    Skill(Arc<SkillEntry>),
     Prompt(Arc<PromptEntry>),
 }
 
-/// Looks a prompt up by its name.
-pub(super) fn find(snapshot: &Snapshot, engine: &Engine, name: &str) -> Option<Found> {
-    let options = &engine.options;
-    let skill = |id: &SkillId| snapshot.get(id).cloned().map(Found::Skill);
+/// Finds a prompt by its name.
+pub(super) fn find_prompt(
+    snapshot: &Snapshot,
+    service: &SkillService,
+    name: &str,
+) -> Option<PromptMatch> {
+    let options = &service.options;
+    let skill = |id: &SkillId| snapshot.get(id).cloned().map(PromptMatch::Skill);
     if let Some(id) = options.aliases.get(name) {
         return skill(id);
     }
     let prompt = name.parse::<PromptName>().ok();
-    if let Some(entry) = prompt.and_then(|name| snapshot.prompt(&name).cloned())
-        && is_served(engine, &entry)
+    if let Some(entry) = prompt.and_then(|name| snapshot.find_prompt(&name).cloned())
+        && is_served(service, &entry)
     {
-        return Some(Found::Prompt(entry));
+        return Some(PromptMatch::Prompt(entry));
     }
-    let id = name.strip_prefix(PREFIX).unwrap_or(name);
+    let id = name.strip_prefix(SKILL_PREFIX).unwrap_or(name);
     let entry = id.parse::<SkillId>().ok();
     let entry = entry.and_then(|id| snapshot.get(&id).cloned());
-    entry.filter(|e| options.is_prompt(e)).map(Found::Skill)
+    entry
+        .filter(|e| options.is_offered_as_prompt(e))
+        .map(PromptMatch::Skill)
 }
 
-/// Whether a prompt can be had: a function that renders one is on a bus.
-fn is_served(engine: &Engine, entry: &PromptEntry) -> bool {
+/// Whether a prompt is available: one rendered by a function needs a bus.
+fn is_served(service: &SkillService, entry: &PromptEntry) -> bool {
     let can = match entry.prompt.body {
         PromptBody::Static => true,
-        PromptBody::Function(_) => engine.bus().is_some(),
+        PromptBody::Function(_) => service.bus().is_some(),
     };
     can && entry.trusted == Trusted::Yes
 }
 
-/// A page of all prompts: further names of skills, then prompts, then skills.
-pub(super) fn list(
+/// Lists one page of prompts: aliases of skills, then prompts, then skills.
+pub(super) fn list_prompts(
     snapshot: &Snapshot,
-    engine: &Engine,
+    service: &SkillService,
     cursor: Option<&str>,
-) -> Result<Page<Prompt>, ErrorData> {
-    let options = &engine.options;
+) -> Result<CursorPage<Prompt>, ErrorData> {
+    let options = &service.options;
     let cursor = cursor.map(|text| Cursor::decode(text, "aps")).transpose()?;
-    let refuse = |error: repertoire_core::Error| params(format!("cursor is none of ours: {error}"));
+    let refuse = |error: repertoire_core::Error| invalid_params(format!("invalid cursor: {error}"));
     let (mut alias, mut prompt, mut skill) = (None, None, None);
     let mut kinds = "aps";
     match cursor {
@@ -86,55 +92,55 @@ pub(super) fn list(
         .filter(|_| kinds.contains('a'))
         .filter_map(|(name, id)| {
             let entry = snapshot.get(id)?;
-            let prompt = of_skill(name.clone(), entry);
+            let prompt = prompt_from_skill(name.clone(), entry);
             Some((Cursor::new('a', name.as_str()), 256, prompt))
         });
     let prompts = snapshot
         .prompts_after(prompt.as_ref())
-        .filter(|entry| kinds.contains('p') && is_served(engine, entry))
+        .filter(|entry| kinds.contains('p') && is_served(service, entry))
         .filter(|entry| !options.aliases.contains_key(entry.prompt.name.as_str()))
         .map(|entry| {
             let name = entry.prompt.name.as_str();
-            (Cursor::new('p', name), 256, of_prompt(entry))
+            (Cursor::new('p', name), 256, prompt_from_entry(entry))
         });
     let skills = snapshot
         .skills_after(skill.as_ref())
-        .filter(|entry| options.is_prompt(entry))
+        .filter(|entry| options.is_offered_as_prompt(entry))
         .map(|entry| {
-            let prompt = of_skill(name_of(snapshot, engine, &entry.id), entry);
+            let prompt = prompt_from_skill(prompt_name(snapshot, service, &entry.id), entry);
             (Cursor::new('s', entry.id.as_str()), 256, prompt)
         });
-    Ok(page(
+    Ok(take_page(
         aliases.chain(prompts).chain(skills),
         options.page_size.max(1),
     ))
 }
 
-/// The name under which a skill is offered.
-fn name_of(snapshot: &Snapshot, engine: &Engine, id: &SkillId) -> String {
-    let prompt = |name: PromptName| snapshot.prompt(&name).cloned();
-    let taken = engine.options.aliases.contains_key(id.as_str())
+/// Returns the prompt name of a skill.
+fn prompt_name(snapshot: &Snapshot, service: &SkillService, id: &SkillId) -> String {
+    let prompt = |name: PromptName| snapshot.find_prompt(&name).cloned();
+    let taken = service.options.aliases.contains_key(id.as_str())
         || id
             .as_str()
             .parse::<PromptName>()
-            .is_ok_and(|name| prompt(name).is_some_and(|entry| is_served(engine, &entry)));
+            .is_ok_and(|name| prompt(name).is_some_and(|entry| is_served(service, &entry)));
     if taken {
-        format!("{PREFIX}{id}")
+        format!("{SKILL_PREFIX}{id}")
     } else {
         id.to_string()
     }
 }
 
-fn of_skill(name: String, entry: &Entry) -> Prompt {
-    // A prompt without a description is one nobody picks.
-    let description = entry.head.description.as_deref();
+fn prompt_from_skill(name: String, entry: &SkillEntry) -> Prompt {
+    // Users choose prompts by description, so there is always one.
+    let description = entry.metadata.description.as_deref();
     let description = description.unwrap_or(entry.id.as_str()).to_owned();
     let mut prompt = Prompt::new(name, Some(description), None);
-    prompt.title = entry.head.title.as_deref().map(str::to_owned);
+    prompt.title = entry.metadata.title.as_deref().map(str::to_owned);
     prompt
 }
 
-fn of_prompt(entry: &PromptEntry) -> Prompt {
+fn prompt_from_entry(entry: &PromptEntry) -> Prompt {
     let arguments = entry.prompt.arguments.iter().map(|argument| {
         let mut out = PromptArgument::new(argument.name.clone()).with_required(argument.required);
         out.description.clone_from(&argument.description);
@@ -148,25 +154,25 @@ fn of_prompt(entry: &PromptEntry) -> Prompt {
     )
 }
 
-/// The messages of a prompt.
-pub(super) async fn get(
-    engine: &Engine,
+/// Returns the messages of a prompt.
+pub(super) async fn get_prompt(
+    service: &SkillService,
     registry: &Arc<Registry>,
     name: &str,
     arguments: JsonObject,
 ) -> Result<GetPromptResult, ErrorData> {
-    let found = find(&registry.snapshot(), engine, name)
-        .ok_or_else(|| params(format!("prompt {:?}: not found", shorten(name))))?;
-    let failed = |error: Error| about(name, &error, Unknown::Params);
+    let found = find_prompt(&registry.snapshot(), service, name)
+        .ok_or_else(|| invalid_params(format!("prompt {:?}: not found", shorten_text(name))))?;
+    let failed = |error: Error| error_for_uri(name, &error, NotFoundKind::Params);
     let (description, said) = match found {
-        Found::Skill(entry) => {
-            let description = entry.head.description.as_deref().map(str::to_owned);
-            let text = engine.prompt_text(registry, entry).await.map_err(failed)?;
-            (description, Said::Text(text))
+        PromptMatch::Skill(entry) => {
+            let description = entry.metadata.description.as_deref().map(str::to_owned);
+            let text = service.prompt_text(registry, entry).await.map_err(failed)?;
+            (description, PromptContent::Text(text))
         }
-        Found::Prompt(entry) => {
+        PromptMatch::Prompt(entry) => {
             check_arguments(&entry, &arguments)?;
-            let said = engine.render(registry, &entry, arguments).await;
+            let said = service.render_prompt(registry, &entry, arguments).await;
             (
                 Some(entry.prompt.description.clone()),
                 said.map_err(failed)?,
@@ -174,12 +180,12 @@ pub(super) async fn get(
         }
     };
     let messages = match said {
-        Said::Text(text) => vec![PromptMessage::new_text(Role::User, text)],
-        Said::Messages(messages) => {
+        PromptContent::Text(text) => vec![PromptMessage::new_text(Role::User, text)],
+        PromptContent::Messages(messages) => {
             let messages = messages.into_iter().map(serde_json::from_value);
             let messages = messages.collect::<Result<Vec<PromptMessage>, _>>();
             messages.map_err(|error| {
-                let message = format!("prompt {name:?}: its function gave no messages: {error}");
+                let message = format!("prompt {name:?}: its function gave bad messages: {error}");
                 ErrorData::internal_error(message, None)
             })?
         }
@@ -189,7 +195,7 @@ pub(super) async fn get(
     Ok(result)
 }
 
-/// Holds the arguments against what a prompt declares, before its function is asked.
+/// Checks the arguments against the declared ones before the function is called.
 fn check_arguments(entry: &PromptEntry, given: &JsonObject) -> Result<(), ErrorData> {
     if matches!(entry.prompt.body, PromptBody::Static) {
         return Ok(());
@@ -198,8 +204,8 @@ fn check_arguments(entry: &PromptEntry, given: &JsonObject) -> Result<(), ErrorD
     let declared = &entry.prompt.arguments;
     for argument in declared.iter().filter(|argument| argument.required) {
         if given.get(&argument.name).is_none_or(Value::is_null) {
-            let wanted = shorten(&argument.name);
-            return Err(params(format!(
+            let wanted = shorten_text(&argument.name);
+            return Err(invalid_params(format!(
                 "prompt {name:?}: argument {wanted:?} is required"
             )));
         }
@@ -214,8 +220,8 @@ fn check_arguments(entry: &PromptEntry, given: &JsonObject) -> Result<(), ErrorD
         } else {
             format!("it takes {}", names.join(", "))
         };
-        let other = shorten(other);
-        return Err(params(format!(
+        let other = shorten_text(other);
+        return Err(invalid_params(format!(
             "prompt {name:?}: no argument {other:?}; {known}"
         )));
     }

@@ -4,37 +4,37 @@ use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use repertoire_core::{FileEntry, SkillId, Uri, mime};
-use repertoire_registry::{Content, Entry, Origin, Registry, Snapshot};
+use repertoire_registry::{Origin, Registry, ServedContent, SkillEntry, Snapshot};
 use rmcp::{
     ErrorData,
     model::{MetaObject, Resource, ResourceContents, ResourceTemplate},
 };
 use serde_json::{Map, Value};
 
-use super::cursor::{Cursor, Page, page};
+use super::cursor::{Cursor, CursorPage, take_page};
 use crate::{
-    engine::Engine,
-    error::{Unknown, about, missing, params},
+    error::{NotFoundKind, error_for_uri, invalid_params, not_found_error},
+    service::SkillService,
 };
 
-/// What keys of ours in `_meta` start with.
-const META: &str = "io.modelcontextprotocol.skills/";
+/// The prefix of the `_meta` keys of this server.
+const META_PREFIX: &str = "io.modelcontextprotocol.skills/";
 
-/// A file of a skill as a resource.
-pub(super) fn file_resource(entry: &Entry, file: &FileEntry) -> Resource {
-    let uri = Uri::file(&entry.id, &file.path).to_string();
+/// Describes a file of a skill as a resource.
+pub(super) fn file_resource(entry: &SkillEntry, file: &FileEntry) -> Resource {
+    let uri = Uri::for_file(&entry.id, &file.path).to_string();
     if file.path.is_document() {
-        return document(entry).with_size(file.size);
+        return document_resource(entry).with_size(file.size);
     }
     Resource::new(uri, file.path.file_name())
-        .with_mime_type(entry.mime(&file.path))
+        .with_mime_type(entry.mime_type(&file.path))
         .with_size(file.size)
 }
 
-/// The document of a skill as a resource: its name and description are the frontmatter's.
-pub(super) fn document(entry: &Entry) -> Resource {
+/// Describes the document of a skill as a resource, with name and description from frontmatter.
+pub(super) fn document_resource(entry: &SkillEntry) -> Resource {
     let mut front: Map<String, Value> = entry
-        .head
+        .metadata
         .frontmatter
         .as_deref()
         .and_then(|text| repertoire_core::json::from_str(text).ok())
@@ -43,33 +43,33 @@ pub(super) fn document(entry: &Entry) -> Resource {
     let name = name.as_ref().and_then(Value::as_str);
     let description = front.remove("description");
     let description = description.as_ref().and_then(Value::as_str);
-    let description = description.or(entry.head.description.as_deref());
-    let uri = Uri::document(&entry.id).to_string();
+    let description = description.or(entry.metadata.description.as_deref());
+    let uri = Uri::for_document(&entry.id).to_string();
     let mut resource =
         Resource::new(uri, name.unwrap_or(entry.id.name())).with_mime_type("text/markdown");
-    resource.title = entry.head.title.as_deref().map(str::to_owned);
+    resource.title = entry.metadata.title.as_deref().map(str::to_owned);
     resource.description = description.map(str::to_owned);
     if !front.is_empty() {
         let mut meta = MetaObject::new();
         for (key, value) in front {
-            meta.0.insert(format!("{META}{key}"), value);
+            meta.0.insert(format!("{META_PREFIX}{key}"), value);
         }
         resource.meta = Some(meta);
     }
     resource
 }
 
-/// A body as an `iii://` resource.
-fn body(entry: &Entry) -> Resource {
+/// Describes a body as an `iii://` resource.
+fn body_resource(entry: &SkillEntry) -> Resource {
     let uri = Uri::Body(entry.id.clone()).to_string();
     let mut resource = Resource::new(uri, entry.id.as_str()).with_mime_type("text/markdown");
-    resource.title = entry.head.title.as_deref().map(str::to_owned);
-    resource.description = entry.head.description.as_deref().map(str::to_owned);
+    resource.title = entry.metadata.title.as_deref().map(str::to_owned);
+    resource.description = entry.metadata.description.as_deref().map(str::to_owned);
     resource
 }
 
-/// The two resources that list the others.
-fn indexes() -> [(&'static str, Resource); 2] {
+/// The two index resources.
+fn index_resources() -> [(&'static str, Resource); 2] {
     let index = Resource::new(Uri::Index.to_string(), "skills")
         .with_description("Every skill with its title and description, as markdown")
         .with_mime_type("text/markdown");
@@ -79,12 +79,12 @@ fn indexes() -> [(&'static str, Resource); 2] {
     [("0", index), ("1", discovery)]
 }
 
-/// A page of all resources. Supporting files are readable and not listed.
-pub(super) fn list(
+/// Lists one page of resources. Supporting files are readable but not listed.
+pub(super) fn list_resources(
     snapshot: &Snapshot,
     cursor: Option<&str>,
     size: usize,
-) -> Result<Page<Resource>, ErrorData> {
+) -> Result<CursorPage<Resource>, ErrorData> {
     let after = cursor.map(|text| Cursor::decode(text, "isb")).transpose()?;
     let (fixed, id, again) = match &after {
         None => (Some(String::new()), None, false),
@@ -93,45 +93,53 @@ pub(super) fn list(
             let id: SkillId = cursor
                 .key
                 .parse()
-                .map_err(|error| params(format!("cursor is none of ours: {error}")))?;
-            // The page may have ended between the two resources of one entry.
+                .map_err(|error| invalid_params(format!("invalid cursor: {error}")))?;
+            // The page may have ended between the two resources of an entry.
             (None, Some(id), cursor.kind == 's')
         }
     };
     let fixed = fixed.into_iter().flat_map(|after| {
-        let behind = indexes().into_iter().filter(move |(key, _)| **key > *after);
+        let behind = index_resources()
+            .into_iter()
+            .filter(move |(key, _)| **key > *after);
         behind.map(|(key, resource)| (Cursor::new('i', key), 256, resource))
     });
     let rest = id
         .as_ref()
         .filter(|_| again)
         .and_then(|id| snapshot.get(id))
-        .and_then(|entry| second(entry));
+        .and_then(|entry| separate_body_resource(entry));
     let entries = snapshot.skills_after(id.as_ref()).flat_map(|entry| {
         let first = entry.has_files().then(|| {
-            let weight = 256 + entry.head.frontmatter.as_deref().map_or(0, str::len);
+            let weight = 256 + entry.metadata.frontmatter.as_deref().map_or(0, str::len);
             let cursor = Cursor::new('s', entry.id.as_str());
-            (cursor, weight, document(entry))
+            (cursor, weight, document_resource(entry))
         });
-        first.into_iter().chain(second(entry))
+        first.into_iter().chain(separate_body_resource(entry))
     });
-    Ok(page(fixed.chain(rest).chain(entries), size))
+    Ok(take_page(fixed.chain(rest).chain(entries), size))
 }
 
-/// The `iii://` resource of an entry, where it is another one than its document.
-fn second(entry: &Entry) -> Option<(Cursor, usize, Resource)> {
+/// Returns the `iii://` resource of an entry, if it differs from its document.
+fn separate_body_resource(entry: &SkillEntry) -> Option<(Cursor, usize, Resource)> {
     let other = !entry.has_files() || entry.origin == Origin::State;
-    other.then(|| (Cursor::new('b', entry.id.as_str()), 256, body(entry)))
+    other.then(|| {
+        (
+            Cursor::new('b', entry.id.as_str()),
+            256,
+            body_resource(entry),
+        )
+    })
 }
 
-/// What the variables in a template stand for.
+/// The URI template of a document.
 pub(super) const DOCUMENT_TEMPLATE: &str = "skill://{+id}/SKILL.md";
 pub(super) const FILE_TEMPLATE: &str = "skill://{+id}/{+file}";
 pub(super) const BODY_TEMPLATE: &str = "iii://{+id}";
 pub(super) const FUNCTION_TEMPLATE: &str = "iii://fn/{+function}";
 
-/// The templates of everything that can be read.
-pub(super) fn templates() -> Vec<ResourceTemplate> {
+/// The URI templates of everything that can be read.
+pub(super) fn resource_templates() -> Vec<ResourceTemplate> {
     vec![
         ResourceTemplate::new(DOCUMENT_TEMPLATE, "skill")
             .with_description("The instructions of a skill")
@@ -142,26 +150,26 @@ pub(super) fn templates() -> Vec<ResourceTemplate> {
             .with_description("The body of a skill, as it was registered")
             .with_mime_type("text/markdown"),
         ResourceTemplate::new(FUNCTION_TEMPLATE, "function")
-            .with_description("What a function of a worker answers, with / for ::"),
+            .with_description("The result of a worker function, with / for ::"),
     ]
 }
 
-/// Reads what a URI names.
-pub(super) async fn content(
-    engine: &Engine,
+/// Reads the content of a URI.
+pub(super) async fn read_content(
+    service: &SkillService,
     registry: &Arc<Registry>,
     uri: &str,
-) -> Result<Content, ErrorData> {
+) -> Result<ServedContent, ErrorData> {
     let Ok(parsed) = uri.parse::<Uri>() else {
-        return Err(missing(uri, Unknown::Resource));
+        return Err(not_found_error(uri, NotFoundKind::Resource));
     };
-    let read = engine.read(registry, &parsed).await;
-    read.map_err(|error| about(uri, &error, Unknown::Resource))
+    let read = service.read(registry, &parsed).await;
+    read.map_err(|error| error_for_uri(uri, &error, NotFoundKind::Resource))
 }
 
-/// The content of a resource: text as text, any other bytes in base64.
-pub(super) fn contents(uri: &str, content: Content) -> ResourceContents {
-    let Content { mime, bytes } = content;
+/// Converts content to resource contents: text as text, other bytes as base64.
+pub(super) fn resource_contents(uri: &str, content: ServedContent) -> ResourceContents {
+    let ServedContent { mime, bytes } = content;
     let text = if mime::is_text(&mime) {
         String::from_utf8(bytes.into()).map_err(std::string::FromUtf8Error::into_bytes)
     } else {

@@ -1,5 +1,5 @@
-//! The tools: two for hosts whose models cannot read resources by themselves, and the functions
-//! of workers that the server's owner allows.
+//! The tools: two for hosts whose models cannot read resources directly, and the worker functions
+//! that the owner of the server allows.
 
 use std::{
     fmt::Write as _,
@@ -8,7 +8,7 @@ use std::{
 
 use repertoire_core::{
     Uri,
-    markdown::{cut, one_line},
+    markdown::{to_single_line, truncate_text},
     surface,
 };
 use repertoire_registry::Registry;
@@ -23,22 +23,22 @@ use rmcp::{
 use serde_json::{Value, json};
 
 use super::{
-    cursor::{Cursor, page},
-    resources::content,
-    running,
+    cursor::{Cursor, take_page},
+    resources::read_content,
+    run_tools,
 };
 use crate::{
-    engine::{Engine, FunctionTool, Options},
-    error::shorten,
+    error::shorten_text,
+    service::{FunctionTool, ServeOptions, SkillService},
 };
 
-/// The most URIs one call may name.
+/// The maximum number of URIs in one call.
 const MAX_URIS: usize = 64;
-/// The most bytes one call answers with.
-const MAX_BYTES: usize = 4 * 1024 * 1024;
+/// The maximum size of an answer in bytes.
+const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
 
-/// The tools. `skills_list` comes first: it is useful without arguments.
-pub(super) fn all() -> &'static [Tool] {
+/// The built-in tools. `skills_list` comes first, because it is useful without arguments.
+pub(super) fn builtin_tools() -> &'static [Tool] {
     static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
         let schema = |value: Value| match value {
             Value::Object(object) => Arc::new(object),
@@ -77,31 +77,39 @@ pub(super) fn all() -> &'static [Tool] {
     &TOOLS
 }
 
-/// Every tool: ours, then the functions of workers.
-pub(super) fn list_tools(engine: &Engine) -> Vec<Tool> {
-    let ours = all().iter().cloned().chain(running::tools(engine));
-    let tools = engine.tools();
+/// Lists every tool: the built-in ones, then the worker functions.
+pub(super) fn list_tools(service: &SkillService) -> Vec<Tool> {
+    let ours = builtin_tools()
+        .iter()
+        .cloned()
+        .chain(run_tools::offered_tools(service));
+    let tools = service.function_tools();
     let theirs = tools
         .iter()
-        .map(|(name, function)| of_function(name, function));
+        .map(|(name, function)| tool_from_function(name, function));
     ours.chain(theirs).collect()
 }
 
-/// One tool by its name.
-pub(super) fn find(engine: &Engine, name: &str) -> Option<Tool> {
-    let ours = all().iter().cloned().chain(running::tools(engine));
+/// Finds a tool by its name.
+pub(super) fn find_tool(service: &SkillService, name: &str) -> Option<Tool> {
+    let ours = builtin_tools()
+        .iter()
+        .cloned()
+        .chain(run_tools::offered_tools(service));
     let ours = ours.into_iter().find(|tool| tool.name == name);
     ours.or_else(|| {
-        let tools = engine.tools();
-        tools.get(name).map(|function| of_function(name, function))
+        let tools = service.function_tools();
+        tools
+            .get(name)
+            .map(|function| tool_from_function(name, function))
     })
 }
 
-/// A function as a tool.
-fn of_function(name: &str, function: &FunctionTool) -> Tool {
-    // A tool takes an object, whatever else a function would take.
+/// Describes a function as a tool.
+fn tool_from_function(name: &str, function: &FunctionTool) -> Tool {
+    // The input of a tool is always an object, whatever the function accepts.
     let object = |schema: &Option<Value>| match schema {
-        Some(Value::Object(object)) if is_object(object) => Some(object.clone()),
+        Some(Value::Object(object)) if is_object_schema(object) => Some(object.clone()),
         _ => None,
     };
     let input = object(&function.request);
@@ -110,31 +118,40 @@ fn of_function(name: &str, function: &FunctionTool) -> Tool {
         .description
         .as_deref()
         .unwrap_or(&function.function_id);
-    let mut tool = Tool::new(name.to_owned(), cut(description, 2048), Arc::new(input));
+    let mut tool = Tool::new(
+        name.to_owned(),
+        truncate_text(description, 2048),
+        Arc::new(input),
+    );
     tool.output_schema = object(&function.response).map(Arc::new);
     tool
 }
 
-fn is_object(schema: &JsonObject) -> bool {
+fn is_object_schema(schema: &JsonObject) -> bool {
     schema.get("type").is_some_and(|kind| kind == "object")
 }
 
-/// Calls the function behind a tool.
+/// Calls the function of a tool.
 async fn call_function(
-    engine: &Engine,
+    service: &SkillService,
     function: &FunctionTool,
     arguments: &JsonObject,
 ) -> CallToolResult {
     let id = &function.function_id;
-    let answer = engine.call_tool(id, Value::Object(arguments.clone())).await;
+    let answer = service
+        .call_tool(id, Value::Object(arguments.clone()))
+        .await;
     let text = match answer {
-        Ok(text) if text.len() <= MAX_BYTES => text,
+        Ok(text) if text.len() <= MAX_ANSWER_BYTES => text,
         Ok(text) => {
-            let message = format!("{id}: too large: {} bytes, at most {MAX_BYTES}", text.len());
+            let message = format!(
+                "{id}: too large: {} bytes, at most {MAX_ANSWER_BYTES}",
+                text.len()
+            );
             return CallToolResult::error(vec![ContentBlock::text(message)]);
         }
         Err(error) => {
-            let words = shorten(&error.to_string());
+            let words = shorten_text(&error.to_string());
             let message = if words.starts_with(id.as_str()) {
                 words
             } else {
@@ -145,8 +162,8 @@ async fn call_function(
     };
     let value: Value = repertoire_core::json::from_str(&text).unwrap_or_default();
     let promised = function.response.as_ref().and_then(Value::as_object);
-    if promised.is_some_and(is_object) && !value.is_object() {
-        let message = format!("{id} did not answer with the object it declares");
+    if promised.is_some_and(is_object_schema) && !value.is_object() {
+        let message = format!("{id} did not return the object it declares");
         return CallToolResult::error(vec![ContentBlock::text(message)]);
     }
     let shown = match &value {
@@ -158,27 +175,27 @@ async fn call_function(
     result
 }
 
-/// Runs a tool. What the caller got wrong is a result it can read, not a protocol error.
-pub(super) async fn call(
-    engine: &Engine,
+/// Runs a tool. Errors of the caller are returned as a readable result, not a protocol error.
+pub(super) async fn call_tool(
+    service: &SkillService,
     registry: &Arc<Registry>,
     request: &CallToolRequestParams,
     context: &RequestContext<RoleServer>,
 ) -> Result<CallToolResponse, ErrorData> {
-    if let Some(result) = running::call(engine, registry, request, context).await {
+    if let Some(result) = run_tools::call_run_tool(service, registry, request, context).await {
         return Ok(result);
     }
     let name = &*request.name;
     let none = JsonObject::new();
     let arguments = request.arguments.as_ref().unwrap_or(&none);
     let outcome = match name {
-        "skills_list" => list(registry, &engine.options, arguments),
-        "skill__fetch" => fetch(engine, registry, arguments).await,
+        "skills_list" => list_skills_text(registry, &service.options, arguments),
+        "skill__fetch" => fetch_resources(service, registry, arguments).await,
         _ => {
-            if let Some(function) = engine.tools().get(name) {
-                return Ok(call_function(engine, function, arguments).await.into());
+            if let Some(function) = service.function_tools().get(name) {
+                return Ok(call_function(service, function, arguments).await.into());
             }
-            let message = format!("tool {:?}: not found", shorten(name));
+            let message = format!("tool {:?}: not found", shorten_text(name));
             return Err(ErrorData::invalid_params(message, None));
         }
     };
@@ -189,9 +206,9 @@ pub(super) async fn call(
     Ok(result.into())
 }
 
-fn list(
+fn list_skills_text(
     registry: &Arc<Registry>,
-    options: &Options,
+    options: &ServeOptions,
     arguments: &JsonObject,
 ) -> Result<String, String> {
     let cursor = match arguments.get("cursor") {
@@ -205,7 +222,7 @@ fn list(
         .transpose()
         .map_err(|error| error.message.into_owned())?;
     let after = after.map(|cursor| cursor.key.parse()).transpose();
-    let after = after.map_err(|error| format!("`cursor` is none of ours: {error}"))?;
+    let after = after.map_err(|error| format!("invalid `cursor`: {error}"))?;
     let snapshot = registry.snapshot();
     let lines = snapshot.skills_after(after.as_ref()).map(|entry| {
         let mut line = if entry.has_files() {
@@ -213,13 +230,17 @@ fn list(
         } else {
             format!("- {} (iii://{})", entry.id, entry.id)
         };
-        if let Some(description) = &entry.head.description {
+        if let Some(description) = &entry.metadata.description {
             // Writing to a string cannot fail.
-            let _ = write!(line, ": {}", cut(&one_line(description), 200));
+            let _ = write!(
+                line,
+                ": {}",
+                truncate_text(&to_single_line(description), 200)
+            );
         }
         (Cursor::new('s', entry.id.as_str()), line.len(), line)
     });
-    let page = page(lines, options.page_size.max(1));
+    let page = take_page(lines, options.page_size.max(1));
     let mut text = page.items.join("\n");
     if text.is_empty() {
         text.push_str("There are no skills.");
@@ -230,22 +251,22 @@ fn list(
     Ok(text)
 }
 
-/// Reads every URI, or none: all are checked before the first is touched.
-async fn fetch(
-    engine: &Engine,
+/// Reads every URI or none: all are checked before the first read.
+async fn fetch_resources(
+    service: &SkillService,
     registry: &Arc<Registry>,
     arguments: &JsonObject,
 ) -> Result<String, String> {
-    let uris = wanted(arguments)?;
+    let uris = requested_uris(arguments)?;
     let mut sections = Vec::with_capacity(uris.len());
     let mut bytes = 0;
     for uri in uris {
-        let content = content(engine, registry, &uri).await;
+        let content = read_content(service, registry, &uri).await;
         let content = content.map_err(|error| error.message.into_owned())?;
         bytes += content.bytes.len();
-        if bytes > MAX_BYTES {
+        if bytes > MAX_ANSWER_BYTES {
             return Err(format!(
-                "{uri}: more than {MAX_BYTES} bytes in one answer; ask for fewer URIs at a time, \
+                "{uri}: more than {MAX_ANSWER_BYTES} bytes in one answer; ask for fewer URIs at a time, \
                  or read it as a resource"
             ));
         }
@@ -257,9 +278,9 @@ async fn fetch(
     Ok(surface::fetch_text(sections))
 }
 
-fn wanted(arguments: &JsonObject) -> Result<Vec<String>, String> {
+fn requested_uris(arguments: &JsonObject) -> Result<Vec<String>, String> {
     let text = |value: &Value| match value {
-        // Models write file names as they are.
+        // Models write file names without percent-encoding.
         Value::String(text) => Ok(text.trim().replace(' ', "%20")),
         _ => Err("every URI must be a string".to_owned()),
     };
@@ -287,12 +308,12 @@ fn wanted(arguments: &JsonObject) -> Result<Vec<String>, String> {
         if !uri.starts_with("skill://") && !uri.starts_with("iii://") {
             return Err(format!(
                 "{}: every URI must start with skill:// or iii://",
-                shorten(uri)
+                shorten_text(uri)
             ));
         }
-        // What is no address at all names nothing.
+        // A text that is not a URI is reported as not found.
         if uri.parse::<Uri>().is_err() {
-            return Err(format!("{}: not found", shorten(uri)));
+            return Err(format!("{}: not found", shorten_text(uri)));
         }
     }
     Ok(uris)

@@ -1,4 +1,4 @@
-//! The hub, spoken to frame by frame.
+//! Tests the hub at the level of protocol frames.
 
 #![allow(
     missing_docs,
@@ -10,7 +10,7 @@
     reason = "a test"
 )]
 
-mod abuse;
 mod calls;
-mod peer;
+mod hostile_peers;
 mod state;
+mod test_hub;

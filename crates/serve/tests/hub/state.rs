@@ -1,28 +1,35 @@
-//! The state, and listings over much of it.
+//! The `state::*` functions, and long listings.
 
 use repertoire_serve::iii::HubOptions;
 use serde_json::{Value, json};
 
-use crate::peer::{WAIT, start};
+use crate::test_hub::{WAIT, start};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn state_is_kept_as_an_engine_keeps_it() {
+async fn state_functions_behave_like_the_engine() {
     let place = start(HubOptions::default()).await;
     let row = |key: &str| json!({"scope": "s", "key": key});
     let set = |key: &str, value: Value| json!({"scope": "s", "key": key, "value": value});
-    assert_eq!(place.call("state::get", row("k")).await, Value::Null);
     assert_eq!(
-        place.call("state::set", set("k", json!({"n": 1}))).await,
+        place.call_function("state::get", row("k")).await,
+        Value::Null
+    );
+    assert_eq!(
+        place
+            .call_function("state::set", set("k", json!({"n": 1})))
+            .await,
         json!({"old_value": null, "new_value": {"n": 1}})
     );
-    let again = place.call("state::set", set("k", json!(2))).await;
+    let again = place.call_function("state::set", set("k", json!(2))).await;
     assert_eq!(again["old_value"], json!({"n": 1}));
-    place.call("state::set", set("j", json!("x"))).await;
+    place
+        .call_function("state::set", set("j", json!("x")))
+        .await;
     let list = |more: Value| {
         let mut payload = json!({"scope": "s"});
         let fields = payload.as_object_mut().unwrap();
         fields.extend(more.as_object().unwrap().clone());
-        place.call("state::list", payload)
+        place.call_function("state::list", payload)
     };
     assert_eq!(list(json!({})).await, json!(["x", 2]));
     assert_eq!(
@@ -33,17 +40,23 @@ async fn state_is_kept_as_an_engine_keeps_it() {
         list(json!({"limit": 1, "cursor": "j"})).await,
         json!({"items": [{"key": "k", "value": 2}]})
     );
-    let groups = place.call("state::list_groups", json!({})).await;
+    let groups = place.call_function("state::list_groups", json!({})).await;
     assert_eq!(groups, json!({"groups": ["s"]}));
     let ops = json!([{"type": "increment", "path": "", "by": 3}]);
     let update = json!({"scope": "s", "key": "k", "ops": ops});
     assert_eq!(
-        place.call("state::update", update).await,
+        place.call_function("state::update", update).await,
         json!({"old_value": 2, "new_value": 5})
     );
-    assert_eq!(place.call("state::delete", row("k")).await, json!(5));
-    assert_eq!(place.call("state::delete", row("k")).await, Value::Null);
-    // Numbers stay as they were written.
+    assert_eq!(
+        place.call_function("state::delete", row("k")).await,
+        json!(5)
+    );
+    assert_eq!(
+        place.call_function("state::delete", row("k")).await,
+        Value::Null
+    );
+    // Numbers keep their original text.
     let client = place.client().await;
     let number = "123456789012345678901234567890.10";
     let exact = format!(r#"{{"scope":"s","key":"n","value":{number}}}"#);
@@ -69,7 +82,7 @@ async fn state_is_kept_as_an_engine_keeps_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn large_bodies_change_nothing_for_listings() {
+async fn listings_do_not_grow_with_body_size() {
     let place = start(HubOptions::default()).await;
     let client = place.client().await;
     for n in 0..100 {
@@ -96,7 +109,7 @@ async fn large_bodies_change_nothing_for_listings() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_listing_that_grows_too_long_becomes_pages_by_itself() {
+async fn long_listings_are_paged_without_a_limit() {
     let place = start(HubOptions::default()).await;
     let client = place.client().await;
     // Long ids fill a listing with few rows.

@@ -1,4 +1,4 @@
-//! The worker of the quickstart, as it is written with SDK 0.11.
+//! The worker of the quickstart, written for SDK 0.11.
 
 use iii_sdk::{register_worker, InitOptions, RegisterFunction, TriggerRequest};
 use schemars::JsonSchema;
@@ -11,7 +11,7 @@ struct Order {
 }
 
 #[derive(Serialize, JsonSchema)]
-struct Words {
+struct OrderText {
     content: String,
 }
 
@@ -22,7 +22,7 @@ async fn main() -> anyhow::Result<()> {
 
     iii.register_function(
         RegisterFunction::new("tea::guide", |_input: Value| {
-            Ok::<_, String>(Words {
+            Ok::<_, String>(OrderText {
                 content: "# Tea\n\nGreen tea wants 80 degrees and two minutes.".into(),
             })
         })
@@ -30,18 +30,18 @@ async fn main() -> anyhow::Result<()> {
     );
     iii.register_function(
         RegisterFunction::new("tea::order", |order: Order| {
-            Ok::<_, String>(Words {
+            Ok::<_, String>(OrderText {
                 content: format!("Make one cup of {} tea.", order.kind),
             })
         })
-        .description("Words the order."),
+        .description("Renders the order."),
     );
 
     iii.trigger(TriggerRequest {
         function_id: "skills::register".into(),
         payload: json!({
             "id": "tea",
-            "skill": "# Tea\n\nMakes tea. Use when somebody is thirsty.\n\n\
+            "skill": "# Tea\n\nMakes tea. Use when a user is thirsty.\n\n\
                       See [the guide](iii://fn/tea/guide) for times and temperatures.\n",
         }),
         action: None,

@@ -1,93 +1,93 @@
-//! How well messages find the skills they mean.
+//! Measures how well search finds the expected skills.
 
 use anyhow::Result;
 use repertoire_core::text::terminal_safe;
-use repertoire_registry::search::{Finder, Recommendation};
+use repertoire_registry::search::{Recommendation, SkillIndex};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::output::{BOLD, DIM, Output, count};
+use crate::output::{BOLD, DIM, Output, format_count};
 
-/// How many of the best are looked at.
-const BEST: usize = 5;
+/// How many of the best results are checked.
+const TOP_RESULTS: usize = 5;
 
-/// What has to be reached.
+/// The goals of the metrics.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Goals {
+pub(super) struct ActivationGoals {
     #[serde(default)]
     hit_at_1: Option<f64>,
     #[serde(default)]
     hit_at_5: Option<f64>,
     #[serde(default)]
     named: Option<f64>,
-    /// At most this share of what fits nothing may activate something.
+    /// The largest share of messages without a fitting skill that may activate one.
     #[serde(default)]
     false_activation: Option<f64>,
-    /// At most this share of near misses may activate something.
+    /// The largest share of near misses that may activate a skill.
     #[serde(default)]
     near_miss: Option<f64>,
 }
 
-/// A message, and the skill it means.
+/// A message and the skill it should find.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Activation {
+pub(super) struct ActivationCase {
     message: String,
     /// An id, or `none`.
     pub(super) expect: String,
     /// Whether the message names the skill.
     #[serde(default)]
     named: bool,
-    /// The skill that a message that fits none only nearly means.
+    /// The similar skill that a message without a fitting skill must not activate.
     #[serde(default)]
     pub(super) near: Option<String>,
 }
 
-/// What was found by one method.
+/// The counted results of one search method.
 #[derive(Debug, Default)]
-struct Found {
-    /// Expected a skill: right, another one, nothing.
-    fitting: [usize; 3],
-    in_best: usize,
+struct ActivationTally {
+    /// A skill was expected: found the right one, another one, none.
+    expected_skill: [usize; 3],
+    hits_in_top: usize,
     first: usize,
-    /// Expected nothing: something, nothing.
-    unfitting: [usize; 2],
+    /// No skill was expected: found one, none.
+    expected_none: [usize; 2],
     named: usize,
     named_first: usize,
     near: usize,
-    near_taken: usize,
+    near_activated: usize,
     misses: Vec<Value>,
 }
 
-impl Found {
-    fn of(
-        activations: &[Activation],
+impl ActivationTally {
+    fn from_cases(
+        activations: &[ActivationCase],
         find: impl Fn(&str) -> repertoire_registry::Result<Vec<Recommendation>>,
     ) -> Result<Self> {
         let mut found = Self::default();
         for activation in activations {
-            found.note(activation, &find(&activation.message)?);
+            found.record_result(activation, &find(&activation.message)?);
         }
         Ok(found)
     }
 
-    fn note(&mut self, activation: &Activation, best: &[Recommendation]) {
+    fn record_result(&mut self, activation: &ActivationCase, best: &[Recommendation]) {
         let first = best.first();
         let activated = first.filter(|first| first.fits);
         let is = |one: &Recommendation| one.id.as_str() == activation.expect;
         let right = match (activation.expect.as_str(), activated) {
             ("none", activated) if activation.near.is_some() => {
                 self.near += 1;
-                self.near_taken += usize::from(activated.is_some());
+                self.near_activated += usize::from(activated.is_some());
                 activated.is_none()
             }
             ("none", Some(_)) => {
-                self.unfitting[0] += 1;
+                self.expected_none[0] += 1;
                 false
             }
             ("none", None) => {
-                self.unfitting[1] += 1;
+                self.expected_none[1] += 1;
                 true
             }
             _ if activation.named => {
@@ -98,13 +98,13 @@ impl Found {
             }
             (_, activated) => {
                 self.first += usize::from(first.is_some_and(is));
-                self.in_best += usize::from(best.iter().any(is));
+                self.hits_in_top += usize::from(best.iter().any(is));
                 let place = match activated {
                     Some(one) if is(one) => 0,
                     Some(_) => 1,
                     None => 2,
                 };
-                self.fitting[place] += 1;
+                self.expected_skill[place] += 1;
                 place == 0
             }
         };
@@ -117,38 +117,38 @@ impl Found {
         }
     }
 
-    /// Each figure, its goal, and whether more is better.
-    fn figures(&self, goals: &Goals) -> Vec<Figure> {
-        let fitting = self.fitting.iter().sum();
-        let unfitting = self.unfitting.iter().sum();
-        let figure = |name, part, whole, goal, more| Figure {
+    /// Returns each metric with its goal and whether higher is better.
+    fn goal_metrics(&self, goals: &ActivationGoals) -> Vec<GoalMetric> {
+        let fitting = self.expected_skill.iter().sum();
+        let unfitting = self.expected_none.iter().sum();
+        let figure = |name, part, whole, goal, more| GoalMetric {
             name,
-            value: share(part, whole),
+            value: ratio(part, whole),
             goal,
             more,
             of: whole,
         };
-        let near = (self.near_taken, self.near);
+        let near = (self.near_activated, self.near);
         let figures = vec![
             figure("hit@1", self.first, fitting, goals.hit_at_1, true),
-            figure("hit@5", self.in_best, fitting, goals.hit_at_5, true),
+            figure("hit@5", self.hits_in_top, fitting, goals.hit_at_5, true),
             figure("named", self.named_first, self.named, goals.named, true),
             figure(
                 "false activation",
-                self.unfitting[0],
+                self.expected_none[0],
                 unfitting,
                 goals.false_activation,
                 false,
             ),
             figure("near miss", near.0, near.1, goals.near_miss, false),
         ];
-        // What was not tried has no figure.
+        // A metric without messages is left out.
         figures.into_iter().filter(|figure| figure.of > 0).collect()
     }
 
-    fn to_json(&self, goals: &Goals) -> Value {
+    fn to_json(&self, goals: &ActivationGoals) -> Value {
         let figures: Map<String, Value> = self
-            .figures(goals)
+            .goal_metrics(goals)
             .iter()
             .map(|f| (f.name.to_owned(), json!({"value": f.value, "goal": f.goal})))
             .collect();
@@ -156,11 +156,11 @@ impl Found {
             "figures": figures,
             "confusion": {
                 "expected_skill": {
-                    "right": self.fitting[0], "another": self.fitting[1],
-                    "nothing": self.fitting[2],
+                    "right": self.expected_skill[0], "another": self.expected_skill[1],
+                    "nothing": self.expected_skill[2],
                 },
                 "expected_nothing": {
-                    "something": self.unfitting[0], "nothing": self.unfitting[1],
+                    "something": self.expected_none[0], "nothing": self.expected_none[1],
                 },
             },
             "misses": self.misses,
@@ -168,16 +168,16 @@ impl Found {
     }
 }
 
-struct Figure {
+struct GoalMetric {
     name: &'static str,
     value: f64,
     goal: Option<f64>,
     more: bool,
-    /// How many messages it is the share of.
+    /// The number of messages that the value is a share of.
     of: usize,
 }
 
-impl Figure {
+impl GoalMetric {
     fn is_missed(&self) -> bool {
         let worse = |goal| {
             if self.more {
@@ -190,7 +190,7 @@ impl Figure {
     }
 }
 
-pub(super) fn share(part: usize, whole: usize) -> f64 {
+pub(super) fn ratio(part: usize, whole: usize) -> f64 {
     if whole == 0 {
         return 0.0;
     }
@@ -199,24 +199,28 @@ pub(super) fn share(part: usize, whole: usize) -> f64 {
     share
 }
 
-/// How well skills are found, by each method that is there.
-pub(super) struct Activated<'a> {
+/// The results of each available search method.
+pub(super) struct ActivationReport<'a> {
     skills: usize,
-    by: Vec<(&'static str, Found, &'a Goals)>,
+    by: Vec<(&'static str, ActivationTally, &'a ActivationGoals)>,
 }
 
-impl<'a> Activated<'a> {
-    /// Tries every message: by its words, and by its meaning too where that is known.
-    pub(super) fn measure(
-        finder: &Finder,
-        activations: &[Activation],
-        goals: &'a Goals,
-        goals_with_meaning: &'a Goals,
+impl<'a> ActivationReport<'a> {
+    /// Searches for every message by words, and with embeddings if they are installed.
+    pub(super) fn measure_activations(
+        finder: &SkillIndex,
+        activations: &[ActivationCase],
+        goals: &'a ActivationGoals,
+        goals_with_meaning: &'a ActivationGoals,
     ) -> Result<Self> {
-        let words = Found::of(activations, |message| finder.find_by_words(message, BEST))?;
+        let words = ActivationTally::from_cases(activations, |message| {
+            finder.find_lexical(message, TOP_RESULTS)
+        })?;
         let mut by = vec![("words", words, goals)];
-        if finder.understands() {
-            let fused = Found::of(activations, |message| finder.find(message, BEST))?;
+        if finder.has_embeddings() {
+            let fused = ActivationTally::from_cases(activations, |message| {
+                finder.find_skills(message, TOP_RESULTS)
+            })?;
             by.push(("with meaning", fused, goals_with_meaning));
         }
         let skills = finder.len();
@@ -224,7 +228,10 @@ impl<'a> Activated<'a> {
     }
 
     pub(super) fn is_missed(&self) -> bool {
-        let mut figures = self.by.iter().flat_map(|(_, f, goals)| f.figures(goals));
+        let mut figures = self
+            .by
+            .iter()
+            .flat_map(|(_, f, goals)| f.goal_metrics(goals));
         figures.any(|figure| figure.is_missed())
     }
 
@@ -236,33 +243,33 @@ impl<'a> Activated<'a> {
         json!({"skills": self.skills, "by": by})
     }
 
-    pub(super) fn print(&self, misses: bool, output: &Output) -> Result<()> {
+    pub(super) fn print_report(&self, misses: bool, output: &Output) -> Result<()> {
         let Some((_, first, _)) = self.by.first() else {
             return Ok(());
         };
-        output.print(&format!(
+        output.print_text(&format!(
             "{DIM}{}, {} messages that fit one, {} that name one, {} that fit none{DIM:#}\n",
-            count(self.skills, "skill"),
-            first.fitting.iter().sum::<usize>(),
+            format_count(self.skills, "skill"),
+            first.expected_skill.iter().sum::<usize>(),
             first.named,
-            first.unfitting.iter().sum::<usize>(),
+            first.expected_none.iter().sum::<usize>(),
         ))?;
         for (name, found, goals) in &self.by {
-            output.print(&format!("\n{BOLD}{name}{BOLD:#}\n"))?;
-            for figure in found.figures(goals) {
+            output.print_text(&format!("\n{BOLD}{name}{BOLD:#}\n"))?;
+            for figure in found.goal_metrics(goals) {
                 let goal = match figure.goal {
                     None => String::new(),
                     Some(goal) if figure.is_missed() => format!("  MISSED: goal {goal}"),
                     Some(goal) => format!("  goal {goal} met"),
                 };
-                output.print(&format!(
+                output.print_text(&format!(
                     "  {:<18} {:.2}{goal}\n",
                     figure.name, figure.value
                 ))?;
             }
-            let [right, another, nothing] = found.fitting;
-            let [something, none] = found.unfitting;
-            output.print(&format!(
+            let [right, another, nothing] = found.expected_skill;
+            let [something, none] = found.expected_none;
+            output.print_text(&format!(
                 "  {DIM}{:<18} {:>6} {:>8} {:>8}{DIM:#}\n  {:<18} {right:>6} {another:>8} \
                  {nothing:>8}\n  {:<18} {:>6} {something:>8} {none:>8}\n",
                 "expected", "right", "another", "nothing", "a skill", "nothing", "-"
@@ -284,7 +291,7 @@ impl<'a> Activated<'a> {
                     miss["score"].as_f64().unwrap_or(0.0),
                     text("expect")
                 );
-                output.print(&format!("{}\n", terminal_safe(&line)))?;
+                output.print_text(&format!("{}\n", terminal_safe(&line)))?;
             }
         }
         Ok(())

@@ -1,16 +1,16 @@
-//! How well skills do their work, with each and without.
+//! Measures how well skills perform, with and without each skill.
 
 use std::sync::Arc;
 
 use anyhow::Result;
 use repertoire_core::{Artifact, ArtifactKind, text::terminal_safe};
-use repertoire_registry::{Reference, Registry};
+use repertoire_registry::{QualifiedSkillId, Registry};
 use repertoire_runtime::{
-    Ask, Model, Usage,
+    Model, ModelRequest, ModelUsage,
     assertion::{self, Assertion},
-    run::{plan, run},
+    run::{plan_run, run_plan},
 };
-use repertoire_serve::runs::{Runnable, equip, trace_of};
+use repertoire_serve::runs::{RunnableSkill, attach_registry, trace_from_record};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -18,13 +18,13 @@ use super::super::run as running;
 use crate::{
     args::ModelArgs,
     output::{BOLD, DIM, Output},
-    settings::Settings,
+    settings::CliSettings,
 };
 
-/// A skill, what it is given, and what has to come of it.
+/// A skill, its input, and the assertions on its output.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Case {
+pub(super) struct OutputCase {
     pub(super) skill: String,
     #[serde(default)]
     message: String,
@@ -34,9 +34,9 @@ pub(super) struct Case {
     expect: Vec<Value>,
 }
 
-impl Case {
-    /// What is expected, checked before anything is asked.
-    pub(super) fn assertions(&self) -> Result<Vec<Assertion>> {
+impl OutputCase {
+    /// Parses the assertions, so that errors appear before any model is called.
+    pub(super) fn parse_assertions(&self) -> Result<Vec<Assertion>> {
         let metadata = json!({"assertions": self.expect});
         let artifact = Artifact {
             id: None,
@@ -51,22 +51,22 @@ impl Case {
             created_at: None,
             updated_at: None,
         };
-        Ok(assertion::of(&artifact)?)
+        Ok(assertion::read_assertions(&artifact)?)
     }
 }
 
-/// What came of a case, one way.
+/// The result of a case, with or without its skill.
 #[derive(Debug, Default)]
-struct Outcome {
+struct CaseOutcome {
     passed: usize,
     of: usize,
-    usage: Usage,
-    /// What did not hold.
+    usage: ModelUsage,
+    /// The assertions that failed.
     problems: Vec<String>,
 }
 
-impl Outcome {
-    fn is_right(&self) -> bool {
+impl CaseOutcome {
+    fn has_passed(&self) -> bool {
         self.problems.is_empty()
     }
 
@@ -76,60 +76,65 @@ impl Outcome {
         })
     }
 
-    fn shown(&self) -> String {
+    fn format_summary(&self) -> String {
         let cost = self.usage.cost.map(|cost| format!(" ${cost:.6}"));
         format!(
             "{}/{}  {:>6} tokens{}",
             self.passed,
             self.of,
-            self.usage.tokens(),
+            self.usage.total_tokens(),
             cost.unwrap_or_default()
         )
     }
 }
 
-/// How skills do, with each and without.
+/// The results of all cases, with and without the skill.
 #[derive(Debug, Default)]
-pub(super) struct Outputs {
-    cases: Vec<(String, Outcome, Outcome)>,
+pub(super) struct OutputReport {
+    cases: Vec<(String, CaseOutcome, CaseOutcome)>,
 }
 
-impl Outputs {
-    /// Runs every case with its skill, and puts its message to the model without.
-    pub(super) fn measure(
+impl OutputReport {
+    /// Runs every case with its skill, and sends its message to the model without it.
+    pub(super) fn run_cases(
         registry: &Arc<Registry>,
-        cases: &[Case],
+        cases: &[OutputCase],
         model: &ModelArgs,
-        settings: &Settings,
+        settings: &CliSettings,
     ) -> Result<Self> {
         let mut outputs = Self::default();
         if cases.is_empty() {
             return Ok(outputs);
         }
-        let runtime = super::super::serve::runtime()?;
+        let runtime = super::super::serve::build_runtime()?;
         for case in cases {
-            let assertions = case.assertions()?;
-            let reference: Reference = case.skill.parse()?;
-            let entry = running::find(registry, &reference)?;
-            let skill = Runnable::new(registry, &entry)?;
+            let assertions = case.parse_assertions()?;
+            let reference: QualifiedSkillId = case.skill.parse()?;
+            let entry = running::find_entry(registry, &reference)?;
+            let skill = RunnableSkill::new(registry, &entry)?;
             let message = Some(case.message.as_str());
-            let mut context = running::context(model, &[], message, true, settings)?;
+            let mut context = running::build_context(model, &[], message, true, settings)?;
             context.values.clone_from(&case.params);
-            let asked = running::model_of(&context)?;
-            let dispatcher = running::dispatcher(settings);
-            equip(&mut context, registry, &dispatcher);
-            let steps = plan(&skill, &dispatcher, &context.family(), &[])?;
+            let asked = running::require_model(&context)?;
+            let dispatcher = running::build_dispatcher(settings);
+            attach_registry(&mut context, registry, &dispatcher);
+            let steps = plan_run(&skill, &dispatcher, &context.model_family(), &[])?;
             let pair = runtime.block_on(async {
-                // A folder that is only looked at keeps no traces.
-                let mut keep = |record: &_| drop(registry.put_trace(trace_of(record)));
-                let report = run(&skill, &dispatcher, &steps, &mut context, &mut keep).await;
+                // A registry over plain folders keeps no traces.
+                let mut keep = |record: &_| drop(registry.put_trace(trace_from_record(record)));
+                let report = run_plan(&skill, &dispatcher, &steps, &mut context, &mut keep).await;
                 let usage = report.usage();
                 let text = report.outcome.map(|output| output.text);
-                let with = judge(&assertions, text, usage, &asked).await;
-                let plain = asked.ask(&Ask::new(case.message.as_str()), None).await;
+                let with = evaluate_assertions(&assertions, text, usage, &asked).await;
+                let plain = asked
+                    .ask(&ModelRequest::new(case.message.as_str()), None)
+                    .await;
                 let usage = plain.as_ref().map(|reply| reply.usage).unwrap_or_default();
                 let text = plain.map(|reply| reply.text);
-                (with, judge(&assertions, text, usage, &asked).await)
+                (
+                    with,
+                    evaluate_assertions(&assertions, text, usage, &asked).await,
+                )
             });
             let name = format!("{}: {}", case.skill, case.message);
             outputs.cases.push((name, pair.0, pair.1));
@@ -138,7 +143,7 @@ impl Outputs {
     }
 
     pub(super) fn is_missed(&self) -> bool {
-        self.cases.iter().any(|(_, with, _)| !with.is_right())
+        self.cases.iter().any(|(_, with, _)| !with.has_passed())
     }
 
     pub(super) fn to_json(&self) -> Value {
@@ -148,39 +153,39 @@ impl Outputs {
         Value::Array(cases.collect())
     }
 
-    pub(super) fn print(&self, output: &Output) -> Result<()> {
+    pub(super) fn print_results(&self, output: &Output) -> Result<()> {
         if self.cases.is_empty() {
             return Ok(());
         }
-        output.print(&format!("\n{BOLD}outputs{BOLD:#}\n"))?;
+        output.print_text(&format!("\n{BOLD}outputs{BOLD:#}\n"))?;
         for (name, with, without) in &self.cases {
-            let verdict = if with.is_right() { "" } else { "  MISSED" };
-            output.print(&format!(
+            let verdict = if with.has_passed() { "" } else { "  MISSED" };
+            output.print_text(&format!(
                 "  {}{verdict}\n    {:<8} {}\n    {DIM}{:<8} {}{DIM:#}\n",
                 terminal_safe(name),
                 "with",
-                with.shown(),
+                with.format_summary(),
                 "without",
-                without.shown()
+                without.format_summary()
             ))?;
             for problem in &with.problems {
-                output.print(&format!("    {}\n", terminal_safe(problem)))?;
+                output.print_text(&format!("    {}\n", terminal_safe(problem)))?;
             }
         }
         Ok(())
     }
 }
 
-async fn judge(
+async fn evaluate_assertions(
     assertions: &[Assertion],
     text: repertoire_runtime::Result<String>,
-    usage: Usage,
+    usage: ModelUsage,
     model: &Arc<dyn Model>,
-) -> Outcome {
-    let mut outcome = Outcome {
+) -> CaseOutcome {
+    let mut outcome = CaseOutcome {
         of: assertions.len(),
         usage,
-        ..Outcome::default()
+        ..CaseOutcome::default()
     };
     let text = match text {
         Ok(text) => text,
@@ -190,7 +195,7 @@ async fn judge(
         }
     };
     for assertion in assertions {
-        // What the judge costs is not the skill's.
+        // The cost of the judge is not part of the skill's cost.
         let (verdict, _) = assertion.evaluate(&text, Some(model)).await;
         if verdict.passed {
             outcome.passed += 1;

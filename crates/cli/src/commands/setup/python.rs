@@ -1,4 +1,4 @@
-//! Environments of Python, made by the tools that are there.
+//! Creates Python environments with uv or venv.
 
 use std::{
     ffi::OsStr,
@@ -8,24 +8,24 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::failure::Usage;
+use crate::failure::UsageError;
 
-/// What goes into an environment.
-pub(super) struct Wanted<'a> {
-    /// A file of requirements, with the digest of whatever is downloaded.
+/// The contents of an environment.
+pub(super) struct EnvironmentSpec<'a> {
+    /// A requirements file with the digest of every download.
     pub(super) requirements: &'a Path,
-    /// The oldest Python they run on.
+    /// The oldest supported Python version.
     pub(super) oldest: (u32, u32),
 }
 
-/// The Python of this machine: `REPERTOIRE_PYTHON`, else `python3`.
-fn system() -> std::ffi::OsString {
+/// Returns the Python of this machine: `REPERTOIRE_PYTHON`, else `python3`.
+fn system_python() -> std::ffi::OsString {
     std::env::var_os("REPERTOIRE_PYTHON").unwrap_or_else(|| "python3".into())
 }
 
-/// Makes an environment with exactly what a file of requirements says; gives its Python.
-pub(super) fn environment(folder: &Path, wanted: &Wanted<'_>) -> Result<PathBuf> {
-    is_new_enough(wanted.oldest)?;
+/// Creates an environment with exactly the given requirements and returns its Python.
+pub(super) fn create_environment(folder: &Path, wanted: &EnvironmentSpec<'_>) -> Result<PathBuf> {
+    check_python_version(wanted.oldest)?;
     let python = folder.join(if cfg!(windows) {
         "Scripts/python.exe"
     } else {
@@ -38,14 +38,14 @@ pub(super) fn environment(folder: &Path, wanted: &Wanted<'_>) -> Result<PathBuf>
         .status()
         .is_ok_and(|status| status.success());
     if has_uv {
-        // It heeds settings of the folder it is started in, which may be a stranger's.
+        // uv reads settings from its working directory, which may be untrusted.
         let beside = folder.parent().unwrap_or(folder);
         let mut venv = Command::new("uv");
         venv.args(["venv", "--quiet", "--python"])
-            .arg(system())
+            .arg(system_python())
             .arg(folder)
             .current_dir(beside);
-        run(&mut venv)?;
+        run_command(&mut venv)?;
         let mut install = Command::new("uv");
         install
             .args(["pip", "install", "--quiet", "--only-binary", ":all:"])
@@ -54,36 +54,36 @@ pub(super) fn environment(folder: &Path, wanted: &Wanted<'_>) -> Result<PathBuf>
             .arg("-r")
             .arg(wanted.requirements)
             .current_dir(beside);
-        run(&mut install)?;
+        run_command(&mut install)?;
     } else {
-        let mut venv = Command::new(system());
+        let mut venv = Command::new(system_python());
         venv.args(["-I", "-m", "venv"]).arg(folder);
-        run(&mut venv)?;
+        run_command(&mut venv)?;
         let mut install = Command::new(&python);
         install
             .args(["-I", "-m", "pip", "install", "--quiet", "--no-input"])
             .args(["--disable-pip-version-check", "--only-binary=:all:"])
             .args(["--require-hashes", "-r"])
             .arg(wanted.requirements);
-        run(&mut install)?;
+        run_command(&mut install)?;
     }
     Ok(python)
 }
 
-fn is_new_enough(oldest: (u32, u32)) -> Result<()> {
-    let mut ask = Command::new(system());
+fn check_python_version(oldest: (u32, u32)) -> Result<()> {
+    let mut ask = Command::new(system_python());
     ask.args(["-I", "-c", "import sys; print(*sys.version_info[:2])"]);
-    let said = run(&mut ask)?;
-    let mut numbers = said.split_whitespace().map(str::parse::<u32>);
+    let version = run_command(&mut ask)?;
+    let mut numbers = version.split_whitespace().map(str::parse::<u32>);
     let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
         bail!(
-            "{} does not say which version it is",
-            Path::new(&system()).display()
+            "{} does not report its version",
+            Path::new(&system_python()).display()
         );
     };
     if (major, minor) < oldest {
         let (a, b) = oldest;
-        bail!(Usage(format!(
+        bail!(UsageError(format!(
             "this is Python {major}.{minor}, and {a}.{b} is needed: name a newer one with \
              REPERTOIRE_PYTHON"
         )));
@@ -91,20 +91,20 @@ fn is_new_enough(oldest: (u32, u32)) -> Result<()> {
     Ok(())
 }
 
-/// Runs a program; gives what it prints. One that fails is an error with its last words.
-pub(super) fn run(command: &mut Command) -> Result<String> {
+/// Runs a program and returns its stdout; an error has the last lines of its stderr.
+pub(super) fn run_command(command: &mut Command) -> Result<String> {
     let name = Path::new(command.get_program()).to_owned();
     let name = name.file_name().unwrap_or(OsStr::new("python")).display();
     let done = command.stdin(Stdio::null()).output();
-    let done = done.with_context(|| format!("{name}: it is needed, and could not be run"))?;
+    let done = done.with_context(|| format!("{name} is required but could not be run"))?;
     if !done.status.success() {
-        let said = String::from_utf8_lossy(&done.stderr);
-        let why: Vec<&str> = said
+        let stderr = String::from_utf8_lossy(&done.stderr);
+        let why: Vec<&str> = stderr
             .lines()
             .filter(|line| !line.trim().is_empty())
             .collect();
         let last = why[why.len().saturating_sub(3)..].join("\n  ");
-        bail!(Usage(format!("{name} failed: {last}")));
+        bail!(UsageError(format!("{name} failed: {last}")));
     }
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }

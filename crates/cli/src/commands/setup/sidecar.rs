@@ -1,4 +1,4 @@
-//! `setup sidecar`: gives DSPy modules a Python with DSPy, or the single file that has it inside.
+//! `setup sidecar`: installs a Python environment with DSPy, or the bundled executable.
 
 use std::{
     fs,
@@ -8,10 +8,10 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use repertoire_core::Digest;
-use repertoire_runtime::sidecar::Program;
+use repertoire_runtime::sidecar::SidecarCommand;
 
 use super::python;
-use crate::{failure::Usage, output::Output, settings::Settings};
+use crate::{failure::UsageError, output::Output, settings::CliSettings};
 
 const REQUIREMENTS: &str = include_str!("../../../../../sidecar/requirements.txt");
 /// Its sources, by their path.
@@ -46,20 +46,20 @@ const SOURCES: [(&str, &str); 8] = [
         include_str!("../../../../../sidecar/repertoire_sidecar/wire.py"),
     ),
 ];
-/// Says which sources and requirements are installed.
-const INSTALLED: &str = "installed.sha256";
+/// The file with the digest of the installed sources and requirements.
+const VERSION_MARKER: &str = "installed.sha256";
 const BUNDLE: &str = if cfg!(windows) {
     "repertoire-sidecar.exe"
 } else {
     "repertoire-sidecar"
 };
 
-/// Where the sidecar is, or would be.
-pub(crate) fn folder(settings: &Settings) -> PathBuf {
+/// Returns the folder of the sidecar, installed or not.
+pub(crate) fn sidecar_dir(settings: &CliSettings) -> PathBuf {
     settings.account.join("sidecar")
 }
 
-fn python_of(folder: &Path) -> PathBuf {
+fn python_path(folder: &Path) -> PathBuf {
     folder.join(if cfg!(windows) {
         "python/Scripts/python.exe"
     } else {
@@ -67,68 +67,69 @@ fn python_of(folder: &Path) -> PathBuf {
     })
 }
 
-fn version() -> String {
+fn sources_digest() -> String {
     let mut all = REQUIREMENTS.as_bytes().to_vec();
     for (name, text) in SOURCES {
         all.extend_from_slice(name.as_bytes());
         all.extend_from_slice(text.as_bytes());
     }
-    Digest::of(&all).hex()
+    Digest::hash_bytes(&all).hex_digits()
 }
 
-/// Whether it is there, and of this version.
+/// Whether this version is installed.
 pub(crate) fn is_installed(folder: &Path) -> bool {
-    let known = fs::read_to_string(folder.join(INSTALLED)).unwrap_or_default();
-    folder.join(BUNDLE).is_file() || (known.trim() == version() && python_of(folder).is_file())
+    let known = fs::read_to_string(folder.join(VERSION_MARKER)).unwrap_or_default();
+    folder.join(BUNDLE).is_file()
+        || (known.trim() == sources_digest() && python_path(folder).is_file())
 }
 
-/// How it is started.
-pub(crate) fn program(settings: &Settings) -> Program {
-    let folder = folder(settings);
+/// Returns the program that starts the sidecar.
+pub(crate) fn sidecar_program(settings: &CliSettings) -> SidecarCommand {
+    let folder = sidecar_dir(settings);
     let bundle = folder.join(BUNDLE);
     let home = folder.join("home");
     if bundle.is_file() {
-        return Program::new(bundle, Vec::new(), home);
+        return SidecarCommand::new(bundle, Vec::new(), home);
     }
     let main = folder.join("main.py");
-    // One of another version is as good as none.
+    // Another version counts as not installed.
     let python = if is_installed(&folder) {
-        python_of(&folder)
+        python_path(&folder)
     } else {
         folder.join("not-installed")
     };
-    Program::new(python, vec!["-I".into(), main.into()], home)
+    SidecarCommand::new(python, vec!["-I".into(), main.into()], home)
 }
 
 pub(super) fn run(
     from: Option<&Path>,
     again: bool,
-    settings: &Settings,
+    settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    let target = folder(settings);
+    let target = sidecar_dir(settings);
     let there = || is_installed(&target) && from.is_none() && !again;
-    super::part(
+    super::install_component(
         "sidecar",
         &target,
         &there,
         settings,
         output,
         |stopped| match from {
-            Some(file) => take(file, &target),
-            None if !again && refresh(&target)? => Ok(()),
-            None => install(&target, stopped, output),
+            Some(file) => install_bundle(file, &target),
+            None if !again && update_sources(&target)? => Ok(()),
+            None => install_environment(&target, stopped, output),
         },
     )
 }
 
-/// Installs the environment in place, since it cannot be moved. What was there is put back if this
-/// comes to nothing.
-fn install(target: &Path, stopped: &dyn Fn() -> bool, output: &Output) -> Result<()> {
+/// Installs the environment in place, because it cannot be moved. A failure restores the previous
+/// installation.
+fn install_environment(target: &Path, stopped: &dyn Fn() -> bool, output: &Output) -> Result<()> {
     let before = target.with_extension("before");
     let at = |path: &Path| path.display().to_string();
     if before.is_dir() && !is_installed(target) {
-        // Whoever put it aside did not get to the end.
+        // An earlier setup was interrupted after it moved the old installation.
         let _ = fs::remove_dir_all(target);
         fs::rename(&before, target).with_context(|| at(&before))?;
     }
@@ -138,7 +139,7 @@ fn install(target: &Path, stopped: &dyn Fn() -> bool, output: &Output) -> Result
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
         Err(error) => return Err(error).with_context(|| at(target)),
     };
-    let made = make(target, stopped, output);
+    let made = build_environment(target, stopped, output);
     if made.is_err() || stopped() {
         let _ = fs::remove_dir_all(target);
         if had_one {
@@ -150,18 +151,18 @@ fn install(target: &Path, stopped: &dyn Fn() -> bool, output: &Output) -> Result
     made
 }
 
-/// Puts the sources of this version into an environment that has all they need; says whether there
+/// Updates the sources in an environment that already has the requirements; returns whether there
 /// was one.
-fn refresh(target: &Path) -> Result<bool> {
-    let (mark, have) = (target.join(INSTALLED), target.join("requirements.txt"));
+fn update_sources(target: &Path) -> Result<bool> {
+    let (mark, have) = (target.join(VERSION_MARKER), target.join("requirements.txt"));
     let have = fs::read_to_string(have).unwrap_or_default();
-    if have != REQUIREMENTS || !mark.is_file() || !python_of(target).is_file() {
+    if have != REQUIREMENTS || !mark.is_file() || !python_path(target).is_file() {
         return Ok(false);
     }
-    // It does not count until it is whole again.
+    // Without the marker, an interrupted update does not count as installed.
     fs::remove_file(&mark).with_context(|| mark.display().to_string())?;
     write_sources(target)?;
-    fs::write(&mark, version()).with_context(|| mark.display().to_string())?;
+    fs::write(&mark, sources_digest()).with_context(|| mark.display().to_string())?;
     Ok(true)
 }
 
@@ -174,40 +175,40 @@ fn write_sources(target: &Path) -> Result<()> {
     Ok(())
 }
 
-/// It counts only once it is whole.
-fn make(target: &Path, stopped: &dyn Fn() -> bool, output: &Output) -> Result<()> {
+/// Creates the environment; the marker is written last.
+fn build_environment(target: &Path, stopped: &dyn Fn() -> bool, output: &Output) -> Result<()> {
     fs::create_dir_all(target).with_context(|| target.display().to_string())?;
     write_sources(target)?;
     let requirements = target.join("requirements.txt");
     fs::write(&requirements, REQUIREMENTS)?;
-    output.note("1/2 installing DSPy and what it needs (240 MB)");
-    let wanted = python::Wanted {
+    output.print_note("1/2 installing DSPy and what it needs (240 MB)");
+    let wanted = python::EnvironmentSpec {
         requirements: &requirements,
         oldest: (3, 11),
     };
-    let made = output.working("installing", || {
-        python::environment(&target.join("python"), &wanted)
+    let made = output.with_spinner("installing", || {
+        python::create_environment(&target.join("python"), &wanted)
     });
     let python = made?;
     if stopped() {
         return Ok(());
     }
-    output.note("2/2 trying it");
+    output.print_note("2/2 trying it");
     let mut check = Command::new(python);
     check
         .args(["-I", "-c", "import dspy; print(dspy.__version__)"])
         .env("DSPY_CACHEDIR", target.join("home/cache"));
-    output.working("trying it", || python::run(&mut check))?;
-    fs::write(target.join(INSTALLED), version())?;
+    output.with_spinner("trying it", || python::run_command(&mut check))?;
+    fs::write(target.join(VERSION_MARKER), sources_digest())?;
     Ok(())
 }
 
-/// Installs the single file.
-fn take(file: &Path, target: &Path) -> Result<()> {
+/// Installs the bundled executable.
+fn install_bundle(file: &Path, target: &Path) -> Result<()> {
     if !file.is_file() {
         let shown = file.display();
-        bail!(Usage(format!(
-            "{shown}: that is no file: `cargo xtask sidecar-bundle` builds one"
+        bail!(UsageError(format!(
+            "{shown} is not a file: `cargo xtask sidecar-bundle` builds one"
         )));
     }
     fs::create_dir_all(target).with_context(|| target.display().to_string())?;

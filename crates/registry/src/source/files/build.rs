@@ -1,39 +1,42 @@
-//! From records of an index to skills and prompts, or to the reason why not.
+//! Builds skills and prompts from index records, or the reason why they are refused.
 
 use std::sync::Arc;
 
 use repertoire_core::{DOCUMENT, FileEntry, Manifest, Prompt, RelPath, SkillId};
 
-use super::{FileSource, Found, Location, MAX_BODY, Notice, Outcome, Plan, file_name};
+use super::{
+    ContentLocation, FileSource, FoundItem, MAX_BODY_BYTES, Notice, ScanOutcome, SourcePlan,
+    file_name,
+};
 use crate::{
-    error::{Error, Result, show},
-    head::{Head, utf8},
+    error::{Error, Result, display_path},
+    skill_metadata::{SkillMetadata, parse_utf8},
     source::{
-        record::{Note, Refusal, UNREADABLE},
-        root::{join, now_nanos},
+        record::{FileNote, RefusalReason, UNREADABLE_NAME},
+        root::{join_path, now_nanos},
     },
 };
 
 impl FileSource {
-    /// The skill at a folder, if the folder has a document.
-    pub(super) fn skill_folder(&self, folder: &str) -> Option<Outcome> {
+    /// Builds the skill at a folder, if the folder has a document.
+    pub(super) fn build_skill(&self, folder: &str) -> Option<ScanOutcome> {
         let record = self.index.folders.get(folder)?;
         if !record.has_document() {
-            let telling = |name: &str| name == DOCUMENT || name == UNREADABLE;
-            let refused = record.refused.iter().find(|(name, _)| telling(name));
-            let in_skill = self.index.enclosing(folder).next().is_some();
+            let is_blocking = |name: &str| name == DOCUMENT || name == UNREADABLE_NAME;
+            let refused = record.refused.iter().find(|(name, _)| is_blocking(name));
+            let in_skill = self.index.enclosing_skills(folder).next().is_some();
             return match refused {
                 Some((name, why)) => {
-                    let at = join(folder, name);
-                    Some(Err(self.notice(at.trim_end_matches('/'), why.clone())))
+                    let at = join_path(folder, name);
+                    Some(Err(self.make_notice(at.trim_end_matches('/'), why.clone())))
                 }
-                None if record.misnamed() && !in_skill => Some(Err(self.notice(
-                    &join(folder, "skill.md"),
-                    Refusal {
+                None if record.has_misnamed_document() && !in_skill => Some(Err(self.make_notice(
+                    &join_path(folder, "skill.md"),
+                    RefusalReason {
                         code: "missing_document",
                         message: format!(
                             "{}: hosts look for SKILL.md: rename it",
-                            show(&self.root.join(&join(folder, "skill.md")))
+                            display_path(&self.root.full_path(&join_path(folder, "skill.md")))
                         ),
                     },
                 ))),
@@ -41,21 +44,21 @@ impl FileSource {
             };
         }
         let outcome = self
-            .skill_id(folder)
+            .folder_skill_id(folder)
             .map_err(|error| Error::InvalidAt {
-                path: self.root.join(folder),
+                path: self.root.full_path(folder),
                 error,
             })
             .and_then(|id| {
-                let head = self.skill_head(folder, &id)?;
-                let location = Location::Folder(self.root.clone(), folder.into());
-                Ok(Found::Skill(id, Arc::new(head), location))
+                let head = self.build_metadata(folder, &id)?;
+                let location = ContentLocation::Folder(self.root.clone(), folder.into());
+                Ok(FoundItem::Skill(id, Arc::new(head), location))
             });
-        Some(outcome.map_err(|error| self.notice(folder, Refusal::from(&error))))
+        Some(outcome.map_err(|error| self.make_notice(folder, RefusalReason::from(&error))))
     }
 
-    /// A folder's path is its id; the root itself is known by its own name.
-    fn skill_id(&self, folder: &str) -> repertoire_core::Result<SkillId> {
+    /// Returns the id of a folder: its path, or for the root its own name.
+    fn folder_skill_id(&self, folder: &str) -> repertoire_core::Result<SkillId> {
         if folder.is_empty() {
             let name = self.root.path().file_name().unwrap_or_default();
             return name.to_string_lossy().parse();
@@ -63,9 +66,9 @@ impl FileSource {
         folder.parse()
     }
 
-    fn skill_head(&self, folder: &str, id: &SkillId) -> Result<Head> {
+    fn build_metadata(&self, folder: &str, id: &SkillId) -> Result<SkillMetadata> {
         let at = |error| Error::InvalidAt {
-            path: self.root.join(folder),
+            path: self.root.full_path(folder),
             error,
         };
         let prefix = if folder.is_empty() {
@@ -77,25 +80,26 @@ impl FileSource {
         let mut open = vec![folder.to_owned()];
         while let Some(here) = open.pop() {
             let Some(record) = self.index.folders.get(here.as_str()) else {
-                let path = self.root.join(&here);
+                let path = self.root.full_path(&here);
                 return Err(Error::Skipped {
                     code: "unreadable",
-                    message: format!("{}: could not be looked into", show(&path)),
+                    message: format!("{}: could not be read", display_path(&path)),
                 });
             };
             if let Some((name, why)) = record.refused.first() {
-                return Err(self.refused(&join(&here, name), why));
+                return Err(self.refusal_error(&join_path(&here, name), why));
             }
             for file in &record.files {
-                let path = join(&here, &file.name);
+                let path = join_path(&here, &file.name);
                 let (Some(stamp), Some(digest)) = (file.stamp, file.digest) else {
-                    // Files are left unread where the skill is past its limits.
-                    self.index.limits(folder).map_err(at)?;
-                    return Err(match self.index.failed.get(&path) {
-                        Some(why) => self.refused(&path, why),
-                        None => {
-                            Error::io(self.root.join(&path), std::io::ErrorKind::NotFound.into())
-                        }
+                    // Files are not read if the skill exceeds its limits.
+                    self.index.check_limits(folder).map_err(at)?;
+                    return Err(match self.index.read_errors.get(&path) {
+                        Some(why) => self.refusal_error(&path, why),
+                        None => Error::from_io(
+                            self.root.full_path(&path),
+                            std::io::ErrorKind::NotFound.into(),
+                        ),
                     });
                 };
                 files.push(FileEntry {
@@ -104,35 +108,35 @@ impl FileSource {
                     digest,
                 });
             }
-            open.extend(record.folders.iter().map(|f| join(&here, f)));
+            open.extend(record.folders.iter().map(|f| join_path(&here, f)));
         }
         let manifest = Manifest::new(files).map_err(at)?;
         let record = self.index.folders.get(folder);
         let note = |name| {
             record
-                .and_then(|r| r.file(name))
+                .and_then(|r| r.find_file(name))
                 .and_then(|f| f.note.as_ref())
         };
-        let Some(Note::Document(document)) = note(DOCUMENT) else {
+        let Some(FileNote::Document(document)) = note(DOCUMENT) else {
             return Err(at(repertoire_core::Error::NoDocument));
         };
         if *document.name != *id.name() {
             return Err(Error::NameMismatch {
-                path: self.root.join(&join(folder, DOCUMENT)),
+                path: self.root.full_path(&join_path(folder, DOCUMENT)),
                 name: document.name.to_string(),
                 folder: id.name().to_owned(),
             });
         }
         let package = match note(repertoire_core::package::PACKAGE_FILE) {
-            Some(Note::Package(package)) => Some(package.clone()),
+            Some(FileNote::Package(package)) => Some(package.clone()),
             _ => None,
         };
-        Ok(Head::new(document, manifest, package))
+        Ok(SkillMetadata::new(document, manifest, package))
     }
 
-    /// An error that was found earlier, told again.
-    fn refused(&self, path: &str, why: &Refusal) -> Error {
-        let path = self.root.join(path);
+    /// Rebuilds the error of an earlier refusal.
+    fn refusal_error(&self, path: &str, why: &RefusalReason) -> Error {
+        let path = self.root.full_path(path);
         match why.code {
             "escapes_root" => Error::EscapesRoot(path),
             "not_regular" => Error::NotRegular(path),
@@ -143,80 +147,89 @@ impl FileSource {
         }
     }
 
-    pub(super) fn notice(&self, relative: &str, why: Refusal) -> Notice {
+    pub(super) fn make_notice(&self, relative: &str, why: RefusalReason) -> Notice {
         Notice {
-            path: self.root.join(relative),
+            path: self.root.full_path(relative),
             code: why.code,
             message: why.message,
         }
     }
 
-    /// Decides anew what is in one folder by a pattern.
+    /// Recomputes the items of one folder that match the pattern.
     pub(super) fn rebuild_loose(&mut self, folder: &str) {
         let Some(record) = self.index.folders.get(folder) else {
             return;
         };
         let (pattern, prompts) = match &self.plan {
-            Plan::Skills(pattern) => (pattern, false),
-            Plan::Prompts(pattern) => (pattern, true),
-            Plan::Folders => return,
+            SourcePlan::Skills(pattern) => (pattern, false),
+            SourcePlan::Prompts(pattern) => (pattern, true),
+            SourcePlan::Folders => return,
         };
-        let is_skill = |f: &str| !prompts && pattern.matches(&join(f, DOCUMENT));
+        let is_skill = |f: &str| !prompts && pattern.is_match(&join_path(f, DOCUMENT));
         if is_skill(folder) && record.has_document() {
-            let outcome = self.skill_folder(folder);
-            let inside: Vec<String> = record.files.iter().map(|f| join(folder, &f.name)).collect();
-            self.set_place(folder, outcome);
+            let outcome = self.build_skill(folder);
+            let inside: Vec<String> = record
+                .files
+                .iter()
+                .map(|f| join_path(folder, &f.name))
+                .collect();
+            self.set_outcome(folder, outcome);
             for path in inside {
-                self.set_place(&path, None);
+                self.set_outcome(&path, None);
             }
             return;
         }
-        let belongs = self.index.enclosing(folder).any(is_skill);
-        let names: Vec<String> = record.files.iter().map(|f| join(folder, &f.name)).collect();
-        let matched: Vec<String> = names.into_iter().filter(|n| pattern.matches(n)).collect();
-        let refused: Vec<(String, Refusal)> = record
+        let belongs = self.index.enclosing_skills(folder).any(is_skill);
+        let names: Vec<String> = record
+            .files
+            .iter()
+            .map(|f| join_path(folder, &f.name))
+            .collect();
+        let matched: Vec<String> = names.into_iter().filter(|n| pattern.is_match(n)).collect();
+        let refused: Vec<(String, RefusalReason)> = record
             .refused
             .iter()
-            .map(|(name, why)| (join(folder, name), why.clone()))
-            .filter(|(path, _)| pattern.matches(path) || path.ends_with('/'))
+            .map(|(name, why)| (join_path(folder, name), why.clone()))
+            .filter(|(path, _)| pattern.is_match(path) || path.ends_with('/'))
             .collect();
-        self.set_place(folder, None);
+        self.set_outcome(folder, None);
         for (path, why) in refused {
-            let notice = self.notice(path.trim_end_matches('/'), why);
-            self.set_place(&path, Some(Err(notice)));
+            let notice = self.make_notice(path.trim_end_matches('/'), why);
+            self.set_outcome(&path, Some(Err(notice)));
         }
         for path in matched {
             if belongs {
-                self.set_place(&path, None);
+                self.set_outcome(&path, None);
                 continue;
             }
-            let stamp = self.root.stamp(&path);
-            if stamp.is_some() && stamp == self.loose.get(&path).copied() {
+            let stamp = self.root.file_stamp(&path);
+            if stamp.is_some() && stamp == self.loose_stamps.get(&path).copied() {
                 continue;
             }
-            let outcome = self.loose_file(&path, prompts);
+            let outcome = self.build_loose_file(&path, prompts);
             let settled = stamp.filter(|s| !s.is_fresh(now_nanos()));
-            let outcome = outcome.map_err(|error| self.notice(&path, Refusal::from(&error)));
-            self.set_place(&path, Some(outcome));
+            let outcome =
+                outcome.map_err(|error| self.make_notice(&path, RefusalReason::from(&error)));
+            self.set_outcome(&path, Some(outcome));
             match settled {
-                Some(stamp) => self.loose.insert(path, stamp),
-                None => self.loose.remove(&path),
+                Some(stamp) => self.loose_stamps.insert(path, stamp),
+                None => self.loose_stamps.remove(&path),
             };
         }
     }
 
-    fn loose_file(&self, path: &str, prompts: bool) -> Result<Found> {
+    fn build_loose_file(&self, path: &str, prompts: bool) -> Result<FoundItem> {
         let at = |error| Error::InvalidAt {
-            path: self.root.join(path),
+            path: self.root.full_path(path),
             error,
         };
         let stem = path.strip_suffix(".md").unwrap_or(path);
-        let bytes = self.root.read(path, MAX_BODY)?.0;
-        let text = utf8(&show(&self.root.join(path)), &bytes)?;
-        let location = Location::Loose(self.root.clone(), path.into());
+        let bytes = self.root.read_file(path, MAX_BODY_BYTES)?.0;
+        let text = parse_utf8(&display_path(&self.root.full_path(path)), &bytes)?;
+        let location = ContentLocation::LooseFile(self.root.clone(), path.into());
         if prompts {
             let (prompt, _) = Prompt::from_markdown(file_name(stem), text).map_err(at)?;
-            return Ok(Found::Prompt(Arc::new(prompt), location));
+            return Ok(FoundItem::Prompt(Arc::new(prompt), location));
         }
         let id: SkillId = stem.parse().map_err(at)?;
         if text.trim().is_empty() {
@@ -225,7 +238,7 @@ impl FileSource {
                 rule: "must be non-empty".to_owned(),
             }));
         }
-        let head = Head::of_markdown(&id, text);
-        Ok(Found::Skill(id, Arc::new(head), location))
+        let head = SkillMetadata::from_markdown(&id, text);
+        Ok(FoundItem::Skill(id, Arc::new(head), location))
     }
 }

@@ -1,10 +1,10 @@
-//! The functions of the `skills` worker, written once for every bus.
+//! The functions of the `skills` worker, implemented once for every bus.
 //!
-//! A function takes a JSON value and gives a JSON text or an error with a code and a message.
-//! Registered content is kept through the bus's own `state::*`, so that it is where every other
-//! worker expects it. Listings come from the catalogue and never touch a body.
+//! A function takes a JSON value and returns a JSON text, or an error with a code and a message.
+//! Registered content is stored through the `state::*` functions of the bus, where other workers
+//! expect it. Listings come from the catalogue and never read a body.
 
-mod page;
+mod paging;
 mod prompts;
 mod skills;
 
@@ -13,55 +13,55 @@ use std::{
     time::Duration,
 };
 
-use repertoire_core::Guard;
-use repertoire_registry::{Origin, Registry, registered::Row};
+use repertoire_core::FunctionGuard;
+use repertoire_registry::{Origin, Registry, registered::RegisteredRow};
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::bus::{Answer, Bus, CallError};
-use crate::engine::Engine;
+use super::bus::{Bus, BusResult, CallError};
+use crate::service::SkillService;
 
-pub(crate) use prompts::{Said, normalise};
+pub(crate) use prompts::{PromptContent, parse_prompt_content};
 
-/// How the functions behave.
+/// The options of the functions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FunctionOptions {
-    /// The scope of state in which skills are.
+    /// The state scope of skills.
     pub skills: String,
-    /// The scope of state in which prompts are.
+    /// The state scope of prompts.
     pub prompts: String,
-    /// How long state and functions behind content may take.
+    /// The timeout for state and for functions that produce content.
     pub deadline: Duration,
-    /// Functions that content and prompts never reach.
-    pub guard: Guard,
+    /// Functions that content and prompts may not call.
+    pub guard: FunctionGuard,
 }
 
 impl Default for FunctionOptions {
     fn default() -> Self {
         Self {
-            skills: repertoire_registry::registered::SKILLS.to_owned(),
-            prompts: repertoire_registry::registered::PROMPTS.to_owned(),
+            skills: repertoire_registry::registered::SKILLS_SCOPE.to_owned(),
+            prompts: repertoire_registry::registered::PROMPTS_SCOPE.to_owned(),
             deadline: Duration::from_secs(10),
-            guard: Guard::default(),
+            guard: FunctionGuard::default(),
         }
     }
 }
 
-/// A function as the bus describes it.
+/// The description of a function on the bus.
 #[derive(Debug)]
-pub struct Described {
+pub struct FunctionSpec {
     /// Its id.
     pub id: &'static str,
     /// What it does.
     pub about: &'static str,
-    /// The schema of what it takes.
+    /// The schema of its input.
     pub request: Value,
-    /// The schema of what it gives.
+    /// The schema of its output.
     pub response: Value,
 }
 
-/// A trigger type as the bus describes it.
+/// The description of a trigger type on the bus.
 #[derive(Debug, Clone, Copy)]
 pub struct TriggerType {
     /// Its id.
@@ -82,32 +82,32 @@ pub const TRIGGER_TYPES: [TriggerType; 2] = [
     },
 ];
 
-/// Nothing is asked for.
+/// The input of a function without parameters.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[schemars(title = "EmptyInput")]
-struct Nothing {}
+struct EmptyInput {}
 
 /// The functions, over one catalogue.
 #[derive(Debug)]
-pub struct Functions {
-    engine: Arc<Engine>,
+pub struct SkillFunctions {
+    service: Arc<SkillService>,
     bus: Arc<dyn Bus>,
     options: FunctionOptions,
 }
 
-fn schema<T: JsonSchema>() -> Value {
+fn json_schema<T: JsonSchema>() -> Value {
     let mut schema = SchemaSettings::draft07()
         .into_generator()
         .into_root_schema_for::<T>();
-    // Notes on the types are for those who read the code.
+    // Doc comments of the types are for readers of the code, not for callers.
     schema.remove("description");
     schema.to_value()
 }
 
 /// Every function with its schemas.
-pub fn all() -> &'static [Described] {
-    static ALL: LazyLock<Vec<Described>> = LazyLock::new(|| {
-        let one = |id, about, request, response| Described {
+pub fn all() -> &'static [FunctionSpec] {
+    static ALL: LazyLock<Vec<FunctionSpec>> = LazyLock::new(|| {
+        let one = |id, about, request, response| FunctionSpec {
             id,
             about,
             request,
@@ -117,158 +117,169 @@ pub fn all() -> &'static [Described] {
             one(
                 "skills::register",
                 "Store a markdown skill under an id; it is served at iii://{id}.",
-                schema::<skills::Register>(),
-                schema::<skills::Registered>(),
+                json_schema::<skills::RegisterSkillInput>(),
+                json_schema::<skills::RegisterSkillOutput>(),
             ),
             one(
                 "skills::unregister",
                 "Remove a registered skill. Removing one that is not there is no error.",
-                schema::<skills::Unregister>(),
-                schema::<skills::Unregistered>(),
+                json_schema::<skills::UnregisterSkillInput>(),
+                json_schema::<skills::UnregisterSkillOutput>(),
             ),
             one(
                 "skills::list",
                 "List skills without their bodies, sorted by id.",
-                schema::<page::Paged>(),
-                schema::<skills::Listing>(),
+                json_schema::<paging::ListInput>(),
+                json_schema::<skills::ListSkillsOutput>(),
             ),
             one(
                 "skills::resources-list",
                 "Internal: every skill as a resource entry, the index first.",
-                schema::<page::Paged>(),
-                schema::<skills::Resources>(),
+                json_schema::<paging::ListInput>(),
+                json_schema::<skills::ResourcesListOutput>(),
             ),
             one(
                 "skills::resources-read",
                 "Internal: the content behind an iii:// URI.",
-                schema::<skills::Read>(),
-                schema::<skills::Contents<'_>>(),
+                json_schema::<skills::ReadResourceInput>(),
+                json_schema::<skills::ReadResourceOutput<'_>>(),
             ),
             one(
                 "skills::resources-templates",
                 "Internal: the forms an iii:// URI can have.",
-                schema::<Nothing>(),
-                schema::<skills::Templates>(),
+                json_schema::<EmptyInput>(),
+                json_schema::<skills::ResourceTemplatesOutput>(),
             ),
             one(
                 "skills::fetch_skill",
                 "Internal: the content behind one or more iii:// URIs as one markdown text.",
-                schema::<skills::Fetch>(),
-                schema::<String>(),
+                json_schema::<skills::FetchSkillInput>(),
+                json_schema::<String>(),
             ),
             one(
                 "skill::fetch",
                 "Read one or more iii:// URIs found in skills, as one markdown text.",
-                schema::<skills::Fetch>(),
-                schema::<String>(),
+                json_schema::<skills::FetchSkillInput>(),
+                json_schema::<String>(),
             ),
             one(
                 "prompts::register",
                 "Store a slash-command whose text a function renders.",
-                schema::<prompts::Register>(),
-                schema::<prompts::Registered>(),
+                json_schema::<prompts::RegisterPromptInput>(),
+                json_schema::<prompts::RegisterPromptOutput>(),
             ),
             one(
                 "prompts::unregister",
                 "Remove a registered prompt. Removing one that is not there is no error.",
-                schema::<prompts::Unregister>(),
-                schema::<prompts::Unregistered>(),
+                json_schema::<prompts::UnregisterPromptInput>(),
+                json_schema::<prompts::UnregisterPromptOutput>(),
             ),
             one(
                 "prompts::list",
                 "List prompts, sorted by name.",
-                schema::<page::Paged>(),
-                schema::<prompts::Listing>(),
+                json_schema::<paging::ListInput>(),
+                json_schema::<prompts::ListPromptsOutput>(),
             ),
             one(
                 "prompts::mcp-list",
                 "Internal: every prompt with its arguments.",
-                schema::<page::Paged>(),
-                schema::<prompts::McpListing>(),
+                json_schema::<paging::ListInput>(),
+                json_schema::<prompts::PromptsMcpListOutput>(),
             ),
             one(
                 "prompts::mcp-get",
                 "Internal: the messages of a prompt, rendered with the arguments given.",
-                schema::<prompts::Get>(),
-                schema::<prompts::Rendered>(),
+                json_schema::<prompts::PromptGetInput>(),
+                json_schema::<prompts::PromptGetOutput>(),
             ),
         ]
     });
     &ALL
 }
 
-/// Whether a function of a worker is offered as a tool: it is on the list, by its id or by a
-/// prefix with `*`, and is none of the bus's own.
-pub(crate) fn is_tool(list: &[String], guard: &Guard, id: &str) -> bool {
+/// Whether a function of a worker becomes an MCP tool: it is listed, by id or by a prefix with
+/// `*`, and the guard allows it.
+pub(crate) fn is_tool(list: &[String], guard: &FunctionGuard, id: &str) -> bool {
     let listed = list.iter().any(|entry| match entry.strip_suffix('*') {
         Some(prefix) => id.starts_with(prefix),
         None => entry == id,
     });
-    listed && guard.check(id).is_ok()
+    listed && guard.check_function(id).is_ok()
 }
 
-/// Whether this is one of the functions.
-pub fn is_ours(id: &str) -> bool {
+/// Whether an id names one of the functions.
+pub fn is_skill_function(id: &str) -> bool {
     all().iter().any(|function| function.id == id)
 }
 
-impl Functions {
-    /// The functions over an engine's catalogue, on a bus.
-    pub fn new(engine: Arc<Engine>, bus: Arc<dyn Bus>, options: FunctionOptions) -> Self {
+impl SkillFunctions {
+    /// Creates the functions over the catalogue of a service, on a bus.
+    pub fn new(service: Arc<SkillService>, bus: Arc<dyn Bus>, options: FunctionOptions) -> Self {
         Self {
-            engine,
+            service,
             bus,
             options,
         }
     }
 
-    /// The names of the scopes, and how long things may take.
+    /// Returns the options of the functions.
     pub fn options(&self) -> &FunctionOptions {
         &self.options
     }
 
     /// Runs a function.
-    pub async fn call(&self, id: &str, payload: Value) -> Answer {
-        let registry = self.engine.registry().await;
+    pub async fn call_function(&self, id: &str, payload: Value) -> BusResult {
+        let registry = self.service.registry().await;
         let registry = registry.map_err(|error| CallError::new(error.code(), error.to_string()))?;
         let start = std::time::Instant::now();
         let answer = match id {
-            "skills::register" => self.register_skill(input(id, payload)?).await,
-            "skills::unregister" => self.unregister_skill(input(id, payload)?).await,
-            "skills::list" => skills::list(registry, &input(id, payload)?),
-            "skills::resources-list" => skills::resources(registry, &input(id, payload)?),
-            "skills::resources-read" => self.read(registry, &input(id, payload)?).await,
+            "skills::register" => self.register_skill(parse_payload(id, payload)?).await,
+            "skills::unregister" => self.unregister_skill(parse_payload(id, payload)?).await,
+            "skills::list" => skills::list_skills(registry, &parse_payload(id, payload)?),
+            "skills::resources-list" => {
+                skills::list_resources(registry, &parse_payload(id, payload)?)
+            }
+            "skills::resources-read" => {
+                self.read_resource(registry, &parse_payload(id, payload)?)
+                    .await
+            }
             "skills::resources-templates" => {
-                input(id, payload).map(|Nothing {}| skills::templates())
+                parse_payload(id, payload).map(|EmptyInput {}| skills::list_templates())
             }
             "skills::fetch_skill" | "skill::fetch" => {
-                self.fetch(registry, input(id, payload)?).await
+                self.fetch_skills(registry, parse_payload(id, payload)?)
+                    .await
             }
-            "prompts::register" => self.register_prompt(input(id, payload)?).await,
-            "prompts::unregister" => self.unregister_prompt(input(id, payload)?).await,
-            "prompts::list" => prompts::list(registry, &input(id, payload)?),
-            "prompts::mcp-list" => prompts::mcp_list(registry, &input(id, payload)?),
-            "prompts::mcp-get" => self.get_prompt(registry, input(id, payload)?).await,
-            _ => return Err(CallError::no_function(id)),
+            "prompts::register" => self.register_prompt(parse_payload(id, payload)?).await,
+            "prompts::unregister" => self.unregister_prompt(parse_payload(id, payload)?).await,
+            "prompts::list" => prompts::list_prompts(registry, &parse_payload(id, payload)?),
+            "prompts::mcp-list" => {
+                prompts::list_mcp_prompts(registry, &parse_payload(id, payload)?)
+            }
+            "prompts::mcp-get" => self.get_prompt(registry, parse_payload(id, payload)?).await,
+            _ => return Err(CallError::function_not_found(id)),
         };
         let time = start.elapsed();
-        self.engine.metrics.called(id, answer.is_ok(), time);
+        self.service.metrics.count_call(id, answer.is_ok(), time);
         answer
     }
 
-    /// Keeps a row through the bus.
-    async fn keep(&self, scope: &str, key: &str, row: Row) -> Result<(), CallError> {
+    /// Stores a row through the bus.
+    async fn store_row(&self, scope: &str, key: &str, row: RegisteredRow) -> Result<(), CallError> {
         let deadline = self.options.deadline;
-        self.bus.keep(scope, key, row, deadline).await
+        self.bus.store_row(scope, key, row, deadline).await
     }
 
-    /// Takes a row away; says whether there was one.
-    async fn forget(&self, scope: &str, key: &str) -> Result<bool, CallError> {
+    /// Deletes a row; returns whether it existed.
+    async fn delete_row(&self, scope: &str, key: &str) -> Result<bool, CallError> {
         let payload = serde_json::json!({"scope": scope, "key": key});
         let deadline = self.options.deadline;
-        let old = self.bus.call("state::delete", payload, deadline).await?;
+        let old = self
+            .bus
+            .call_function("state::delete", payload, deadline)
+            .await?;
         Ok(match repertoire_core::json::from_str::<Value>(&old) {
-            // Some engines wrap the value that was there.
+            // Some engines wrap the previous value.
             Ok(Value::Object(wrapped))
                 if wrapped.len() == 1 && wrapped.contains_key("old_value") =>
             {
@@ -280,12 +291,12 @@ impl Functions {
     }
 
     fn registry_error(error: &repertoire_registry::Error) -> CallError {
-        CallError::new(error.code(), public(error))
+        CallError::new(error.code(), public_message(error))
     }
 }
 
-/// What a caller may know of an error; paths and SQL stay in the log.
-fn public(error: &repertoire_registry::Error) -> String {
+/// Returns the public text of an error; paths and SQL are only logged.
+fn public_message(error: &repertoire_registry::Error) -> String {
     use repertoire_registry::Error;
     match error {
         Error::Invalid(_)
@@ -295,7 +306,7 @@ fn public(error: &repertoire_registry::Error) -> String {
         | Error::Tampered { .. } => error.to_string(),
         other => {
             tracing::error!(%error, "a function failed");
-            format!("the registry could not do it ({})", other.code())
+            format!("the registry failed ({})", other.code())
         }
     }
 }
@@ -308,22 +319,22 @@ impl From<repertoire_core::Error> for CallError {
 
 impl From<repertoire_registry::Error> for CallError {
     fn from(error: repertoire_registry::Error) -> Self {
-        Functions::registry_error(&error)
+        SkillFunctions::registry_error(&error)
     }
 }
 
 impl From<crate::Error> for CallError {
     fn from(error: crate::Error) -> Self {
         match error {
-            crate::Error::Open(error) => Functions::registry_error(&error),
+            crate::Error::Open(error) => SkillFunctions::registry_error(&error),
             crate::Error::Call(error) => error,
             other => Self::new(other.code(), other.to_string()),
         }
     }
 }
 
-/// Reads a payload; no payload is an empty one.
-fn input<T: DeserializeOwned>(id: &str, payload: Value) -> Result<T, CallError> {
+/// Parses a payload; an absent payload counts as an empty object.
+fn parse_payload<T: DeserializeOwned>(id: &str, payload: Value) -> Result<T, CallError> {
     let refuse = |why: String| CallError::new("invalid_request", format!("{id}: {why}"));
     let payload = match payload {
         Value::Null => Value::Object(serde_json::Map::new()),
@@ -333,20 +344,23 @@ fn input<T: DeserializeOwned>(id: &str, payload: Value) -> Result<T, CallError> 
     serde_json::from_value(payload).map_err(|error| refuse(error.to_string()))
 }
 
-/// Where an entry comes from, in the words of the bus.
-fn origin(origin: &Origin) -> String {
+/// Returns the origin of an entry under the name that the bus uses.
+fn origin_label(origin: &Origin) -> String {
     match origin {
         Origin::Files(_) => "fs".to_owned(),
         other => other.to_string(),
     }
 }
 
-/// Writes an answer.
-fn output(answer: &impl serde::Serialize) -> Answer {
+/// Serializes an answer.
+fn to_json_text(answer: &impl serde::Serialize) -> BusResult {
     serde_json::to_string(answer).map_err(|error| {
-        CallError::new("internal", format!("the answer cannot be written: {error}"))
+        CallError::new(
+            "internal",
+            format!("the answer cannot be serialized: {error}"),
+        )
     })
 }
 
-/// A registry, by the name the functions use for it.
-type Catalogue = Arc<Registry>;
+/// The registry that the functions share.
+type SharedRegistry = Arc<Registry>;

@@ -6,7 +6,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{Answer, CallError, Catalogue, Functions, output, page::Paged};
+use super::{
+    BusResult, CallError, SharedRegistry, SkillFunctions, paging::ListInput, to_json_text,
+};
 
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[schemars(rename = "PromptArgument")]
@@ -20,7 +22,7 @@ struct Argument {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(title = "RegisterPromptInput")]
-pub(super) struct Register {
+pub(super) struct RegisterPromptInput {
     /// Lowercase letters, digits, `-` and `_`; at most 64 characters.
     name: String,
     /// What people see when they choose it.
@@ -34,7 +36,7 @@ pub(super) struct Register {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(title = "RegisterPromptOutput")]
-pub(super) struct Registered {
+pub(super) struct RegisterPromptOutput {
     name: String,
     /// RFC 3339 in UTC.
     registered_at: String,
@@ -42,20 +44,20 @@ pub(super) struct Registered {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(title = "UnregisterPromptInput")]
-pub(super) struct Unregister {
+pub(super) struct UnregisterPromptInput {
     name: String,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(title = "UnregisterPromptOutput")]
-pub(super) struct Unregistered {
+pub(super) struct UnregisterPromptOutput {
     name: String,
     /// Whether there was one.
     removed: bool,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-struct Row<'a> {
+struct PromptListRow<'a> {
     name: &'a str,
     description: &'a str,
     /// How many arguments it declares.
@@ -71,8 +73,8 @@ struct Row<'a> {
 #[derive(JsonSchema)]
 #[schemars(title = "ListPromptsOutput")]
 #[allow(dead_code, reason = "the schema of what is written row by row")]
-pub(super) struct Listing {
-    prompts: Vec<Row<'static>>,
+pub(super) struct ListPromptsOutput {
+    prompts: Vec<PromptListRow<'static>>,
     /// Where the next page starts, if there is one.
     next_cursor: Option<String>,
 }
@@ -86,7 +88,7 @@ struct McpArgument<'a> {
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-struct McpRow<'a> {
+struct McpPromptRow<'a> {
     name: &'a str,
     description: &'a str,
     arguments: Vec<McpArgument<'a>>,
@@ -95,15 +97,15 @@ struct McpRow<'a> {
 #[derive(JsonSchema)]
 #[schemars(title = "PromptsMcpListOutput")]
 #[allow(dead_code, reason = "the schema of what is written row by row")]
-pub(super) struct McpListing {
-    prompts: Vec<McpRow<'static>>,
+pub(super) struct PromptsMcpListOutput {
+    prompts: Vec<McpPromptRow<'static>>,
     /// Where the next page starts, if there is one.
     next_cursor: Option<String>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(title = "PromptGetInput")]
-pub(super) struct Get {
+pub(super) struct PromptGetInput {
     name: String,
     #[serde(default)]
     arguments: Option<Map<String, Value>>,
@@ -111,30 +113,33 @@ pub(super) struct Get {
 
 #[derive(Serialize, JsonSchema)]
 #[schemars(title = "PromptGetOutput")]
-pub(super) struct Rendered {
+pub(super) struct PromptGetOutput {
     description: String,
     messages: Vec<Value>,
 }
 
-/// What a function behind a prompt said.
+/// The content of a rendered prompt.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Said {
+pub(crate) enum PromptContent {
     /// One text of the user.
     Text(String),
-    /// Messages, as they are.
+    /// Messages, passed on unchanged.
     Messages(Vec<Value>),
 }
 
-/// Brings what a function gave into one of the forms a prompt can have.
-pub(crate) fn normalise(function_id: &str, answer: &str) -> Result<Said, CallError> {
+/// Parses the answer of a prompt's function.
+pub(crate) fn parse_prompt_content(
+    function_id: &str,
+    answer: &str,
+) -> Result<PromptContent, CallError> {
     match repertoire_core::json::from_str(answer) {
-        Ok(Value::String(text)) => return Ok(Said::Text(text)),
+        Ok(Value::String(text)) => return Ok(PromptContent::Text(text)),
         Ok(Value::Object(mut object)) => {
             if let Some(Value::Array(messages)) = object.get_mut("messages") {
-                return Ok(Said::Messages(std::mem::take(messages)));
+                return Ok(PromptContent::Messages(std::mem::take(messages)));
             }
             if let Some(Value::String(text)) = object.get_mut("content") {
-                return Ok(Said::Text(std::mem::take(text)));
+                return Ok(PromptContent::Text(std::mem::take(text)));
             }
         }
         _ => {}
@@ -148,8 +153,8 @@ pub(crate) fn normalise(function_id: &str, answer: &str) -> Result<Said, CallErr
     ))
 }
 
-impl Functions {
-    pub(super) async fn register_prompt(&self, input: Register) -> Answer {
+impl SkillFunctions {
+    pub(super) async fn register_prompt(&self, input: RegisterPromptInput) -> BusResult {
         let function_id = input.function_id.trim();
         let arguments = input.arguments.unwrap_or_default().into_iter();
         let prompt = Prompt {
@@ -166,84 +171,93 @@ impl Functions {
         };
         let row = registered::prompt_row(&prompt, None)?;
         let registered_at = row.at.clone();
-        self.options.guard.check(function_id)?;
+        self.options.guard.check_function(function_id)?;
         let name = prompt.name.to_string();
-        self.keep(&self.options.prompts, &name, row).await?;
-        output(&Registered {
+        self.store_row(&self.options.prompts, &name, row).await?;
+        to_json_text(&RegisterPromptOutput {
             name,
             registered_at,
         })
     }
 
-    pub(super) async fn unregister_prompt(&self, input: Unregister) -> Answer {
+    pub(super) async fn unregister_prompt(&self, input: UnregisterPromptInput) -> BusResult {
         let name: PromptName = input.name.parse()?;
-        let removed = self.forget(&self.options.prompts, name.as_str()).await?;
-        output(&Unregistered {
+        let removed = self
+            .delete_row(&self.options.prompts, name.as_str())
+            .await?;
+        to_json_text(&UnregisterPromptOutput {
             name: name.to_string(),
             removed,
         })
     }
 
-    pub(super) async fn get_prompt(&self, registry: &Catalogue, input: Get) -> Answer {
+    pub(super) async fn get_prompt(
+        &self,
+        registry: &SharedRegistry,
+        input: PromptGetInput,
+    ) -> BusResult {
         let name: PromptName = input.name.parse()?;
-        let entry = registry.snapshot().prompt(&name).cloned();
+        let entry = registry.snapshot().find_prompt(&name).cloned();
         let entry = entry.ok_or_else(|| {
             CallError::new("not_found", format!("prompt {:?} not found", name.as_str()))
         })?;
         let arguments = input.arguments.unwrap_or_default();
-        let said = self.engine.render(registry, &entry, arguments).await?;
+        let said = self
+            .service
+            .render_prompt(registry, &entry, arguments)
+            .await?;
         let messages = match said {
-            Said::Messages(messages) => messages,
-            Said::Text(text) => {
+            PromptContent::Messages(messages) => messages,
+            PromptContent::Text(text) => {
                 vec![json!({"role": "user", "content": {"type": "text", "text": text}})]
             }
         };
-        output(&Rendered {
+        to_json_text(&PromptGetOutput {
             description: entry.prompt.description.clone(),
             messages,
         })
     }
 }
 
-fn function_of(entry: &PromptEntry) -> &str {
+fn render_function(entry: &PromptEntry) -> &str {
     match &entry.prompt.body {
         PromptBody::Function(id) => id,
         PromptBody::Static => "",
     }
 }
 
-pub(super) fn list(registry: &Catalogue, input: &Paged) -> Answer {
+pub(super) fn list_prompts(registry: &SharedRegistry, input: &ListInput) -> BusResult {
     let snapshot = registry.snapshot();
-    let after = input.after::<PromptName>('p')?;
+    let after = input.after_key::<PromptName>('p')?;
     let rows = snapshot.prompts_after(after.as_ref()).map(|entry| {
-        let row = Row {
+        let row = PromptListRow {
             name: entry.prompt.name.as_str(),
             description: &entry.prompt.description,
             arguments: entry.prompt.arguments.len(),
-            function_id: function_of(entry),
+            function_id: render_function(entry),
             registered_at: entry.registered_at.as_deref().unwrap_or_default(),
-            origin: super::origin(&entry.origin),
+            origin: super::origin_label(&entry.origin),
         };
-        (entry.prompt.name.as_str(), output(&row))
+        (entry.prompt.name.as_str(), to_json_text(&row))
     });
-    input.write("prompts", 'p', None, rows)
+    input.write_page("prompts", 'p', None, rows)
 }
 
-pub(super) fn mcp_list(registry: &Catalogue, input: &Paged) -> Answer {
+pub(super) fn list_mcp_prompts(registry: &SharedRegistry, input: &ListInput) -> BusResult {
     let snapshot = registry.snapshot();
-    let after = input.after::<PromptName>('p')?;
+    let after = input.after_key::<PromptName>('p')?;
     let rows = snapshot.prompts_after(after.as_ref()).map(|entry| {
         let arguments = entry.prompt.arguments.iter().map(|argument| McpArgument {
             name: &argument.name,
             required: argument.required,
             description: argument.description.as_deref(),
         });
-        let row = McpRow {
+        let row = McpPromptRow {
             name: entry.prompt.name.as_str(),
             description: &entry.prompt.description,
             arguments: arguments.collect(),
         };
-        (entry.prompt.name.as_str(), output(&row))
+        (entry.prompt.name.as_str(), to_json_text(&row))
     });
-    input.write("prompts", 'p', None, rows)
+    input.write_page("prompts", 'p', None, rows)
 }

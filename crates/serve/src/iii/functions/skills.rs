@@ -6,17 +6,19 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Answer, CallError, Catalogue, Functions, output, page::Paged};
-use crate::error::shorten;
+use super::{
+    BusResult, CallError, SharedRegistry, SkillFunctions, paging::ListInput, to_json_text,
+};
+use crate::error::shorten_text;
 
-/// The most URIs one call may name.
-const MAX_URIS: usize = 64;
-/// The most bytes one fetch answers with.
-const MAX_BYTES: usize = 8 * 1024 * 1024;
+/// The most URIs in one call.
+const MAX_FETCH_URIS: usize = 64;
+/// The most bytes in the answer of one fetch.
+const MAX_FETCH_BYTES: usize = 8 * 1024 * 1024;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(title = "RegisterSkillInput")]
-pub(super) struct Register {
+pub(super) struct RegisterSkillInput {
     /// One or more segments joined by `/`; each of lowercase letters, digits, `-` and `_`, at
     /// most 64 characters; at most 1024 in all. The first one is not `fn`.
     id: String,
@@ -26,7 +28,7 @@ pub(super) struct Register {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(title = "RegisterSkillOutput")]
-pub(super) struct Registered {
+pub(super) struct RegisterSkillOutput {
     id: String,
     /// RFC 3339 in UTC.
     registered_at: String,
@@ -34,20 +36,20 @@ pub(super) struct Registered {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(title = "UnregisterSkillInput")]
-pub(super) struct Unregister {
+pub(super) struct UnregisterSkillInput {
     id: String,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(title = "UnregisterSkillOutput")]
-pub(super) struct Unregistered {
+pub(super) struct UnregisterSkillOutput {
     id: String,
     /// Whether there was one.
     removed: bool,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-struct Row<'a> {
+struct SkillListRow<'a> {
     id: &'a str,
     /// The length of the body.
     bytes: u64,
@@ -60,15 +62,15 @@ struct Row<'a> {
 #[derive(JsonSchema)]
 #[schemars(title = "ListSkillsOutput")]
 #[allow(dead_code, reason = "the schema of what is written row by row")]
-pub(super) struct Listing {
-    skills: Vec<Row<'static>>,
+pub(super) struct ListSkillsOutput {
+    skills: Vec<SkillListRow<'static>>,
     /// Where the next page starts, if there is one.
     next_cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Resource<'a> {
+struct ResourceRow<'a> {
     uri: String,
     name: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -81,22 +83,22 @@ struct Resource<'a> {
 #[derive(JsonSchema)]
 #[schemars(title = "ResourcesListOutput")]
 #[allow(dead_code, reason = "the schema of what is written row by row")]
-pub(super) struct Resources {
-    resources: Vec<Resource<'static>>,
+pub(super) struct ResourcesListOutput {
+    resources: Vec<ResourceRow<'static>>,
     /// Where the next page starts, if there is one.
     next_cursor: Option<String>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(title = "ReadResourceInput")]
-pub(super) struct Read {
+pub(super) struct ReadResourceInput {
     /// `iii://skills`, `iii://{id}` or `iii://fn/{a}/{b}`.
     uri: String,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Content<'a> {
+struct ResourceText<'a> {
     uri: &'a str,
     mime_type: &'a str,
     text: &'a str,
@@ -104,13 +106,13 @@ struct Content<'a> {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(title = "ReadResourceOutput")]
-pub(super) struct Contents<'a> {
-    contents: [Content<'a>; 1],
+pub(super) struct ReadResourceOutput<'a> {
+    contents: [ResourceText<'a>; 1],
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Template {
+struct UriTemplate {
     #[serde(rename = "uriTemplate")]
     form: &'static str,
     name: &'static str,
@@ -121,13 +123,13 @@ struct Template {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(title = "ResourceTemplatesOutput")]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Templates {
-    resource_templates: [Template; 2],
+pub(super) struct ResourceTemplatesOutput {
+    resource_templates: [UriTemplate; 2],
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(title = "FetchSkillInput")]
-pub(super) struct Fetch {
+pub(super) struct FetchSkillInput {
     /// One URI.
     #[serde(default)]
     uri: Option<String>,
@@ -136,41 +138,46 @@ pub(super) struct Fetch {
     uris: Option<Vec<String>>,
 }
 
-impl Functions {
-    pub(super) async fn register_skill(&self, input: Register) -> Answer {
+impl SkillFunctions {
+    pub(super) async fn register_skill(&self, input: RegisterSkillInput) -> BusResult {
         let id: SkillId = input.id.parse()?;
         let row = registered::skill_row(&id, &input.skill)?;
         let registered_at = row.at.clone();
-        self.keep(&self.options.skills, id.as_str(), row).await?;
-        output(&Registered {
+        self.store_row(&self.options.skills, id.as_str(), row)
+            .await?;
+        to_json_text(&RegisterSkillOutput {
             id: id.to_string(),
             registered_at,
         })
     }
 
-    pub(super) async fn unregister_skill(&self, input: Unregister) -> Answer {
+    pub(super) async fn unregister_skill(&self, input: UnregisterSkillInput) -> BusResult {
         let id: SkillId = input.id.parse()?;
-        let removed = self.forget(&self.options.skills, id.as_str()).await?;
-        output(&Unregistered {
+        let removed = self.delete_row(&self.options.skills, id.as_str()).await?;
+        to_json_text(&UnregisterSkillOutput {
             id: id.to_string(),
             removed,
         })
     }
 
-    pub(super) async fn read(&self, registry: &Catalogue, input: &Read) -> Answer {
-        let parsed = parse(input.uri.trim())?;
+    pub(super) async fn read_resource(
+        &self,
+        registry: &SharedRegistry,
+        input: &ReadResourceInput,
+    ) -> BusResult {
+        let parsed = parse_uri(input.uri.trim())?;
         if let Uri::Body(id) = &parsed
             && let Some(body) = registry.body_json(id)?
         {
-            // Kept as JSON and answered as JSON: nothing of it is read in between.
-            let uri = output(&input.uri.trim())?;
+            // The body is stored as JSON, so it is inserted without being parsed.
+            let uri = to_json_text(&input.uri.trim())?;
             return Ok(format!(
                 r#"{{"contents":[{{"uri":{uri},"mimeType":"text/markdown","text":{body}}}]}}"#
             ));
         }
-        let (mime, text) = self.text(registry, &parsed).await?;
-        output(&Contents {
-            contents: [Content {
+        let (mime, text) = self.read_text(registry, &parsed).await?;
+        to_json_text(&ReadResourceOutput {
+            contents: [ResourceText {
                 uri: input.uri.trim(),
                 mime_type: &mime,
                 text: &text,
@@ -178,16 +185,24 @@ impl Functions {
         })
     }
 
-    /// The text behind a URI of the bus.
-    async fn text(&self, registry: &Catalogue, uri: &Uri) -> Result<(String, String), CallError> {
-        let content = self.engine.read(registry, uri).await?;
+    /// Returns the MIME type and text behind a URI.
+    async fn read_text(
+        &self,
+        registry: &SharedRegistry,
+        uri: &Uri,
+    ) -> Result<(String, String), CallError> {
+        let content = self.service.read(registry, uri).await?;
         let text = String::from_utf8(content.bytes.into());
         let text = text.map_err(|_| CallError::new("not_utf8", format!("{uri}: not text")))?;
         Ok((content.mime.into_owned(), text))
     }
 
-    /// Reads every URI or none: all are looked at before the first is touched.
-    pub(super) async fn fetch(&self, registry: &Catalogue, input: Fetch) -> Answer {
+    /// Reads every URI or none: all are parsed before the first is read.
+    pub(super) async fn fetch_skills(
+        &self,
+        registry: &SharedRegistry,
+        input: FetchSkillInput,
+    ) -> BusResult {
         let given = |uris: Vec<String>| -> Vec<String> {
             let trimmed = uris.into_iter().map(|uri| uri.trim().to_owned());
             trimmed.filter(|uri| !uri.is_empty()).collect()
@@ -200,70 +215,70 @@ impl Functions {
         if uris.is_empty() {
             return refuse("`uri` or `uris` must be non-empty, such as iii://skills".to_owned());
         }
-        if uris.len() > MAX_URIS {
+        if uris.len() > MAX_FETCH_URIS {
             return refuse(format!(
-                "{} URIs: at most {MAX_URIS} in one call",
+                "{} URIs: at most {MAX_FETCH_URIS} in one call",
                 uris.len()
             ));
         }
-        let parsed = uris.iter().map(|uri| parse(uri));
+        let parsed = uris.iter().map(|uri| parse_uri(uri));
         let parsed = parsed.collect::<Result<Vec<Uri>, _>>()?;
         let mut sections = Vec::with_capacity(uris.len());
         let mut bytes = 0;
         for (uri, parsed) in uris.into_iter().zip(parsed) {
-            let (_, text) = self.text(registry, &parsed).await?;
+            let (_, text) = self.read_text(registry, &parsed).await?;
             bytes += text.len();
-            if bytes > MAX_BYTES {
+            if bytes > MAX_FETCH_BYTES {
                 let message =
-                    format!("{uri}: too large: more than {MAX_BYTES} bytes in one answer");
+                    format!("{uri}: too large: more than {MAX_FETCH_BYTES} bytes in one answer");
                 return Err(CallError::new("too_large", message));
             }
             sections.push((uri, text));
         }
         let sections = sections.iter().map(|(u, t)| (u.as_str(), t.as_str()));
-        output(&surface::fetch_text(sections))
+        to_json_text(&surface::fetch_text(sections))
     }
 }
 
-/// An address on the bus.
-fn parse(uri: &str) -> Result<Uri, CallError> {
+/// Parses an `iii://` URI.
+fn parse_uri(uri: &str) -> Result<Uri, CallError> {
     if !uri.starts_with("iii://") {
-        let message = format!("{}: every URI must start with iii://", shorten(uri));
+        let message = format!("{}: every URI must start with iii://", shorten_text(uri));
         return Err(CallError::new("invalid_uri", message));
     }
     Ok(uri.parse()?)
 }
 
-pub(super) fn list(registry: &Catalogue, input: &Paged) -> Answer {
+pub(super) fn list_skills(registry: &SharedRegistry, input: &ListInput) -> BusResult {
     let snapshot = registry.snapshot();
-    let after = input.after::<SkillId>('s')?;
+    let after = input.after_key::<SkillId>('s')?;
     let rows = snapshot.skills_after(after.as_ref()).map(|entry| {
-        let row = match &entry.head.registered {
-            Some(registered) => Row {
+        let row = match &entry.metadata.registered {
+            Some(registered) => SkillListRow {
                 id: entry.id.as_str(),
                 bytes: registered.bytes,
                 registered_at: &registered.at,
-                origin: super::origin(&entry.origin),
+                origin: super::origin_label(&entry.origin),
             },
-            None => Row {
+            None => SkillListRow {
                 id: entry.id.as_str(),
                 bytes: entry
-                    .head
-                    .file(&repertoire_core::RelPath::document())
+                    .metadata
+                    .find_file(&repertoire_core::RelPath::document())
                     .map_or(0, |file| file.size),
                 registered_at: "",
-                origin: super::origin(&entry.origin),
+                origin: super::origin_label(&entry.origin),
             },
         };
-        (entry.id.as_str(), output(&row))
+        (entry.id.as_str(), to_json_text(&row))
     });
-    input.write("skills", 's', None, rows)
+    input.write_page("skills", 's', None, rows)
 }
 
-pub(super) fn resources(registry: &Catalogue, input: &Paged) -> Answer {
+pub(super) fn list_resources(registry: &SharedRegistry, input: &ListInput) -> BusResult {
     let snapshot = registry.snapshot();
-    let after = input.after::<SkillId>('s')?;
-    let index = output(&Resource {
+    let after = input.after_key::<SkillId>('s')?;
+    let index = to_json_text(&ResourceRow {
         uri: Uri::Index.to_string(),
         name: "skills",
         title: Some("Skills"),
@@ -271,26 +286,26 @@ pub(super) fn resources(registry: &Catalogue, input: &Paged) -> Answer {
         mime_type: "text/markdown",
     })?;
     let rows = snapshot.skills_after(after.as_ref()).map(|entry| {
-        let row = Resource {
+        let row = ResourceRow {
             uri: format!("iii://{}", entry.id),
             name: entry.id.as_str(),
-            title: entry.head.title.as_deref(),
-            description: entry.head.description.as_deref(),
+            title: entry.metadata.title.as_deref(),
+            description: entry.metadata.description.as_deref(),
             mime_type: "text/markdown",
         };
-        (entry.id.as_str(), output(&row))
+        (entry.id.as_str(), to_json_text(&row))
     });
-    input.write("resources", 's', Some(index), rows)
+    input.write_page("resources", 's', Some(index), rows)
 }
 
-pub(super) fn templates() -> String {
-    let template = |form, name, description| Template {
+pub(super) fn list_templates() -> String {
+    let template = |form, name, description| UriTemplate {
         form,
         name,
         description,
         mime_type: "text/markdown",
     };
-    json!(Templates {
+    json!(ResourceTemplatesOutput {
         resource_templates: [
             template(
                 "iii://{+id}",

@@ -1,4 +1,4 @@
-//! `engine::*`: who is here, and what can be called.
+//! `engine::*`: lists workers, functions and triggers.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use uuid::Uuid;
 
 use super::{
     super::{
-        bus::{Answer, CallError},
+        bus::{BusResult, CallError},
         functions::{self, TRIGGER_TYPES},
     },
-    Hub, HubOptions, Skills, StateTrigger, state,
-    table::{NAMESPACE, Refusal, WorkerId},
+    Hub, HubOptions, SkillsProvider, StateTrigger, state,
+    table::{NAMESPACE, RegistrationRefusal, WorkerId},
 };
 
-const ENGINE: [&str; 9] = [
+const ENGINE_FUNCTIONS: [&str; 9] = [
     "engine::workers::register",
     "engine::workers::list",
     "engine::functions::list",
@@ -27,12 +27,12 @@ const ENGINE: [&str; 9] = [
     "engine::health",
 ];
 
-/// Whether a function is the bus's own.
+/// Whether the bus itself provides a function.
 pub(super) fn is_builtin(id: &str) -> bool {
-    state::is_state(id) || ENGINE.contains(&id)
+    state::is_state_function(id) || ENGINE_FUNCTIONS.contains(&id)
 }
 
-/// Whether nobody may register a function of that name, whoever has it.
+/// Whether no worker may register a function of that name.
 pub(super) fn is_reserved(id: &str) -> bool {
     id.starts_with("engine::") || id.starts_with("state::")
 }
@@ -40,29 +40,29 @@ pub(super) fn is_reserved(id: &str) -> bool {
 /// The trigger types the hub provides itself.
 pub(super) fn trigger_types(options: &HubOptions) -> Vec<(&'static str, &'static str)> {
     let mut types = Vec::new();
-    if options.state == StateTrigger::Provided {
+    if options.state_trigger == StateTrigger::Provided {
         types.push((
-            state::TRIGGER,
+            state::STATE_TRIGGER,
             "Fires when a value of the state changes: config {scope?, key?, \
              condition_function_id?}.",
         ));
     }
-    if options.skills == Skills::Here {
+    if options.skills_provider == SkillsProvider::OnHub {
         types.extend(TRIGGER_TYPES.map(|kind| (kind.id, kind.about)));
     }
     types
 }
 
-/// What is kept of what a worker says about itself; SDKs expect texts here.
-const TEXTS: [&str; 6] = ["name", "runtime", "version", "os", "isolation", "namespace"];
+/// The fields of a worker's description that are stored; SDKs expect texts here.
+const WORKER_INFO_KEYS: [&str; 6] = ["name", "runtime", "version", "os", "isolation", "namespace"];
 
 #[derive(Deserialize)]
-struct Info {
+struct FunctionInfoInput {
     function_id: String,
 }
 
 #[derive(Deserialize)]
-struct Subscribe<'a> {
+struct SubscribeInput<'a> {
     #[serde(default)]
     id: Option<String>,
     trigger_type: String,
@@ -74,18 +74,18 @@ struct Subscribe<'a> {
 }
 
 #[derive(Deserialize)]
-struct Unsubscribe {
+struct UnsubscribeInput {
     id: String,
 }
 
 #[derive(Default, Deserialize)]
-struct Listing {
+struct ListFunctionsInput {
     #[serde(default)]
     include_internal: Option<bool>,
 }
 
-/// Reads what a function of the bus takes.
-pub(super) fn input<'a, T: Deserialize<'a>>(id: &str, data: &'a str) -> Result<T, CallError> {
+/// Parses the input of a function of the bus.
+pub(super) fn parse_input<'a, T: Deserialize<'a>>(id: &str, data: &'a str) -> Result<T, CallError> {
     let data = if data == "null" { "{}" } else { data };
     if !data.starts_with('{') {
         let message = format!("{id}: takes an object");
@@ -97,34 +97,36 @@ pub(super) fn input<'a, T: Deserialize<'a>>(id: &str, data: &'a str) -> Result<T
 
 impl Hub {
     /// Answers a function of the bus itself.
-    pub(super) async fn builtin(
+    pub(super) async fn call_builtin(
         self: &Arc<Self>,
         caller: &WorkerId,
         id: &str,
         data: &str,
-    ) -> Answer {
+    ) -> BusResult {
         let answer = match id {
             "engine::workers::register" => {
-                self.describe(caller, data);
+                self.record_worker_info(caller, data);
                 json!({"success": true})
             }
-            "engine::workers::list" => json!({"workers": self.lock().list_workers()}),
+            "engine::workers::list" => json!({"workers": self.lock_table().list_workers()}),
             "engine::functions::list" => {
-                let all: Listing = input(id, data)?;
+                let all: ListFunctionsInput = parse_input(id, data)?;
                 json!({"functions": self.list_functions(all.include_internal == Some(true))})
             }
             "engine::functions::info" => {
-                let wanted: Info = input(id, data)?;
-                let found = self.lock().function(&wanted.function_id);
+                let wanted: FunctionInfoInput = parse_input(id, data)?;
+                let found = self.lock_table().find_function(&wanted.function_id);
                 found
                     .map(|row| json!(row))
                     .or_else(|| self.native_row(&wanted.function_id))
-                    .ok_or_else(|| CallError::no_function(&wanted.function_id))?
+                    .ok_or_else(|| CallError::function_not_found(&wanted.function_id))?
             }
-            "engine::triggers::list" => json!({"triggers": self.lock().list_triggers()}),
-            "engine::trigger-types::list" => json!({"trigger_types": self.lock().list_types()}),
+            "engine::triggers::list" => json!({"triggers": self.lock_table().list_triggers()}),
+            "engine::trigger-types::list" => {
+                json!({"trigger_types": self.lock_table().list_types()})
+            }
             "engine::register_trigger" => {
-                let wanted: Subscribe<'_> = input(id, data)?;
+                let wanted: SubscribeInput<'_> = parse_input(id, data)?;
                 let trigger = wanted.id.unwrap_or_else(|| Uuid::new_v4().to_string());
                 for text in [&trigger, &wanted.trigger_type, &wanted.function_id] {
                     if text.is_empty() || text.len() > 1024 {
@@ -132,7 +134,7 @@ impl Hub {
                         return Err(CallError::new("invalid_request", message));
                     }
                 }
-                let taken = self.lock().subscribe(
+                let taken = self.lock_table().subscribe(
                     caller,
                     &trigger,
                     &wanted.trigger_type,
@@ -140,35 +142,36 @@ impl Hub {
                     wanted.config,
                     wanted.metadata,
                 );
-                taken.map_err(|refusal| refusal.error("trigger", &trigger))?;
+                taken.map_err(|refusal| refusal.to_call_error("trigger", &trigger))?;
                 json!({"id": trigger, "success": true})
             }
             "engine::unregister_trigger" => {
-                let wanted: Unsubscribe = input(id, data)?;
-                self.lock().unsubscribe_own(caller, &wanted.id);
+                let wanted: UnsubscribeInput = parse_input(id, data)?;
+                self.lock_table().unsubscribe_own(caller, &wanted.id);
                 json!({"success": true})
             }
-            "engine::health" => json!({"status": "ok", "workers": self.workers()}),
-            _ => return self.state(id, data).await,
+            "engine::health" => json!({"status": "ok", "workers": self.worker_count()}),
+            _ => return self.call_state(id, data).await,
         };
         Ok(answer.to_string())
     }
 
-    /// Keeps what a worker says about itself, as far as it is short.
-    fn describe(&self, caller: &WorkerId, data: &str) {
+    /// Stores the description that a worker gives of itself; long texts are dropped.
+    fn record_worker_info(&self, caller: &WorkerId, data: &str) {
         let Ok(Value::Object(mut about)) = repertoire_core::json::from_str(data) else {
             return;
         };
         about.retain(|key, value| match value {
-            Value::String(text) => TEXTS.contains(&key.as_str()) && text.len() <= 256,
+            Value::String(text) => WORKER_INFO_KEYS.contains(&key.as_str()) && text.len() <= 256,
             Value::Number(_) => key == "pid",
             _ => false,
         });
-        self.lock().describe(caller, Value::Object(about));
+        self.lock_table()
+            .set_worker_info(caller, Value::Object(about));
     }
 
     fn list_functions(&self, internal: bool) -> Vec<Value> {
-        let rows = self.lock().functions();
+        let rows = self.lock_table().list_functions();
         let mut rows: Vec<Value> = rows.iter().map(|row| json!(row)).collect();
         if self.functions.get().is_some() {
             rows.extend(
@@ -178,7 +181,7 @@ impl Hub {
             );
         }
         if internal {
-            let own = ENGINE.iter().chain(state::FUNCTIONS.iter());
+            let own = ENGINE_FUNCTIONS.iter().chain(state::STATE_FUNCTIONS.iter());
             rows.extend(own.filter_map(|id| self.native_row(id)));
         }
         rows
@@ -202,9 +205,9 @@ impl Hub {
     }
 }
 
-impl Refusal {
-    pub(super) fn error(&self, what: &str, id: &str) -> CallError {
-        let id = crate::error::shorten(id);
+impl RegistrationRefusal {
+    pub(super) fn to_call_error(&self, what: &str, id: &str) -> CallError {
+        let id = crate::error::shorten_text(id);
         match self {
             Self::Taken(owner) => CallError::new(
                 "conflict",

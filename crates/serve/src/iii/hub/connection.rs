@@ -1,7 +1,7 @@
 //! One connection, from its greeting to its end.
 //!
-//! Reading and writing are two tasks: a worker that sends much and reads little does not keep the
-//! hub from hearing it, and one that reads nothing is dropped.
+//! Reading and writing are separate tasks: a worker that sends much and reads little does not
+//! block the hub from reading its messages, and one that reads nothing is dropped.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,20 +27,20 @@ use tokio_tungstenite::{
 
 use super::{
     super::{
-        bus::{Answer, CallError},
-        protocol::{Frame, Message, Trace, kind_of, result_text},
+        bus::{BusResult, CallError},
+        protocol::{Frame, HubMessage, TraceContext, message_type, result_text},
     },
     Hub, builtin, is_void,
-    outbox::{Closing, Outbox},
-    table::{Refusal, WorkerId},
+    outbox::{CloseReason, Outbox},
+    table::{RegistrationRefusal, WorkerId},
 };
 
-/// Longer messages are sent in pieces: clients limit frames more tightly than messages.
-const PIECE: usize = 1024 * 1024;
+/// Longer messages are split, because clients limit frames more tightly than messages.
+const MAX_FRAME_BYTES: usize = 1024 * 1024;
 /// The longest id of a function, a trigger or a trigger type.
-const MAX_ID: usize = 1024;
-/// The kinds of messages that are understood.
-const KINDS: [&str; 13] = [
+const MAX_ID_BYTES: usize = 1024;
+/// The supported types of messages.
+const MESSAGE_TYPES: [&str; 13] = [
     "invokefunction",
     "invocationresult",
     "registerfunction",
@@ -55,49 +55,49 @@ const KINDS: [&str; 13] = [
     "ping",
     "pong",
 ];
-/// How long a connection that is closed may go on sending what nobody reads.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// How long input is discarded after a connection was closed.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Hub {
-    /// Serves a worker until it goes or is sent away.
-    pub(super) async fn attend<S>(
+    /// Serves a worker until it disconnects or its connection is closed.
+    pub(super) async fn serve_connection<S>(
         self: Arc<Self>,
         socket: WebSocketStream<S>,
-        unwelcome: impl Future<Output = ()>,
+        revoked: impl Future<Output = ()>,
     ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let limit = self.options.max_message * 2 + 16 * 1024 * 1024;
         let (outbox, waiting) = Outbox::new(limit, self.stop.child_token());
         let (sink, stream) = socket.split();
-        let id = self.lock().connect(outbox.clone());
+        let id = self.lock_table().add_worker(outbox.clone());
         tracing::info!(worker = &*id, "connected");
-        self.engine.metrics.workers.inc();
-        let writer = Writer {
+        self.service.metrics.workers.inc();
+        let writer = ConnectionWriter {
             sink,
             outbox: outbox.clone(),
-            patience: self.options.write_patience,
-            ping: self.options.idle / 3,
+            write_timeout: self.options.write_timeout,
+            ping_interval: self.options.idle_timeout / 3,
         };
-        let sending = tokio::spawn(writer.run(waiting));
-        let listening = self.listen(&id, stream, &outbox);
-        tokio::pin!(listening, unwelcome);
+        let sending = tokio::spawn(writer.write_messages(waiting));
+        let listening = self.read_messages(&id, stream, &outbox);
+        tokio::pin!(listening, revoked);
         let stream = tokio::select! {
             stream = &mut listening => stream,
-            () = unwelcome => {
-                outbox.close(Closing::new(1008, "the token no longer counts"));
+            () = revoked => {
+                outbox.close(CloseReason::new(1008, "the token is no longer valid"));
                 listening.await
             }
         };
-        // First of all, whoever waits for this worker waits no longer.
-        let had_functions = self.lock().disconnect(&id);
+        // Before anything else, calls that wait for this worker fail.
+        let had_functions = self.lock_table().remove_worker(&id);
         if had_functions {
-            self.changed.notify_one();
+            self.functions_changed.notify_one();
         }
-        self.engine.metrics.workers.dec();
-        outbox.stop().cancel();
-        tracing::info!(worker = &*id, "gone");
-        if let Some(closing) = outbox.closing() {
+        self.service.metrics.workers.dec();
+        outbox.stop_token().cancel();
+        tracing::info!(worker = &*id, "disconnected");
+        if let Some(closing) = outbox.close_reason() {
             tracing::info!(
                 worker = &*id,
                 code = closing.code,
@@ -108,16 +108,16 @@ impl Hub {
         if let Ok(Some(sink)) = sending.await
             && let Ok(socket) = stream.reunite(sink)
         {
-            // Unread bytes would take the reason away from whoever sent them.
+            // Unread bytes would reset the connection before the peer reads the close reason.
             let mut rest = socket.into_inner();
             let mut sink = vec![0; 64 * 1024];
             let drain = async { while rest.read(&mut sink).await.is_ok_and(|n| n > 0) {} };
-            let _ = tokio::time::timeout(FAREWELL, drain).await;
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, drain).await;
         }
     }
 
-    /// Hears a worker until it goes; gives back the stream.
-    async fn listen<S>(
+    /// Reads messages until the worker disconnects; returns the stream.
+    async fn read_messages<S>(
         self: &Arc<Self>,
         id: &WorkerId,
         mut stream: SplitStream<WebSocketStream<S>>,
@@ -127,72 +127,77 @@ impl Hub {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         loop {
-            // Whoever asks for much reads it before it asks for more.
+            // A worker with a full queue has to read it before its next message is handled.
             tokio::select! {
-                () = outbox.lowered() => {}
-                () = outbox.stop().cancelled() => return stream,
+                () = outbox.wait_drained() => {}
+                () = outbox.stop_token().cancelled() => return stream,
             }
             let heard = tokio::select! {
-                heard = tokio::time::timeout(self.options.idle, stream.next()) => heard,
-                () = outbox.stop().cancelled() => return stream,
+                heard = tokio::time::timeout(self.options.idle_timeout, stream.next()) => heard,
+                () = outbox.stop_token().cancelled() => return stream,
             };
             let message = match heard {
                 Ok(Some(Ok(message))) => message,
                 Ok(Some(Err(WsError::Capacity(CapacityError::MessageTooLong { .. })))) => {
                     let reason =
                         format!("a message has at most {} bytes", self.options.max_message);
-                    outbox.close(Closing::new(1009, reason));
+                    outbox.close(CloseReason::new(1009, reason));
                     return stream;
                 }
                 Ok(Some(Err(WsError::Protocol(ProtocolError::ResetWithoutClosingHandshake)))) => {
                     return stream;
                 }
                 Ok(Some(Err(WsError::Protocol(error)))) => {
-                    outbox.close(Closing::new(1002, error.to_string()));
+                    outbox.close(CloseReason::new(1002, error.to_string()));
                     return stream;
                 }
                 Ok(Some(Err(WsError::Utf8(error)))) => {
-                    outbox.close(Closing::new(1007, error));
+                    outbox.close(CloseReason::new(1007, error));
                     return stream;
                 }
                 Ok(Some(Err(_)) | None) => return stream,
                 Err(_) => {
-                    outbox.close(Closing::new(1001, "nothing was heard for too long"));
+                    outbox.close(CloseReason::new(1001, "timed out: nothing received"));
                     return stream;
                 }
             };
-            let told = match &message {
-                Ws::Text(text) => self.hear(id, outbox, text.as_str()),
+            let handled = match &message {
+                Ws::Text(text) => self.handle_message(id, outbox, text.as_str()),
                 Ws::Binary(bytes) if is_telemetry(bytes) => Ok(()),
                 Ws::Binary(bytes) => match std::str::from_utf8(bytes) {
-                    Ok(text) => self.hear(id, outbox, text),
+                    Ok(text) => self.handle_message(id, outbox, text),
                     Err(_) => Err("not UTF-8".to_owned()),
                 },
                 Ws::Close(_) => return stream,
                 Ws::Ping(_) | Ws::Pong(_) | Ws::Frame(_) => Ok(()),
             };
-            if let Err(reason) = told {
-                outbox.close(Closing::new(1007, reason));
+            if let Err(reason) = handled {
+                outbox.close(CloseReason::new(1007, reason));
                 return stream;
             }
         }
     }
 
-    /// Acts on one message; one that cannot be understood is told why.
-    fn hear(self: &Arc<Self>, id: &WorkerId, outbox: &Outbox, text: &str) -> Result<(), String> {
+    /// Handles one message; returns the reason if it is malformed.
+    fn handle_message(
+        self: &Arc<Self>,
+        id: &WorkerId,
+        outbox: &Outbox,
+        text: &str,
+    ) -> Result<(), String> {
         let frame = match Frame::parse(text) {
             Ok(frame) => frame,
             Err(reason) => {
-                // What is not known may look like anything.
-                return match kind_of(text) {
-                    Some(kind) if !KINDS.contains(&kind.as_str()) => Ok(()),
+                // Messages of an unknown type may have any fields.
+                return match message_type(text) {
+                    Some(kind) if !MESSAGE_TYPES.contains(&kind.as_str()) => Ok(()),
                     _ => Err(reason),
                 };
             }
         };
         let need = |what: &str, value: Option<&str>| match value {
             Some("") => Err(format!("{}: `{what}` is empty", frame.kind)),
-            Some(value) if value.len() > MAX_ID => {
+            Some(value) if value.len() > MAX_ID_BYTES => {
                 Err(format!("{}: `{what}` is too long", frame.kind))
             }
             Some(value) => Ok(value.to_owned()),
@@ -201,76 +206,83 @@ impl Hub {
         match &*frame.kind {
             "invokefunction" => {
                 let function = need("function_id", frame.function_id.as_deref())?;
-                self.invoke(id, outbox, &frame, &function);
+                self.handle_invocation(id, outbox, &frame, &function);
             }
-            "invocationresult" => self.answered(id, &frame),
+            "invocationresult" => self.deliver_result(id, &frame),
             "registerfunction" => {
                 let function = need("id", frame.id.as_deref())?;
-                self.register(id, outbox, &frame, &function);
+                self.handle_registration(id, outbox, &frame, &function);
             }
             "unregisterfunction" => {
                 let function = need("id", frame.id.as_deref())?;
-                if self.lock().unregister(id, &function) {
-                    self.changed.notify_one();
+                if self.lock_table().unregister_function(id, &function) {
+                    self.functions_changed.notify_one();
                 }
             }
             "registertriggertype" => {
                 let kind = need("id", frame.id.as_deref())?;
                 let about = frame.description.as_deref().unwrap_or_default();
-                let provided = self.lock().provide_type(id, &kind, about);
+                let provided = self.lock_table().provide_type(id, &kind, about);
                 if let Err(refusal) = provided {
-                    let error = refusal.error("trigger type", &kind);
+                    let error = refusal.to_call_error("trigger type", &kind);
                     tracing::warn!(worker = &**id, %error, "refused");
                 }
             }
             "unregistertriggertype" => {
                 let kind = need("id", frame.id.as_deref())?;
-                self.lock().withdraw_type(id, &kind);
+                self.lock_table().withdraw_type(id, &kind);
             }
             "registertrigger" => {
                 let trigger = need("id", frame.id.as_deref())?;
                 let kind = need("trigger_type", frame.trigger_type.as_deref())?;
                 let function = need("function_id", frame.function_id.as_deref())?;
                 let (config, metadata) = (frame.config, frame.metadata);
-                let mut table = self.lock();
+                let mut table = self.lock_table();
                 let taken = table.subscribe(id, &trigger, &kind, &function, config, metadata);
                 drop(table);
                 if let Err(refusal) = taken {
-                    let error = refusal.error("trigger", &trigger);
+                    let error = refusal.to_call_error("trigger", &trigger);
                     let error = serde_json::value::to_raw_value(&error);
                     if let Ok(error) = error {
-                        let message = Message::TriggerRegistrationResult {
+                        let message = HubMessage::TriggerRegistrationResult {
                             id: &trigger,
                             trigger_type: &kind,
                             function_id: &function,
                             error: &error,
                         };
-                        outbox.send(message.text());
+                        outbox.send(message.to_json());
                     }
                 }
             }
             "unregistertrigger" => {
                 let trigger = need("id", frame.id.as_deref())?;
-                self.lock().unsubscribe_own(id, &trigger);
+                self.lock_table().unsubscribe_own(id, &trigger);
             }
             "triggerregistrationresult" => {
                 if let (Some(trigger), Some(error)) = (frame.id.as_deref(), frame.error) {
-                    self.lock().subscription_failed(id, trigger, error);
+                    self.lock_table()
+                        .report_failed_subscription(id, trigger, error);
                 }
             }
-            "reattach" => self.reattach(id, &frame),
-            "ping" => outbox.send(Message::Pong.text()),
+            "reattach" => self.handle_reattach(id, &frame),
+            "ping" => outbox.send(HubMessage::Pong.to_json()),
             "registerservice" | "pong" => {}
-            other => tracing::debug!(worker = &**id, kind = other, "a message of no known kind"),
+            other => tracing::debug!(worker = &**id, kind = other, "unknown message type"),
         }
         Ok(())
     }
 
-    fn invoke(self: &Arc<Self>, id: &WorkerId, outbox: &Outbox, frame: &Frame<'_>, function: &str) {
+    fn handle_invocation(
+        self: &Arc<Self>,
+        id: &WorkerId,
+        outbox: &Outbox,
+        frame: &Frame<'_>,
+        function: &str,
+    ) {
         let action = frame.action.as_ref().map(|action| &*action.kind);
         let waits = frame.invocation_id.as_deref().filter(|_| !is_void(frame));
         let limit = self.options.max_message;
-        let reply = |answer: &Answer| {
+        let reply = |answer: &BusResult| {
             if let Some(invocation) = waits {
                 outbox.send(answer_text(invocation, function, answer, limit));
             }
@@ -280,13 +292,13 @@ impl Hub {
             return reply(&Err(CallError::new("enqueue_error", message)));
         }
         if !self.is_native(function) {
-            if let Err(error) = self.route(id, frame, function) {
+            if let Err(error) = self.route_call(id, frame, function) {
                 reply(&Err(error));
             }
             return;
         }
-        let mut answer = self.native(id.clone(), function, frame.data);
-        // Most answers are at hand; only what has to wait becomes a task of its own.
+        let mut answer = self.call_native(id.clone(), function, frame.data);
+        // Most answers are ready at once; only the others need a task.
         if let Some(answer) = (&mut answer).now_or_never() {
             return reply(&answer);
         }
@@ -298,76 +310,85 @@ impl Hub {
                 return;
             };
             let text = answer_text(&invocation, &function, &answer, limit);
-            if text.len() > PIECE {
-                // Several long answers at once are read one after the other.
+            if text.len() > MAX_FRAME_BYTES {
+                // Limits how many long answers are queued at once.
                 tokio::select! {
-                    () = outbox.lowered() => {}
-                    () = outbox.stop().cancelled() => return,
+                    () = outbox.wait_drained() => {}
+                    () = outbox.stop_token().cancelled() => return,
                 }
             }
             outbox.send(text);
         });
     }
 
-    fn register(&self, id: &WorkerId, outbox: &Outbox, frame: &Frame<'_>, function: &str) {
+    fn handle_registration(
+        &self,
+        id: &WorkerId,
+        outbox: &Outbox,
+        frame: &Frame<'_>,
+        function: &str,
+    ) {
         let taken = if self.is_native(function) || builtin::is_reserved(function) {
-            Err(Refusal::Taken(self.id.clone()))
+            Err(RegistrationRefusal::Taken(self.id.clone()))
         } else {
-            self.lock().register(id, frame)
+            self.lock_table().register_function(id, frame)
         };
         match taken {
-            Ok(()) => self.changed.notify_one(),
-            Err(Refusal::Taken(owner)) => {
+            Ok(()) => self.functions_changed.notify_one(),
+            Err(RegistrationRefusal::Taken(owner)) => {
                 tracing::info!(
                     worker = &**id,
                     function,
                     owner = &*owner,
-                    "belongs to another"
+                    "refused: another worker owns the function"
                 );
-                let message = Message::RegistrationRejected {
+                let message = HubMessage::RegistrationRejected {
                     code: "FUNCTION_NAMESPACE_CONFLICT",
                     namespace: super::table::NAMESPACE,
                     function_id: function,
                     owner_worker_id: &owner,
                 };
-                outbox.send(message.text());
+                outbox.send(message.to_json());
             }
             // A function has no configuration.
-            Err(Refusal::TooMany | Refusal::Config(_)) => {
+            Err(RegistrationRefusal::TooMany | RegistrationRefusal::Config(_)) => {
                 let most = self.options.max_registrations;
-                outbox.close(Closing::new(1008, format!("more than {most} functions")));
+                outbox.close(CloseReason::new(
+                    1008,
+                    format!("more than {most} functions"),
+                ));
             }
         }
     }
 
-    /// A worker that comes back takes the place of the connection it had before.
-    fn reattach(&self, id: &WorkerId, frame: &Frame<'_>) {
+    /// Replaces the previous connection of a worker that reconnects.
+    fn handle_reattach(&self, id: &WorkerId, frame: &Frame<'_>) {
         let previous = frame.previous_worker_id.as_deref().unwrap_or_default();
         let token = frame.reattach_token.as_deref().unwrap_or_default();
-        let mut table = self.lock();
-        if let Some((old, outbox)) = table.previous(previous, token)
+        let mut table = self.lock_table();
+        if let Some((old, outbox)) = table.find_previous(previous, token)
             && old != *id
         {
-            if table.disconnect(&old) {
-                self.changed.notify_one();
+            if table.remove_worker(&old) {
+                self.functions_changed.notify_one();
             }
-            outbox.close(Closing::new(
+            outbox.close(CloseReason::new(
                 1001,
-                "the worker has come back on another connection",
+                "the worker has reconnected on another connection",
             ));
         }
     }
 }
 
-/// Telemetry that some SDKs send on the connection for workers.
+/// Whether a message is telemetry, which some SDKs send on the connection for workers.
 fn is_telemetry(bytes: &[u8]) -> bool {
     [b"OTLP", b"MTRC", b"LOGS"]
         .iter()
         .any(|kind| bytes.starts_with(*kind))
 }
 
-fn answer_text(invocation: &str, function: &str, answer: &Answer, limit: usize) -> String {
-    let none = Trace::default();
+fn answer_text(invocation: &str, function: &str, answer: &BusResult, limit: usize) -> String {
+    let none = TraceContext::default();
     match answer {
         Ok(result) if result.len() + 4096 > limit => {
             let message = format!(
@@ -386,21 +407,21 @@ fn answer_text(invocation: &str, function: &str, answer: &Answer, limit: usize) 
 }
 
 /// The writing half of a connection.
-struct Writer<S> {
+struct ConnectionWriter<S> {
     sink: SplitSink<WebSocketStream<S>, Ws>,
     outbox: Outbox,
-    patience: Duration,
-    ping: Duration,
+    write_timeout: Duration,
+    ping_interval: Duration,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
-    /// Sends what is queued until the connection is closed; gives the sink back if it still works.
-    async fn run(
+impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionWriter<S> {
+    /// Sends queued messages until the connection is closed; returns the sink if it still works.
+    async fn write_messages(
         mut self,
         mut waiting: UnboundedReceiver<String>,
     ) -> Option<SplitSink<WebSocketStream<S>, Ws>> {
-        let stop = self.outbox.stop().clone();
-        let mut ping = tokio::time::interval(self.ping);
+        let stop = self.outbox.stop_token().clone();
+        let mut ping = tokio::time::interval(self.ping_interval);
         ping.tick().await;
         let mut batch = Vec::with_capacity(64);
         loop {
@@ -409,33 +430,33 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
                     if taken == 0 {
                         break;
                     }
-                    self.send(&mut batch, &stop).await
+                    self.send_batch(&mut batch, &stop).await
                 }
                 _ = ping.tick() => {
                     let sent = self.sink.send(Ws::Ping(Bytes::new()));
-                    tokio::time::timeout(self.patience, sent).await.is_ok_and(|s| s.is_ok())
+                    tokio::time::timeout(self.write_timeout, sent).await.is_ok_and(|s| s.is_ok())
                 }
                 () = stop.cancelled() => break,
             };
             if !alive {
                 self.outbox
-                    .close(Closing::new(1008, "does not read what is sent"));
+                    .close(CloseReason::new(1008, "does not read its messages"));
                 return None;
             }
         }
-        let closing = self.outbox.closing();
-        let closing = closing.unwrap_or_else(|| Closing::new(1001, "the hub is shutting down"));
+        let closing = self.outbox.close_reason();
+        let closing = closing.unwrap_or_else(|| CloseReason::new(1001, "the hub is shutting down"));
         let frame = CloseFrame {
             code: closing.code.into(),
             reason: closing.reason.into(),
         };
         let farewell = self.sink.send(Ws::Close(Some(frame)));
-        let sent = tokio::time::timeout(FAREWELL, farewell).await;
+        let sent = tokio::time::timeout(CLOSE_TIMEOUT, farewell).await;
         sent.is_ok_and(|sent| sent.is_ok()).then_some(self.sink)
     }
 
-    /// Sends a batch; says whether the connection is still alive.
-    async fn send(
+    /// Sends a batch; returns whether the connection still works.
+    async fn send_batch(
         &mut self,
         batch: &mut Vec<String>,
         stop: &tokio_util::sync::CancellationToken,
@@ -443,18 +464,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
         for text in batch.drain(..) {
             let bytes = text.len();
             let sending = async {
-                if bytes <= PIECE {
+                if bytes <= MAX_FRAME_BYTES {
                     let fed = self.sink.feed(Ws::text(text));
-                    return tokio::time::timeout(self.patience, fed).await;
+                    return tokio::time::timeout(self.write_timeout, fed).await;
                 }
                 let mut rest = Bytes::from(text);
                 let mut kind = Data::Text;
                 while !rest.is_empty() {
-                    let piece = rest.split_to(rest.len().min(PIECE));
+                    let piece = rest.split_to(rest.len().min(MAX_FRAME_BYTES));
                     let frame = WsFrame::message(piece, OpCode::Data(kind), rest.is_empty());
                     kind = Data::Continue;
                     let sent = self.sink.send(Ws::Frame(frame));
-                    let sent = tokio::time::timeout(self.patience, sent).await;
+                    let sent = tokio::time::timeout(self.write_timeout, sent).await;
                     if !matches!(sent, Ok(Ok(()))) {
                         return sent;
                     }
@@ -465,12 +486,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
                 sent = sending => sent,
                 () = stop.cancelled() => return true,
             };
-            self.outbox.sent(bytes);
+            self.outbox.mark_sent(bytes);
             if !sent.is_ok_and(|sent| sent.is_ok()) {
                 return false;
             }
         }
-        let flushed = tokio::time::timeout(self.patience, self.sink.flush()).await;
+        let flushed = tokio::time::timeout(self.write_timeout, self.sink.flush()).await;
         flushed.is_ok_and(|flushed| flushed.is_ok())
     }
 }

@@ -1,15 +1,15 @@
-//! A bus in this process: what an iii engine is to its workers, on embedded state.
+//! A bus in this process: takes the place of an iii engine, with embedded state.
 //!
-//! Workers connect over WebSocket and speak the engine's protocol. The hub knows who has which
-//! function and who follows which trigger type (`table`), passes calls on, and answers
+//! Workers connect over WebSocket and use the protocol of the engine. The hub records the owner of
+//! each function and the subscribers of each trigger type (`table`), forwards calls, and answers
 //! `engine::*`, `state::*` and the functions of the registry itself.
 //!
-//! Invariant: nothing here waits for a worker. What is sent to one is queued; a worker that does
-//! not read what is queued for it is dropped.
+//! Invariant: the hub never waits for a worker. Messages to a worker are queued; a worker that
+//! does not read its queue is dropped.
 
 mod builtin;
 mod connection;
-mod listen;
+mod listener;
 mod outbox;
 mod state;
 mod table;
@@ -20,7 +20,7 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use repertoire_registry::registered::Row;
+use repertoire_registry::registered::RegisteredRow;
 use serde_json::{Value, value::RawValue};
 use tokio::{
     runtime::Handle,
@@ -29,38 +29,38 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-pub use listen::HubListener;
+pub use listener::HubListener;
 
-use self::table::{Caller, FunctionRow, Pending, Table, WorkerId};
+use self::table::{FunctionRow, PendingCall, PendingCaller, RoutingTable, WorkerId};
 use super::{
-    bus::{Answer, Bus, CallError},
+    bus::{Bus, BusResult, CallError},
     changes,
-    functions::{self, FunctionOptions, Functions, is_tool},
-    protocol::{Frame, Trace, invoke_text, result_text, with_caller},
+    functions::{self, FunctionOptions, SkillFunctions, is_tool},
+    protocol::{Frame, TraceContext, invoke_text, result_text, with_caller},
 };
-use crate::engine::Engine;
+use crate::service::SkillService;
 
-/// Whether the hub answers the functions of the registry itself.
+/// Which process answers the functions of the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Skills {
-    /// It does.
-    Here,
-    /// It leaves them to a worker.
-    Elsewhere,
+pub enum SkillsProvider {
+    /// The hub.
+    OnHub,
+    /// A connected worker.
+    OnWorker,
 }
 
-/// Whether the hub tells of changes of its state.
+/// Whether the hub reports changes of its state.
 ///
-/// Not every engine does; a hub that does not is how workers are tried out on one.
+/// Not every engine does; a hub without the trigger is used to test workers on such an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StateTrigger {
-    /// There is a trigger type `state`.
+    /// The hub provides a trigger type `state`.
     Provided,
-    /// There is none.
+    /// The hub does not provide it.
     Missing,
 }
 
-/// What the hub allows, and how much of it.
+/// The limits and the behaviour of the hub.
 #[derive(Debug, Clone)]
 pub struct HubOptions {
     /// The most bytes of a message, in either direction.
@@ -69,22 +69,22 @@ pub struct HubOptions {
     pub max_connections: usize,
     /// The most functions and triggers of one connection.
     pub max_registrations: usize,
-    /// The most calls of one connection that are not answered yet.
+    /// The most unanswered calls of one connection.
     pub max_calls: usize,
-    /// After how long a call that a worker does not answer is given up.
+    /// After how long an unanswered call to a worker fails.
     pub call_deadline: Duration,
-    /// How long a worker may not take what is sent to it.
-    pub write_patience: Duration,
-    /// How long nothing may be heard of a worker that is asked whether it is still there.
-    pub idle: Duration,
-    /// Functions that are tools over MCP: ids, or prefixes with `*` at the end.
+    /// How long a write to a worker may block before the worker is dropped.
+    pub write_timeout: Duration,
+    /// How long a worker may send nothing, not even a pong, before it is dropped.
+    pub idle_timeout: Duration,
+    /// Functions that become MCP tools: ids, or prefixes with `*` at the end.
     pub tools: Vec<String>,
     /// How the functions of the registry behave.
     pub functions: FunctionOptions,
-    /// Whether they are here.
-    pub skills: Skills,
-    /// Whether changes of the state are told.
-    pub state: StateTrigger,
+    /// Which process answers the functions of the registry.
+    pub skills_provider: SkillsProvider,
+    /// Whether changes of the state are reported.
+    pub state_trigger: StateTrigger,
 }
 
 impl Default for HubOptions {
@@ -95,12 +95,12 @@ impl Default for HubOptions {
             max_registrations: 10_000,
             max_calls: 4096,
             call_deadline: Duration::from_mins(10),
-            write_patience: Duration::from_secs(20),
-            idle: Duration::from_secs(75),
+            write_timeout: Duration::from_secs(20),
+            idle_timeout: Duration::from_secs(75),
             tools: Vec::new(),
             functions: FunctionOptions::default(),
-            skills: Skills::Here,
-            state: StateTrigger::Provided,
+            skills_provider: SkillsProvider::OnHub,
+            state_trigger: StateTrigger::Provided,
         }
     }
 }
@@ -108,65 +108,66 @@ impl Default for HubOptions {
 /// The hub. Cheap to share.
 #[derive(Debug)]
 pub struct Hub {
-    engine: Arc<Engine>,
+    service: Arc<SkillService>,
     options: HubOptions,
     /// The id under which the hub itself calls.
     id: WorkerId,
-    table: Mutex<Table>,
-    functions: OnceLock<Functions>,
-    /// The hub itself, for what goes on in the background.
-    own: Weak<Self>,
+    table: Mutex<RoutingTable>,
+    functions: OnceLock<SkillFunctions>,
+    /// The hub itself, for background tasks.
+    weak_self: Weak<Self>,
     runtime: Handle,
-    /// Rung when functions come or go.
-    changed: Notify,
-    written: state::Written,
+    /// Notified when functions are registered or removed.
+    functions_changed: Notify,
+    catalogue_sync: state::CatalogueSync,
     stop: CancellationToken,
 }
 
 impl Hub {
-    /// A hub over an engine's catalogue and state.
+    /// Starts a hub over the catalogue and state of a service.
     ///
-    /// The engine is put on it, so that content made by functions can be had over MCP.
-    pub fn start(engine: &Arc<Engine>, options: HubOptions) -> Arc<Self> {
+    /// The service joins the hub, so that MCP clients can read content made by functions.
+    pub fn start(engine: &Arc<SkillService>, options: HubOptions) -> Arc<Self> {
         let hub = Arc::new_cyclic(|own| Self {
-            own: own.clone(),
+            weak_self: own.clone(),
             runtime: Handle::current(),
-            engine: engine.clone(),
+            service: engine.clone(),
             id: Uuid::new_v4().to_string().into(),
-            table: Mutex::new(Table::new(options.max_registrations)),
+            table: Mutex::new(RoutingTable::new(options.max_registrations)),
             functions: OnceLock::new(),
-            changed: Notify::new(),
-            written: state::Written::default(),
+            functions_changed: Notify::new(),
+            catalogue_sync: state::CatalogueSync::default(),
             stop: CancellationToken::new(),
             options,
         });
         let on = hub.options.functions.clone();
-        if hub.options.skills == Skills::Here {
-            let functions = Functions::new(engine.clone(), hub.clone(), on.clone());
+        if hub.options.skills_provider == SkillsProvider::OnHub {
+            let functions = SkillFunctions::new(engine.clone(), hub.clone(), on.clone());
             let _ = hub.functions.set(functions);
         }
         engine.join(hub.clone(), on);
-        hub.lock().provide(builtin::trigger_types(&hub.options));
-        tokio::spawn(hub.clone().tell_changes());
-        tokio::spawn(hub.clone().look_after());
+        hub.lock_table()
+            .add_builtin_types(builtin::trigger_types(&hub.options));
+        tokio::spawn(hub.clone().publish_changes());
+        tokio::spawn(hub.clone().expire_calls());
         tokio::spawn(hub.clone().offer_tools());
         hub
     }
 
-    /// How the hub behaves.
+    /// Returns the options of the hub.
     pub fn options(&self) -> &HubOptions {
         &self.options
     }
 
-    /// How many workers are connected.
-    pub fn workers(&self) -> usize {
-        self.lock().worker_count()
+    /// Returns the number of connected workers.
+    pub fn worker_count(&self) -> usize {
+        self.lock_table().worker_count()
     }
 
-    /// Lets every worker go, and nobody in any more; waits until they are gone.
-    pub async fn end(&self) {
+    /// Closes all connections, accepts no new ones, and waits until all are closed.
+    pub async fn shut_down(&self) {
         self.stop.cancel();
-        while self.workers() > 0 {
+        while self.worker_count() > 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -176,88 +177,89 @@ impl Hub {
         self.stop.cancel();
     }
 
-    fn myself(&self) -> Option<Arc<Self>> {
-        self.own.upgrade()
+    fn upgrade_self(&self) -> Option<Arc<Self>> {
+        self.weak_self.upgrade()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        // Every change of the table is complete before the lock is given back.
+    fn lock_table(&self) -> MutexGuard<'_, RoutingTable> {
+        // Every change of the table is complete before the lock is released.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a function is answered here.
+    /// Whether the hub answers a function itself.
     fn is_native(&self, id: &str) -> bool {
-        builtin::is_builtin(id) || (self.functions.get().is_some() && functions::is_ours(id))
+        builtin::is_builtin(id)
+            || (self.functions.get().is_some() && functions::is_skill_function(id))
     }
 
-    /// Answers a function that is answered here.
-    fn native(
+    /// Answers a function of the hub itself.
+    fn call_native(
         self: &Arc<Self>,
         caller: WorkerId,
         id: &str,
         data: Option<&RawValue>,
-    ) -> BoxFuture<'static, Answer> {
+    ) -> BoxFuture<'static, BusResult> {
         let (hub, id) = (self.clone(), id.to_owned());
         let data = data.map_or("{}", RawValue::get).to_owned();
         Box::pin(async move {
             if builtin::is_builtin(&id) {
-                return hub.builtin(&caller, &id, &data).await;
+                return hub.call_builtin(&caller, &id, &data).await;
             }
             let payload = repertoire_core::json::from_str(&data)
                 .map_err(|error| CallError::new("invalid_request", format!("{id}: {error}")))?;
             match hub.functions.get() {
-                Some(functions) => functions.call(&id, payload).await,
-                None => Err(CallError::no_function(&id)),
+                Some(functions) => functions.call_function(&id, payload).await,
+                None => Err(CallError::function_not_found(&id)),
             }
         })
     }
 
-    /// Passes a call on to the worker that has the function.
-    fn route(&self, from: &WorkerId, frame: &Frame<'_>, id: &str) -> Result<(), CallError> {
+    /// Forwards a call to the worker that owns the function.
+    fn route_call(&self, from: &WorkerId, frame: &Frame<'_>, id: &str) -> Result<(), CallError> {
         let data = with_caller(frame.data.map(RawValue::get), from);
         let Some(data) = data else {
-            let message = format!("{id}: the data holds a key that is no text");
+            let message = format!("{id}: the data has a key that is not valid text");
             return Err(CallError::new("invalid_request", message));
         };
         let metadata = frame.metadata.map(RawValue::get);
-        let trace = trace_of(frame);
-        let mut table = self.lock();
-        let Some(target) = table.owner(id) else {
-            return Err(CallError::no_function(id));
+        let trace = trace_context(frame);
+        let mut table = self.lock_table();
+        let Some(target) = table.owner_of(id) else {
+            return Err(CallError::function_not_found(id));
         };
-        if table.is_high(&target) {
+        if table.is_backlogged(&target) {
             let message = format!("{id}: its worker does not keep up");
             return Err(CallError::new("busy", message));
         }
         let waits = frame.invocation_id.as_deref().filter(|_| !is_void(frame));
         let Some(invocation) = waits else {
-            table.send(&target, invoke_text(None, id, &data, metadata, trace));
+            table.send_to(&target, invoke_text(None, id, &data, metadata, trace));
             return Ok(());
         };
-        if table.calls_of(from) >= self.options.max_calls {
+        if table.outgoing_call_count(from) >= self.options.max_calls {
             let message = format!("more than {} calls at a time", self.options.max_calls);
             return Err(CallError::new("too_many_calls", message));
         }
-        let key = table.expect(Pending {
-            caller: Caller::Worker(from.clone(), invocation.to_owned()),
+        let key = table.add_pending(PendingCall {
+            caller: PendingCaller::Worker(from.clone(), invocation.to_owned()),
             target: target.clone(),
             function_id: id.into(),
             deadline: Instant::now() + self.options.call_deadline,
         });
         let text = invoke_text(Some(&key.to_string()), id, &data, metadata, trace);
-        table.send(&target, text);
+        table.send_to(&target, text);
         Ok(())
     }
 
-    /// Takes the answer of a worker to whoever waits for it.
-    fn answered(&self, from: &WorkerId, frame: &Frame<'_>) {
+    /// Passes the result from a worker to the caller that waits for it.
+    fn deliver_result(&self, from: &WorkerId, frame: &Frame<'_>) {
         let key = frame.invocation_id.as_deref();
         let Some(key) = key.and_then(|key| Uuid::parse_str(key).ok()) else {
             return;
         };
-        let mut table = self.lock();
-        // Nobody answers for somebody else.
-        let Some(pending) = table.take(key, from) else {
+        let mut table = self.lock_table();
+        // Only the worker that was called can answer.
+        let Some(pending) = table.take_pending(key, from) else {
             return;
         };
         let outcome = match frame.error {
@@ -265,71 +267,72 @@ impl Hub {
             Some(error) => Err(error.get()),
         };
         match pending.caller {
-            Caller::Worker(worker, invocation) => {
+            PendingCaller::Worker(worker, invocation) => {
                 let function = &pending.function_id;
-                let text = result_text(&invocation, function, outcome, trace_of(frame));
-                table.send(&worker, text);
+                let text = result_text(&invocation, function, outcome, trace_context(frame));
+                table.send_to(&worker, text);
             }
-            Caller::Local(tell) => {
+            PendingCaller::Local(sender) => {
                 let answer = outcome.map(str::to_owned).map_err(|error| {
                     repertoire_core::json::from_str(error).unwrap_or_else(|_| {
                         CallError::new("invocation_failed", "the function failed")
                     })
                 });
-                // Whoever asked may have stopped waiting.
-                let _ = tell.send(answer);
+                // The caller may have stopped waiting.
+                let _ = sender.send(answer);
             }
         }
     }
 
-    /// Fires a trigger type of the hub's own.
-    fn fire_type(&self, kind: &str, payload: &Value) {
-        let functions = self.lock().subscribers(kind, None);
+    /// Calls the subscribers of a trigger type that the hub provides.
+    fn fire_trigger_type(&self, kind: &str, payload: &Value) {
+        let functions = self.lock_table().subscribers(kind, None);
         for function in functions {
-            self.fire(&function, payload);
+            self.fire_and_forget(&function, payload);
         }
     }
 
-    async fn tell_changes(self: Arc<Self>) {
-        if self.options.skills == Skills::Elsewhere {
+    async fn publish_changes(self: Arc<Self>) {
+        if self.options.skills_provider == SkillsProvider::OnWorker {
             return;
         }
         let hub = self.clone();
-        changes::follow(self.engine.clone(), move |kind, payload| {
-            hub.fire_type(kind, payload);
+        changes::publish_changes(self.service.clone(), move |kind, payload| {
+            hub.fire_trigger_type(kind, payload);
         })
         .await;
     }
 
-    /// Gives up calls that nobody answers.
-    async fn look_after(self: Arc<Self>) {
+    /// Fails calls that are not answered before their deadline.
+    async fn expire_calls(self: Arc<Self>) {
         let mut tick = tokio::time::interval(Duration::from_secs(1));
         loop {
             tokio::select! {
                 _ = tick.tick() => {}
                 () = self.stop.cancelled() => return,
             }
-            let mut table = self.lock();
-            for pending in table.overdue(Instant::now()) {
+            let mut table = self.lock_table();
+            for pending in table.take_overdue(Instant::now()) {
                 let error = CallError::timeout(&pending.function_id, self.options.call_deadline);
-                table.fail(pending, &error);
+                table.fail_call(pending, &error);
             }
         }
     }
 
-    /// Keeps the tools over MCP what the functions of the workers are.
+    /// Offers the functions of the workers as MCP tools.
     async fn offer_tools(self: Arc<Self>) {
         loop {
             tokio::select! {
-                () = self.changed.notified() => {}
+                () = self.functions_changed.notified() => {}
                 () = self.stop.cancelled() => return,
             }
-            // A worker registers its functions one by one.
+            // Wait briefly: a worker registers its functions one by one.
             tokio::time::sleep(Duration::from_millis(10)).await;
             let guard = &self.options.functions.guard;
-            let mut rows = self.lock().functions();
+            let mut rows = self.lock_table().list_functions();
             rows.retain(|row| is_tool(&self.options.tools, guard, &row.function_id));
-            self.engine.offer_tools(rows.iter().map(FunctionRow::tool));
+            self.service
+                .offer_tools(rows.iter().map(FunctionRow::to_tool));
         }
     }
 }
@@ -338,72 +341,74 @@ fn is_void(frame: &Frame<'_>) -> bool {
     frame.action.as_ref().is_some_and(|a| a.kind == "void")
 }
 
-fn trace_of<'a>(frame: &'a Frame<'_>) -> Trace<'a> {
-    Trace {
+fn trace_context<'a>(frame: &'a Frame<'_>) -> TraceContext<'a> {
+    TraceContext {
         traceparent: frame.traceparent.as_deref(),
         baggage: frame.baggage.as_deref(),
     }
 }
 
 impl Bus for Hub {
-    fn call<'a>(
+    fn call_function<'a>(
         &'a self,
         function_id: &'a str,
         payload: Value,
         deadline: Duration,
-    ) -> BoxFuture<'a, Answer> {
-        if state::is_state(function_id) {
-            return Box::pin(async move { self.state(function_id, &payload.to_string()).await });
+    ) -> BoxFuture<'a, BusResult> {
+        if state::is_state_function(function_id) {
+            return Box::pin(
+                async move { self.call_state(function_id, &payload.to_string()).await },
+            );
         }
         Box::pin(async move {
-            let (tell, told) = oneshot::channel();
-            // Before the table is taken: it may be long.
+            let (sender, receiver) = oneshot::channel();
+            // Before the table is locked, because the payload may be long.
             let data = with_caller(Some(&payload.to_string()), &self.id).unwrap_or_default();
             let key = {
-                let mut table = self.lock();
-                let Some(target) = table.owner(function_id) else {
-                    return Err(CallError::no_function(function_id));
+                let mut table = self.lock_table();
+                let Some(target) = table.owner_of(function_id) else {
+                    return Err(CallError::function_not_found(function_id));
                 };
-                let key = table.expect(Pending {
-                    caller: Caller::Local(tell),
+                let key = table.add_pending(PendingCall {
+                    caller: PendingCaller::Local(sender),
                     target: target.clone(),
                     function_id: function_id.into(),
                     deadline: Instant::now() + deadline,
                 });
                 let invocation = key.to_string();
-                let none = Trace::default();
+                let none = TraceContext::default();
                 let text = invoke_text(Some(&invocation), function_id, &data, None, none);
-                table.send(&target, text);
+                table.send_to(&target, text);
                 key
             };
-            match tokio::time::timeout(deadline, told).await {
+            match tokio::time::timeout(deadline, receiver).await {
                 Ok(Ok(answer)) => answer,
                 Ok(Err(_)) => Err(CallError::new("invocation_stopped", "the hub stopped")),
                 Err(_) => {
-                    self.lock().forget(key);
+                    self.lock_table().remove_pending(key);
                     Err(CallError::timeout(function_id, deadline))
                 }
             }
         })
     }
 
-    fn keep<'a>(
+    fn store_row<'a>(
         &'a self,
         scope: &'a str,
         key: &'a str,
-        row: Row,
+        row: RegisteredRow,
         _deadline: Duration,
     ) -> BoxFuture<'a, Result<(), CallError>> {
-        Box::pin(self.keep_row(scope, key, row))
+        Box::pin(self.store_registered(scope, key, row))
     }
 
-    fn fire(&self, function_id: &str, payload: &Value) {
-        // Before the table is taken: it may be long.
+    fn fire_and_forget(&self, function_id: &str, payload: &Value) {
+        // Before the table is locked, because the payload may be long.
         let data = with_caller(Some(&payload.to_string()), &self.id).unwrap_or_default();
-        let text = invoke_text(None, function_id, &data, None, Trace::default());
-        let table = self.lock();
-        if let Some(target) = table.owner(function_id) {
-            table.send(&target, text);
+        let text = invoke_text(None, function_id, &data, None, TraceContext::default());
+        let table = self.lock_table();
+        if let Some(target) = table.owner_of(function_id) {
+            table.send_to(&target, text);
         }
     }
 }

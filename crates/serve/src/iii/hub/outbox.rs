@@ -1,4 +1,4 @@
-//! What is queued for one worker.
+//! The queue of messages to one worker.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -11,14 +11,14 @@ use tokio::sync::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Why a connection is closed: the code of the protocol, and a reason for people.
+/// Why a connection is closed: the WebSocket close code, and a reason for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Closing {
+pub(super) struct CloseReason {
     pub(super) code: u16,
     pub(super) reason: String,
 }
 
-impl Closing {
+impl CloseReason {
     pub(super) fn new(code: u16, reason: impl Into<String>) -> Self {
         let mut reason = reason.into();
         // A close frame has room for 123 bytes.
@@ -30,34 +30,34 @@ impl Closing {
     }
 }
 
-/// From here on a peer is given no more calls, and is heard only when it has read.
-const HIGH: usize = 16 * 1024 * 1024;
+/// Above this many queued bytes a peer gets no calls, and its messages wait until it has read.
+const HIGH_WATER_BYTES: usize = 16 * 1024 * 1024;
 
 #[derive(Debug)]
-struct Inner {
+struct OutboxInner {
     queue: UnboundedSender<String>,
     queued: AtomicUsize,
     limit: usize,
-    closing: Mutex<Option<Closing>>,
+    closing: Mutex<Option<CloseReason>>,
     stop: CancellationToken,
-    /// Rung when something has left.
-    left: Notify,
+    /// Notified when a message was sent.
+    drained: Notify,
 }
 
-/// The sending end. A worker that lets too much pile up is closed.
+/// The sending end. A worker whose queue grows past the limit is disconnected.
 #[derive(Debug, Clone)]
-pub(super) struct Outbox(Arc<Inner>);
+pub(super) struct Outbox(Arc<OutboxInner>);
 
 impl Outbox {
     pub(super) fn new(limit: usize, stop: CancellationToken) -> (Self, UnboundedReceiver<String>) {
         let (queue, waiting) = mpsc::unbounded_channel();
-        let inner = Inner {
+        let inner = OutboxInner {
             queue,
             queued: AtomicUsize::new(0),
             limit,
             closing: Mutex::new(None),
             stop,
-            left: Notify::new(),
+            drained: Notify::new(),
         };
         (Self(Arc::new(inner)), waiting)
     }
@@ -66,53 +66,53 @@ impl Outbox {
     pub(super) fn send(&self, text: String) {
         let queued = self.0.queued.fetch_add(text.len(), Ordering::Relaxed) + text.len();
         if queued > self.0.limit {
-            let reason = format!("does not read: {queued} bytes are waiting");
-            self.close(Closing::new(1008, reason));
+            let reason = format!("does not read its messages: {queued} bytes are queued");
+            self.close(CloseReason::new(1008, reason));
             return;
         }
-        // The receiver is gone only when the connection is.
+        // The receiver is dropped only when the connection ends.
         let _ = self.0.queue.send(text);
     }
 
-    /// A message has left.
-    pub(super) fn sent(&self, bytes: usize) {
+    /// Records that a message was sent.
+    pub(super) fn mark_sent(&self, bytes: usize) {
         self.0.queued.fetch_sub(bytes, Ordering::Relaxed);
-        self.0.left.notify_waiters();
+        self.0.drained.notify_waiters();
     }
 
-    /// Whether much is waiting to be read.
-    pub(super) fn is_high(&self) -> bool {
-        self.0.queued.load(Ordering::Relaxed) > HIGH
+    /// Whether the queue is above the high-water mark.
+    pub(super) fn is_backlogged(&self) -> bool {
+        self.0.queued.load(Ordering::Relaxed) > HIGH_WATER_BYTES
     }
 
-    /// Waits until not much is waiting any more.
-    pub(super) async fn lowered(&self) {
+    /// Waits until the queue is below the high-water mark.
+    pub(super) async fn wait_drained(&self) {
         loop {
-            let left = self.0.left.notified();
-            if !self.is_high() {
+            let left = self.0.drained.notified();
+            if !self.is_backlogged() {
                 return;
             }
             left.await;
         }
     }
 
-    /// Asks for the connection to be closed; the first reason stays.
-    pub(super) fn close(&self, closing: Closing) {
-        let mut place = self.lock();
+    /// Closes the connection; the first reason is kept.
+    pub(super) fn close(&self, closing: CloseReason) {
+        let mut place = self.lock_closing();
         place.get_or_insert(closing);
         self.0.stop.cancel();
     }
 
-    /// Why it is closed, if it is.
-    pub(super) fn closing(&self) -> Option<Closing> {
-        self.lock().clone()
+    /// Returns the reason if the connection was closed.
+    pub(super) fn close_reason(&self) -> Option<CloseReason> {
+        self.lock_closing().clone()
     }
 
-    pub(super) fn stop(&self) -> &CancellationToken {
+    pub(super) fn stop_token(&self) -> &CancellationToken {
         &self.0.stop
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Closing>> {
+    fn lock_closing(&self) -> std::sync::MutexGuard<'_, Option<CloseReason>> {
         self.0
             .closing
             .lock()

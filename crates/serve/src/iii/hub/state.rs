@@ -1,5 +1,5 @@
-//! `state::*`: values by scope and key, durable when they are acknowledged, and the `state`
-//! trigger type that tells of their changes.
+//! `state::*`: values by scope and key, durable once acknowledged, and the `state` trigger type
+//! that reports their changes.
 
 use std::sync::{
     Arc,
@@ -13,18 +13,18 @@ use tokio::sync::oneshot;
 
 use super::{
     super::{
-        bus::{Answer, Bus, CallError},
-        ops::{self, Op, OpError},
-        protocol::{MAX_DEPTH, depth},
+        bus::{Bus, BusResult, CallError},
+        protocol::{MAX_DEPTH, nesting_depth},
+        update_ops::{self, UpdateOp, UpdateOpError},
     },
     Hub, StateTrigger,
-    builtin::input,
+    builtin::parse_input,
 };
 
 /// The trigger type.
-pub(super) const TRIGGER: &str = "state";
+pub(super) const STATE_TRIGGER: &str = "state";
 
-pub(super) const FUNCTIONS: [&str; 6] = [
+pub(super) const STATE_FUNCTIONS: [&str; 6] = [
     "state::set",
     "state::get",
     "state::delete",
@@ -34,16 +34,16 @@ pub(super) const FUNCTIONS: [&str; 6] = [
 ];
 
 /// The longest scope or key.
-const MAX_KEY: usize = 1024;
+const MAX_KEY_BYTES: usize = 1024;
 /// The most values of one page.
 const MAX_LIMIT: usize = 10_000;
 
-pub(super) fn is_state(id: &str) -> bool {
-    FUNCTIONS.contains(&id)
+pub(super) fn is_state_function(id: &str) -> bool {
+    STATE_FUNCTIONS.contains(&id)
 }
 
 #[derive(Deserialize)]
-struct Row<'a> {
+struct StateRowInput<'a> {
     scope: String,
     key: String,
     #[serde(borrow, default)]
@@ -51,14 +51,14 @@ struct Row<'a> {
 }
 
 #[derive(Deserialize)]
-struct Update {
+struct UpdateStateInput {
     scope: String,
     key: String,
-    ops: Vec<Op>,
+    ops: Vec<UpdateOp>,
 }
 
 #[derive(Deserialize)]
-struct List {
+struct ListStateInput {
     scope: String,
     #[serde(default)]
     limit: Option<u64>,
@@ -66,9 +66,9 @@ struct List {
     cursor: Option<String>,
 }
 
-/// What a follower of the state wants to hear of.
+/// The keys that a subscriber of the state is notified about.
 #[derive(Debug, Deserialize, Default)]
-pub(super) struct Wanted {
+pub(super) struct StateFilter {
     #[serde(default)]
     scope: Option<String>,
     #[serde(default)]
@@ -77,117 +77,121 @@ pub(super) struct Wanted {
     pub(super) condition: Option<String>,
 }
 
-impl Wanted {
-    /// Reads a configuration; none at all wants everything.
-    pub(super) fn of(config: Option<&RawValue>) -> Result<Self, String> {
+impl StateFilter {
+    /// Parses a configuration; without one, every key matches.
+    pub(super) fn from_config(config: Option<&RawValue>) -> Result<Self, String> {
         let text = config.map_or("{}", RawValue::get);
         let text = if text == "null" { "{}" } else { text };
         repertoire_core::json::from_str(text).map_err(|error| format!("cannot be used: {error}"))
     }
 
-    pub(super) fn fits(&self, scope: &str, key: &str) -> bool {
+    pub(super) fn matches_key(&self, scope: &str, key: &str) -> bool {
         self.scope.as_ref().is_none_or(|wanted| wanted == scope)
             && self.key.as_ref().is_none_or(|wanted| wanted == key)
     }
 }
 
-/// Brings the catalogue along after writes: one look for all that were written before it.
+/// Updates the catalogue after writes: one update covers all writes made before it.
 ///
-/// Not on the store's thread, where others wait to be written.
+/// It does not run on the store's thread, where other writes wait.
 #[derive(Debug, Default)]
-pub(super) struct Written {
-    asked: AtomicU64,
-    /// Up to which one the catalogue is known to have come.
-    followed: tokio::sync::Mutex<u64>,
+pub(super) struct CatalogueSync {
+    requested: AtomicU64,
+    /// The number of the last write that is in the catalogue.
+    synced: tokio::sync::Mutex<u64>,
 }
 
-impl Written {
-    async fn follow(&self, registry: &Registry) -> Result<(), CallError> {
-        let mine = self.asked.fetch_add(1, Ordering::AcqRel) + 1;
-        let mut followed = self.followed.lock().await;
+impl CatalogueSync {
+    async fn wait_synced(&self, registry: &Registry) -> Result<(), CallError> {
+        let mine = self.requested.fetch_add(1, Ordering::AcqRel) + 1;
+        let mut followed = self.synced.lock().await;
         if *followed < mine {
-            let all = self.asked.load(Ordering::Acquire);
-            registry.sync()?;
+            let all = self.requested.load(Ordering::Acquire);
+            registry.sync_stores()?;
             *followed = all;
         }
         Ok(())
     }
 }
 
-fn check(what: &str, text: &str) -> Result<(), CallError> {
+fn check_key(what: &str, text: &str) -> Result<(), CallError> {
     let refuse = |rule: String| Err(CallError::new("invalid_request", format!("{what}: {rule}")));
     if text.is_empty() {
         return refuse("must be non-empty".to_owned());
     }
-    if text.len() > MAX_KEY {
-        return refuse(format!("too long: at most {MAX_KEY} bytes"));
+    if text.len() > MAX_KEY_BYTES {
+        return refuse(format!("too long: at most {MAX_KEY_BYTES} bytes"));
     }
     Ok(())
 }
 
-/// What was there before a value was set.
-type Set = repertoire_registry::Result<Option<String>>;
+/// The previous value, once a value was set.
+type SetOutcome = repertoire_registry::Result<Option<String>>;
 
-fn stopped() -> CallError {
-    CallError::new("internal", "the state could not be used")
+fn state_unavailable() -> CallError {
+    CallError::new("internal", "the state is not available")
 }
 
-/// A value after some operations; one that cannot be read is left alone.
-fn apply(old: Option<&str>, ops: Vec<Op>, limit: usize) -> Result<(String, Vec<OpError>), String> {
+/// Applies operations to a value. Fails if the stored value cannot be parsed.
+fn apply_update(
+    old: Option<&str>,
+    ops: Vec<UpdateOp>,
+    limit: usize,
+) -> Result<(String, Vec<UpdateOpError>), String> {
     let before = match old {
         None => Value::Null,
         Some(old) => repertoire_core::json::from_str(old)
-            .map_err(|error| format!("the value that is there cannot be changed: {error}"))?,
+            .map_err(|error| format!("the stored value cannot be parsed: {error}"))?,
     };
-    let (new, errors) = ops::apply(before, ops);
+    let (new, errors) = update_ops::apply_ops(before, ops);
     let new = new.to_string();
-    if new.len() > limit || depth(&new) > MAX_DEPTH - 8 {
+    if new.len() > limit || nesting_depth(&new) > MAX_DEPTH - 8 {
         return Err(format!("too large: {} bytes, at most {limit}", new.len()));
     }
     Ok((new, errors))
 }
 
-/// Waits for a disk where it keeps nobody waiting.
-async fn on_disk<T: Send + 'static>(
+/// Runs disk work on a blocking thread, so that it does not block the runtime.
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> repertoire_registry::Result<T> + Send + 'static,
 ) -> Result<T, CallError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => Ok(done?),
-        Err(_) => Err(CallError::new("internal", "the state could not be used")),
+        Err(_) => Err(CallError::new("internal", "the state is not available")),
     }
 }
 
 impl Hub {
     /// Answers a function of the state.
-    pub(super) async fn state(&self, id: &str, data: &str) -> Answer {
-        let registry = self.engine.registry().await?.clone();
+    pub(super) async fn call_state(&self, id: &str, data: &str) -> BusResult {
+        let registry = self.service.registry().await?.clone();
         match id {
             "state::get" => {
-                let row: Row<'_> = input(id, data)?;
+                let row: StateRowInput<'_> = parse_input(id, data)?;
                 let value = registry.state_get(&row.scope, &row.key)?;
                 Ok(value.unwrap_or_else(|| "null".to_owned()))
             }
             "state::set" => {
-                let row: Row<'_> = input(id, data)?;
+                let row: StateRowInput<'_> = parse_input(id, data)?;
                 let new = row.value.map_or("null", RawValue::get).to_owned();
                 self.check_value(&new)?;
                 let old = self
-                    .set(&registry, &row.scope, &row.key, new.clone())
+                    .set_value(&registry, &row.scope, &row.key, new.clone())
                     .await?;
                 let old = old.as_deref().unwrap_or("null");
                 Ok(format!("{{\"old_value\":{old},\"new_value\":{new}}}"))
             }
             "state::delete" => {
-                let row: Row<'_> = input(id, data)?;
-                let old = self.delete(&registry, &row.scope, &row.key).await?;
+                let row: StateRowInput<'_> = parse_input(id, data)?;
+                let old = self.delete_value(&registry, &row.scope, &row.key).await?;
                 Ok(old.unwrap_or_else(|| "null".to_owned()))
             }
             "state::update" => {
-                let update: Update = input(id, data)?;
-                let limit = self.max_value();
-                let work = move |old: Option<&str>| apply(old, update.ops, limit);
+                let update: UpdateStateInput = parse_input(id, data)?;
+                let limit = self.max_value_bytes();
+                let work = move |old: Option<&str>| apply_update(old, update.ops, limit);
                 let (old, new, errors) = self
-                    .change(&registry, update.scope, update.key, work)
+                    .update_value(&registry, update.scope, update.key, work)
                     .await?;
                 let old = old.as_deref().unwrap_or("null");
                 let errors = if errors.is_empty() {
@@ -199,95 +203,98 @@ impl Hub {
                     "{{\"old_value\":{old},\"new_value\":{new}{errors}}}"
                 ))
             }
-            "state::list" => self.list_state(registry, input(id, data)?).await,
+            "state::list" => self.list_state(registry, parse_input(id, data)?).await,
             _ => {
-                let groups = on_disk(move || registry.state_scopes()).await?;
+                let groups = run_blocking(move || registry.state_scopes()).await?;
                 Ok(json!({"groups": groups}).to_string())
             }
         }
     }
 
-    /// The most bytes of a value: an answer and an event hold two of them.
-    fn max_value(&self) -> usize {
+    /// The most bytes of a value: an answer and an event each contain two values.
+    fn max_value_bytes(&self) -> usize {
         self.options.max_message / 4
     }
 
     fn check_value(&self, value: &str) -> Result<(), CallError> {
-        if value.len() > self.max_value() {
-            let most = self.max_value();
+        if value.len() > self.max_value_bytes() {
+            let most = self.max_value_bytes();
             let message = format!("value: too large: {} bytes, at most {most}", value.len());
             return Err(CallError::new("too_large", message));
         }
-        if depth(value) > MAX_DEPTH - 8 {
-            // Whoever reads it gets it within something else.
+        if nesting_depth(value) > MAX_DEPTH - 8 {
+            // Answers and events nest the value inside other objects.
             return Err(CallError::new("invalid_request", "value: nested too deep"));
         }
         Ok(())
     }
 
-    /// Sets a value. Changes are made, and told of, in the order in which this is called.
-    async fn set(
+    /// Sets a value. Writes and their notifications keep the order of the calls.
+    async fn set_value(
         &self,
         registry: &Arc<Registry>,
         scope: &str,
         key: &str,
         new: String,
     ) -> Result<Option<String>, CallError> {
-        check("scope", scope)?;
-        check("key", key)?;
-        let (then, told) = self.telling(scope, key, new.clone());
+        check_key("scope", scope)?;
+        check_key("key", key)?;
+        let (then, receiver) = self.notify_after_set(scope, key, new.clone());
         registry.state_set_then(scope, key, new, then)?;
-        let done = told.await.map_err(|_| stopped())??;
-        self.written.follow(registry).await?;
+        let done = receiver.await.map_err(|_| state_unavailable())??;
+        self.catalogue_sync.wait_synced(registry).await?;
         Ok(done)
     }
 
-    /// Keeps registered content, in the same order.
-    pub(super) async fn keep_row(
+    /// Stores registered content, in the same order.
+    pub(super) async fn store_registered(
         &self,
         scope: &str,
         key: &str,
-        row: registered::Row,
+        row: registered::RegisteredRow,
     ) -> Result<(), CallError> {
-        let registry = self.engine.registry().await?;
-        let (then, told) = self.telling(scope, key, row.value.clone());
-        registry.state_keep_then(scope, key, row, then)?;
-        told.await.map_err(|_| stopped())??;
-        self.written.follow(registry).await
+        let registry = self.service.registry().await?;
+        let (then, receiver) = self.notify_after_set(scope, key, row.value.clone());
+        registry.state_put_row_then(scope, key, row, then)?;
+        receiver.await.map_err(|_| state_unavailable())??;
+        self.catalogue_sync.wait_synced(registry).await
     }
 
-    /// Tells followers of a value once it is set, and then whoever waits for that.
-    fn telling(
+    /// Returns a callback that notifies subscribers of a set value, and a receiver for its result.
+    fn notify_after_set(
         &self,
         scope: &str,
         key: &str,
         new: String,
-    ) -> (impl FnOnce(Set) + Send + 'static, oneshot::Receiver<Set>) {
-        let (tell, told) = oneshot::channel();
-        let hub = self.myself();
+    ) -> (
+        impl FnOnce(SetOutcome) + Send + 'static,
+        oneshot::Receiver<SetOutcome>,
+    ) {
+        let (sender, receiver) = oneshot::channel();
+        let hub = self.upgrade_self();
         let (scope, key) = (scope.to_owned(), key.to_owned());
-        let then = move |done: Set| {
+        let then = move |done: SetOutcome| {
             if let (Some(hub), Ok(old)) = (hub, &done) {
-                hub.changed_state(&scope, &key, old.as_deref(), Some(&new));
+                hub.notify_state_change(&scope, &key, old.as_deref(), Some(&new));
             }
-            // Whoever asked may have gone.
-            let _ = tell.send(done);
+            // The caller may have disconnected.
+            let _ = sender.send(done);
         };
-        (then, told)
+        (then, receiver)
     }
 
-    /// Changes a value. Changes are made, and told of, in the order in which this is called.
-    async fn change<T: Send + 'static>(
+    /// Updates a value. Writes and their notifications keep the order of the calls.
+    async fn update_value<T: Send + 'static>(
         &self,
         registry: &Arc<Registry>,
         scope: String,
         key: String,
         work: impl FnOnce(Option<&str>) -> Result<(String, T), String> + Send + 'static,
     ) -> Result<(Option<String>, String, T), CallError> {
-        check("scope", &scope)?;
-        check("key", &key)?;
-        let (tell, told) = oneshot::channel();
-        let hub = self.myself();
+        check_key("scope", &scope)?;
+        check_key("key", &key)?;
+        let (sender, receiver) = oneshot::channel();
+        let hub = self.upgrade_self();
         let (about_scope, about_key) = (scope.clone(), key.clone());
         let work = move |old: Option<String>| {
             let (new, answer) = work(old.as_deref()).map_err(|reason| {
@@ -297,39 +304,39 @@ impl Hub {
         };
         registry.state_update_then(&scope, &key, work, move |done| {
             if let (Some(hub), Ok((old, new, _))) = (hub, &done) {
-                hub.changed_state(&about_scope, &about_key, old.as_deref(), Some(new));
+                hub.notify_state_change(&about_scope, &about_key, old.as_deref(), Some(new));
             }
-            // Whoever asked may have gone.
-            let _ = tell.send(done);
+            // The caller may have disconnected.
+            let _ = sender.send(done);
         })?;
-        let done = told.await.map_err(|_| stopped())??;
-        self.written.follow(registry).await?;
+        let done = receiver.await.map_err(|_| state_unavailable())??;
+        self.catalogue_sync.wait_synced(registry).await?;
         Ok(done)
     }
 
-    async fn delete(
+    async fn delete_value(
         &self,
         registry: &Arc<Registry>,
         scope: &str,
         key: &str,
     ) -> Result<Option<String>, CallError> {
-        let (tell, told) = oneshot::channel();
-        let hub = self.myself();
+        let (sender, receiver) = oneshot::channel();
+        let hub = self.upgrade_self();
         let (about_scope, about_key) = (scope.to_owned(), key.to_owned());
         registry.state_delete_then(scope, key, move |done| {
             if let (Some(hub), Ok(Some(old))) = (hub, &done) {
-                hub.changed_state(&about_scope, &about_key, Some(old), None);
+                hub.notify_state_change(&about_scope, &about_key, Some(old), None);
             }
-            let _ = tell.send(done);
+            let _ = sender.send(done);
         })?;
-        let done = told.await.map_err(|_| stopped())??;
-        self.written.follow(registry).await?;
+        let done = receiver.await.map_err(|_| state_unavailable())??;
+        self.catalogue_sync.wait_synced(registry).await?;
         Ok(done)
     }
 
-    /// The values of a scope; with a limit, a page of keys and values.
-    async fn list_state(&self, registry: Arc<Registry>, wanted: List) -> Answer {
-        // Room for what surrounds the values.
+    /// Lists the values of a scope; with a limit, a page of keys and values.
+    async fn list_state(&self, registry: Arc<Registry>, wanted: ListStateInput) -> BusResult {
+        // Leaves room for the JSON around the values.
         let bytes = self.options.max_message.saturating_sub(1024 * 1024) / 2;
         let paged = wanted.limit.is_some() || wanted.cursor.is_some();
         let rows = match wanted.limit.map(usize::try_from) {
@@ -346,7 +353,7 @@ impl Hub {
         } else {
             bytes
         };
-        let (page, more) = on_disk(move || {
+        let (page, more) = run_blocking(move || {
             let after = wanted.cursor.as_deref();
             let limit = StateLimit { rows, bytes };
             let page = registry.state_list(&wanted.scope, after, limit)?;
@@ -378,17 +385,17 @@ impl Hub {
         Ok(format!("{{\"items\":[{}]{next}}}", items.join(",")))
     }
 
-    /// Tells followers of the state that a value has changed.
-    fn changed_state(&self, scope: &str, key: &str, old: Option<&str>, new: Option<&str>) {
-        if self.options.state == StateTrigger::Missing {
+    /// Notifies subscribers of the state that a value has changed.
+    fn notify_state_change(&self, scope: &str, key: &str, old: Option<&str>, new: Option<&str>) {
+        if self.options.state_trigger == StateTrigger::Missing {
             return;
         }
         let (followers, conditional) = {
-            let table = self.lock();
+            let table = self.lock_table();
             let row = Some((scope, key));
             (
-                table.subscribers(TRIGGER, row),
-                table.conditional(scope, key),
+                table.subscribers(STATE_TRIGGER, row),
+                table.conditional_subscribers(scope, key),
             )
         };
         if followers.is_empty() && conditional.is_empty() {
@@ -408,27 +415,27 @@ impl Hub {
             "old_value": value(old), "new_value": value(new),
         });
         for function in followers {
-            self.fire(&function, &event);
+            self.fire_and_forget(&function, &event);
         }
         for (function, condition) in conditional {
-            self.fire_if(condition, function, event.clone());
+            self.fire_if_condition(condition, function, event.clone());
         }
     }
 
-    /// Fires a function if another one says so.
-    fn fire_if(&self, condition: String, function: String, event: Value) {
-        let Some(hub) = self.myself() else {
+    /// Calls a function if a condition function returns neither false nor null.
+    fn fire_if_condition(&self, condition: String, function: String, event: Value) {
+        let Some(hub) = self.upgrade_self() else {
             return;
         };
         let deadline = self.options.functions.deadline;
-        // Called from the store's thread, which is none of the runtime's.
+        // This is called from the store's thread, which is outside the runtime.
         self.runtime.spawn(async move {
-            match hub.call(&condition, event.clone(), deadline).await {
+            match hub.call_function(&condition, event.clone(), deadline).await {
                 Ok(answer) if !matches!(answer.as_str(), "false" | "null") => {
-                    hub.fire(&function, &event);
+                    hub.fire_and_forget(&function, &event);
                 }
                 Ok(_) => {}
-                Err(error) => tracing::warn!(%error, condition, "a condition could not be asked"),
+                Err(error) => tracing::warn!(%error, condition, "a condition function failed"),
             }
         });
     }

@@ -1,6 +1,6 @@
-//! Who is connected, who has which function, who follows what, and who waits for whom.
+//! The connected workers, the owners of functions, the subscriptions and the pending calls.
 //!
-//! Invariant: a function has one owner, and everything a worker brought goes when it goes.
+//! Invariant: a function has one owner, and all registrations of a worker end with its connection.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -8,7 +8,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use repertoire_core::markdown::cut;
+use repertoire_core::markdown::truncate_text;
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 use uuid::Uuid;
@@ -16,46 +16,46 @@ use uuid::Uuid;
 mod pending;
 mod triggers;
 
-pub(super) use pending::{Caller, Pending};
+pub(super) use pending::{PendingCall, PendingCaller};
 
-use self::triggers::{Provider, Subscription};
+use self::triggers::{Subscription, TriggerProvider};
 use super::{
     super::{
         bus::CallError,
-        protocol::{Frame, Message},
+        protocol::{Frame, HubMessage},
     },
     outbox::Outbox,
 };
-use crate::engine::FunctionTool;
+use crate::service::FunctionTool;
 
 /// The id of a connection.
 pub(super) type WorkerId = Arc<str>;
 
 /// The most bytes of a description, a schema, a configuration.
-const MAX_ABOUT: usize = 256 * 1024;
+const MAX_METADATA_BYTES: usize = 256 * 1024;
 
-/// The namespace everything is in.
+/// The only namespace of the hub.
 pub(super) const NAMESPACE: &str = "default";
 
 /// One connection.
 #[derive(Debug)]
-pub(super) struct Worker {
+pub(super) struct ConnectedWorker {
     pub(super) outbox: Outbox,
     pub(super) reattach_token: String,
-    /// What it says about itself.
-    pub(super) about: Value,
+    /// The description that the worker gave of itself.
+    pub(super) info: Value,
     pub(super) connected_at: u128,
     functions: HashSet<Arc<str>>,
     triggers: HashSet<Arc<str>>,
     types: HashSet<Arc<str>>,
-    /// Calls it made, and calls it was given, that are not answered yet.
-    made: usize,
-    given: usize,
+    /// Unanswered calls that the worker made, and that it received.
+    outgoing_calls: usize,
+    incoming_calls: usize,
 }
 
 /// A function of a worker.
 #[derive(Debug)]
-struct Function {
+struct RegisteredFunction {
     owner: WorkerId,
     description: Option<String>,
     request: Option<Arc<RawValue>>,
@@ -63,7 +63,7 @@ struct Function {
     metadata: Option<Arc<RawValue>>,
 }
 
-/// A function as listings show it, to be written when the table is free again.
+/// A function as listings show it; serialized after the table is unlocked.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct FunctionRow {
     pub(super) function_id: Arc<str>,
@@ -81,40 +81,40 @@ pub(super) struct FunctionRow {
 }
 
 impl FunctionRow {
-    /// The same as a tool.
-    pub(super) fn tool(&self) -> FunctionTool {
+    /// Converts the row to an MCP tool.
+    pub(super) fn to_tool(&self) -> FunctionTool {
         FunctionTool {
             function_id: self.function_id.to_string(),
             description: self.description.clone(),
-            request: value(self.request_format.as_deref()),
-            response: value(self.response_format.as_deref()),
+            request: parse_raw(self.request_format.as_deref()),
+            response: parse_raw(self.response_format.as_deref()),
         }
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Table {
-    workers: HashMap<WorkerId, Worker>,
-    functions: BTreeMap<Arc<str>, Function>,
-    types: BTreeMap<Arc<str>, Provider>,
+pub(super) struct RoutingTable {
+    workers: HashMap<WorkerId, ConnectedWorker>,
+    functions: BTreeMap<Arc<str>, RegisteredFunction>,
+    types: BTreeMap<Arc<str>, TriggerProvider>,
     subscriptions: BTreeMap<Arc<str>, Subscription>,
-    /// Those of one trigger type.
+    /// The subscriptions by trigger type.
     by_type: HashMap<Arc<str>, BTreeSet<Arc<str>>>,
-    pending: HashMap<Uuid, Pending>,
+    pending: HashMap<Uuid, PendingCall>,
     max_registrations: usize,
 }
 
-/// What a worker says about a function, unless it says too much.
-fn shared(raw: Option<&RawValue>) -> Option<Arc<RawValue>> {
-    let short = raw.filter(|raw| raw.get().len() <= MAX_ABOUT);
+/// Returns a copy of a description of a function, or `None` if it is too long.
+fn share_bounded(raw: Option<&RawValue>) -> Option<Arc<RawValue>> {
+    let short = raw.filter(|raw| raw.get().len() <= MAX_METADATA_BYTES);
     short.map(|raw| raw.to_owned().into())
 }
 
-fn value(raw: Option<&RawValue>) -> Option<Value> {
+fn parse_raw(raw: Option<&RawValue>) -> Option<Value> {
     raw.and_then(|raw| repertoire_core::json::from_str(raw.get()).ok())
 }
 
-impl Table {
+impl RoutingTable {
     pub(super) fn new(max_registrations: usize) -> Self {
         Self {
             workers: HashMap::new(),
@@ -131,41 +131,41 @@ impl Table {
         self.workers.len()
     }
 
-    /// Takes a connection in, and greets it.
-    pub(super) fn connect(&mut self, outbox: Outbox) -> WorkerId {
+    /// Adds a connection, and queues its greeting.
+    pub(super) fn add_worker(&mut self, outbox: Outbox) -> WorkerId {
         let id: WorkerId = Uuid::new_v4().to_string().into();
         let reattach_token = Uuid::new_v4().to_string();
         outbox.send(
-            Message::WorkerRegistered {
+            HubMessage::WorkerRegistered {
                 worker_id: &id,
                 reattach_token: &reattach_token,
             }
-            .text(),
+            .to_json(),
         );
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let worker = Worker {
+        let worker = ConnectedWorker {
             outbox,
             reattach_token,
-            about: json!({}),
+            info: json!({}),
             connected_at: now.map_or(0, |time| time.as_millis()),
             functions: HashSet::new(),
             triggers: HashSet::new(),
             types: HashSet::new(),
-            made: 0,
-            given: 0,
+            outgoing_calls: 0,
+            incoming_calls: 0,
         };
         self.workers.insert(id.clone(), worker);
         id
     }
 
-    /// The connection a worker had before, if it proves that it was its own.
-    pub(super) fn previous(&self, id: &str, token: &str) -> Option<(WorkerId, Outbox)> {
+    /// Returns the previous connection of a worker, if the token proves ownership.
+    pub(super) fn find_previous(&self, id: &str, token: &str) -> Option<(WorkerId, Outbox)> {
         let (id, worker) = self.workers.get_key_value(id)?;
         (worker.reattach_token == token).then(|| (id.clone(), worker.outbox.clone()))
     }
 
-    /// Lets a connection go, with everything it brought. Gives whether functions went with it.
-    pub(super) fn disconnect(&mut self, id: &WorkerId) -> bool {
+    /// Removes a connection and its registrations. Returns whether it had functions.
+    pub(super) fn remove_worker(&mut self, id: &WorkerId) -> bool {
         let Some(worker) = self.workers.remove(id) else {
             return false;
         };
@@ -178,45 +178,49 @@ impl Table {
         for trigger in &worker.triggers {
             self.unsubscribe(trigger);
         }
-        if worker.given > 0 || worker.made > 0 {
+        if worker.incoming_calls > 0 || worker.outgoing_calls > 0 {
             let gone = self.pending.extract_if(|_, pending| {
                 pending.target == *id
-                    || matches!(&pending.caller, Caller::Worker(caller, _) if caller == id)
+                    || matches!(&pending.caller, PendingCaller::Worker(caller, _) if caller == id)
             });
-            let gone: Vec<Pending> = gone.map(|(_, pending)| pending).collect();
+            let gone: Vec<PendingCall> = gone.map(|(_, pending)| pending).collect();
             for pending in gone {
-                self.uncount(&pending);
-                let message = format!("{}: its worker went away", pending.function_id);
-                self.fail(pending, &CallError::new("invocation_stopped", message));
+                self.release_counts(&pending);
+                let message = format!("{}: its worker disconnected", pending.function_id);
+                self.fail_call(pending, &CallError::new("invocation_stopped", message));
             }
         }
         !worker.functions.is_empty()
     }
 
     /// Queues a message for a worker.
-    pub(super) fn send(&self, id: &str, text: String) {
+    pub(super) fn send_to(&self, id: &str, text: String) {
         if let Some(worker) = self.workers.get(id) {
             worker.outbox.send(text);
         }
     }
 
-    pub(super) fn describe(&mut self, id: &WorkerId, about: Value) {
+    pub(super) fn set_worker_info(&mut self, id: &WorkerId, about: Value) {
         if let Some(worker) = self.workers.get_mut(id) {
-            worker.about = about;
+            worker.info = about;
         }
     }
 
-    pub(super) fn owner(&self, function: &str) -> Option<WorkerId> {
+    pub(super) fn owner_of(&self, function: &str) -> Option<WorkerId> {
         self.functions.get(function).map(|f| f.owner.clone())
     }
 
-    /// Gives a function to a worker, unless another one has it.
-    pub(super) fn register(&mut self, id: &WorkerId, frame: &Frame<'_>) -> Result<(), Refusal> {
+    /// Registers a function of a worker, unless another worker owns it.
+    pub(super) fn register_function(
+        &mut self,
+        id: &WorkerId,
+        frame: &Frame<'_>,
+    ) -> Result<(), RegistrationRefusal> {
         let function_id = frame.id.as_deref().unwrap_or_default();
         if let Some(taken) = self.functions.get(function_id)
             && taken.owner != *id
         {
-            return Err(Refusal::Taken(taken.owner.clone()));
+            return Err(RegistrationRefusal::Taken(taken.owner.clone()));
         }
         let Some(worker) = self.workers.get_mut(id) else {
             return Ok(());
@@ -224,24 +228,24 @@ impl Table {
         if worker.functions.len() >= self.max_registrations
             && !worker.functions.contains(function_id)
         {
-            return Err(Refusal::TooMany);
+            return Err(RegistrationRefusal::TooMany);
         }
         let name: Arc<str> = function_id.into();
         worker.functions.insert(name.clone());
         let about = frame.description.as_deref();
-        let function = Function {
+        let function = RegisteredFunction {
             owner: id.clone(),
-            description: about.map(|about| cut(about, 8 * 1024)),
-            request: shared(frame.request_format),
-            response: shared(frame.response_format),
-            metadata: shared(frame.metadata),
+            description: about.map(|about| truncate_text(about, 8 * 1024)),
+            request: share_bounded(frame.request_format),
+            response: share_bounded(frame.response_format),
+            metadata: share_bounded(frame.metadata),
         };
         self.functions.insert(name, function);
         Ok(())
     }
 
-    /// Takes a function from a worker, if it has it.
-    pub(super) fn unregister(&mut self, id: &WorkerId, function: &str) -> bool {
+    /// Removes a function of a worker, if the worker owns it.
+    pub(super) fn unregister_function(&mut self, id: &WorkerId, function: &str) -> bool {
         let own = self.functions.get(function).is_some_and(|f| f.owner == *id);
         if own {
             self.functions.remove(function);
@@ -252,28 +256,29 @@ impl Table {
         own
     }
 
-    /// Whether a worker lets what it is given pile up.
-    pub(super) fn is_high(&self, id: &str) -> bool {
+    /// Whether the queue of a worker is above the high-water mark.
+    pub(super) fn is_backlogged(&self, id: &str) -> bool {
         self.workers
             .get(id)
-            .is_some_and(|worker| worker.outbox.is_high())
+            .is_some_and(|worker| worker.outbox.is_backlogged())
     }
 
-    /// The functions of all workers.
-    pub(super) fn functions(&self) -> Vec<FunctionRow> {
+    /// Returns the functions of all workers.
+    pub(super) fn list_functions(&self) -> Vec<FunctionRow> {
         let rows = self.functions.iter();
-        rows.map(|(id, function)| self.row(id, function)).collect()
+        rows.map(|(id, function)| self.function_row(id, function))
+            .collect()
     }
 
-    /// One function.
-    pub(super) fn function(&self, id: &str) -> Option<FunctionRow> {
+    /// Returns one function.
+    pub(super) fn find_function(&self, id: &str) -> Option<FunctionRow> {
         let (id, function) = self.functions.get_key_value(id)?;
-        Some(self.row(id, function))
+        Some(self.function_row(id, function))
     }
 
-    fn row(&self, id: &Arc<str>, function: &Function) -> FunctionRow {
+    fn function_row(&self, id: &Arc<str>, function: &RegisteredFunction) -> FunctionRow {
         let worker = self.workers.get(&function.owner);
-        let name = worker.and_then(|worker| worker.about.get("name").cloned());
+        let name = worker.and_then(|worker| worker.info.get("name").cloned());
         FunctionRow {
             function_id: id.clone(),
             namespace: NAMESPACE,
@@ -286,7 +291,7 @@ impl Table {
         }
     }
 
-    /// Everybody who is connected and has said anything.
+    /// Returns all connected workers, in the order in which they connected.
     pub(super) fn list_workers(&self) -> Vec<Value> {
         let mut rows: Vec<(u128, Value)> = Vec::with_capacity(self.workers.len());
         for (id, worker) in &self.workers {
@@ -294,10 +299,10 @@ impl Table {
             functions.sort_unstable();
             let mut row = json!({
                 "id": id,
-                "status": if worker.given > 0 { "busy" } else { "available" },
+                "status": if worker.incoming_calls > 0 { "busy" } else { "available" },
                 "connected_at_ms": u64::try_from(worker.connected_at).unwrap_or(u64::MAX),
                 "function_count": functions.len(), "functions": functions,
-                "active_invocations": worker.given,
+                "active_invocations": worker.incoming_calls,
             });
             for key in [
                 "name",
@@ -308,7 +313,7 @@ impl Table {
                 "isolation",
                 "namespace",
             ] {
-                if let Some(value) = worker.about.get(key).filter(|value| !value.is_null()) {
+                if let Some(value) = worker.info.get(key).filter(|value| !value.is_null()) {
                     row[key] = value.clone();
                 }
             }
@@ -319,13 +324,13 @@ impl Table {
     }
 }
 
-/// Why a registration is not taken.
+/// Why a registration is refused.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
-    /// Another worker has it.
+pub(super) enum RegistrationRefusal {
+    /// Another worker owns the id.
     Taken(WorkerId),
-    /// The worker has as many as it may have.
+    /// The worker has reached its limit.
     TooMany,
-    /// What it is configured with makes no sense.
+    /// The configuration is invalid.
     Config(String),
 }

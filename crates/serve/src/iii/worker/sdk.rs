@@ -1,4 +1,4 @@
-//! The SDK's client as a bus.
+//! A bus over the client of the SDK.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -14,14 +14,14 @@ use iii_sdk::{
 use serde_json::Value;
 use tokio::runtime::Handle;
 
-use super::state::Feeder;
-use crate::iii::bus::{Answer, Bus, CallError};
+use super::state_feed::StateFeed;
+use crate::iii::bus::{Bus, BusResult, CallError};
 
-/// The connection there is now. A client that the bus turned away is replaced by a new one.
+/// The current connection. A client that the bus rejected is replaced by a new one.
 pub(super) struct SdkBus {
     client: ArcSwapOption<IIIClient>,
     runtime: Handle,
-    feeder: OnceLock<Arc<Feeder>>,
+    state_feed: OnceLock<Arc<StateFeed>>,
 }
 
 impl std::fmt::Debug for SdkBus {
@@ -35,20 +35,25 @@ impl SdkBus {
         Self {
             client: ArcSwapOption::empty(),
             runtime,
-            feeder: OnceLock::new(),
+            state_feed: OnceLock::new(),
         }
     }
 
-    /// Tells a feeder of everything that is written from here.
-    pub(super) fn watch(&self, feeder: Arc<Feeder>) {
-        let _ = self.feeder.set(feeder);
+    /// Sets the state feed that receives every write made through this bus.
+    pub(super) fn attach_feed(&self, feeder: Arc<StateFeed>) {
+        let _ = self.state_feed.set(feeder);
     }
 
-    pub(super) fn put(&self, client: IIIClient) {
+    pub(super) fn replace_client(&self, client: IIIClient) {
         self.client.store(Some(Arc::new(client)));
     }
 
-    async fn ask(&self, function_id: &str, payload: Value, deadline: Duration) -> Answer {
+    async fn send_request(
+        &self,
+        function_id: &str,
+        payload: Value,
+        deadline: Duration,
+    ) -> BusResult {
         let Some(client) = self.client.load_full() else {
             return Err(CallError::new("disconnected", "not connected to the bus"));
         };
@@ -74,26 +79,26 @@ impl SdkBus {
 }
 
 impl Bus for SdkBus {
-    fn call<'a>(
+    fn call_function<'a>(
         &'a self,
         function_id: &'a str,
         payload: Value,
         deadline: Duration,
-    ) -> BoxFuture<'a, Answer> {
+    ) -> BoxFuture<'a, BusResult> {
         Box::pin(async move {
             let written = self
-                .feeder
+                .state_feed
                 .get()
-                .and_then(|f| f.write_of(function_id, &payload));
-            let answer = self.ask(function_id, payload, deadline).await;
-            if let (Some(written), Some(feeder)) = (written, self.feeder.get()) {
-                feeder.wrote(&written, answer.is_ok());
+                .and_then(|f| f.begin_write(function_id, &payload));
+            let answer = self.send_request(function_id, payload, deadline).await;
+            if let (Some(written), Some(feeder)) = (written, self.state_feed.get()) {
+                feeder.finish_write(&written, answer.is_ok());
             }
             answer
         })
     }
 
-    fn fire(&self, function_id: &str, payload: &Value) {
+    fn fire_and_forget(&self, function_id: &str, payload: &Value) {
         let Some(client) = self.client.load_full() else {
             return;
         };
@@ -104,7 +109,7 @@ impl Bus for SdkBus {
             timeout_ms: None,
         };
         self.runtime.spawn(async move {
-            // Nobody waits for what is only told.
+            // A fire-and-forget call has no result.
             let _ = client.trigger(request).await;
         });
     }

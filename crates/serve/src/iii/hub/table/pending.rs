@@ -1,4 +1,4 @@
-//! Calls that are not answered yet: who waits, and for whom.
+//! Unanswered calls: the caller and the called worker of each.
 
 use std::{sync::Arc, time::Instant};
 
@@ -8,96 +8,102 @@ use uuid::Uuid;
 
 use super::{
     super::super::{
-        bus::{Answer, CallError},
-        protocol::{Trace, result_text},
+        bus::{BusResult, CallError},
+        protocol::{TraceContext, result_text},
     },
-    Table, WorkerId,
+    RoutingTable, WorkerId,
 };
 
-/// Who waits for an answer.
+/// The caller that waits for an answer.
 #[derive(Debug)]
-pub(in crate::iii::hub) enum Caller {
-    /// A worker, by the id it gave the call.
+pub(in crate::iii::hub) enum PendingCaller {
+    /// A worker, and the id it gave the call.
     Worker(WorkerId, String),
-    /// Somebody in this process.
-    Local(oneshot::Sender<Answer>),
+    /// A caller in this process.
+    Local(oneshot::Sender<BusResult>),
 }
 
-/// A call that is not answered yet.
+/// An unanswered call.
 #[derive(Debug)]
-pub(in crate::iii::hub) struct Pending {
-    pub(in crate::iii::hub) caller: Caller,
+pub(in crate::iii::hub) struct PendingCall {
+    pub(in crate::iii::hub) caller: PendingCaller,
     pub(in crate::iii::hub) target: WorkerId,
     pub(in crate::iii::hub) function_id: Arc<str>,
     pub(in crate::iii::hub) deadline: Instant,
 }
 
-impl Table {
-    pub(in crate::iii::hub) fn calls_of(&self, id: &str) -> usize {
-        self.workers.get(id).map_or(0, |worker| worker.made)
+impl RoutingTable {
+    pub(in crate::iii::hub) fn outgoing_call_count(&self, id: &str) -> usize {
+        self.workers
+            .get(id)
+            .map_or(0, |worker| worker.outgoing_calls)
     }
 
-    /// Writes down that an answer is expected.
-    pub(in crate::iii::hub) fn expect(&mut self, pending: Pending) -> Uuid {
-        if let Caller::Worker(caller, _) = &pending.caller
+    /// Records an unanswered call and returns its key.
+    pub(in crate::iii::hub) fn add_pending(&mut self, pending: PendingCall) -> Uuid {
+        if let PendingCaller::Worker(caller, _) = &pending.caller
             && let Some(worker) = self.workers.get_mut(caller)
         {
-            worker.made += 1;
+            worker.outgoing_calls += 1;
         }
         if let Some(worker) = self.workers.get_mut(&pending.target) {
-            worker.given += 1;
+            worker.incoming_calls += 1;
         }
         let key = Uuid::new_v4();
         self.pending.insert(key, pending);
         key
     }
 
-    pub(super) fn uncount(&mut self, pending: &Pending) {
-        if let Caller::Worker(caller, _) = &pending.caller
+    pub(super) fn release_counts(&mut self, pending: &PendingCall) {
+        if let PendingCaller::Worker(caller, _) = &pending.caller
             && let Some(worker) = self.workers.get_mut(caller)
         {
-            worker.made = worker.made.saturating_sub(1);
+            worker.outgoing_calls = worker.outgoing_calls.saturating_sub(1);
         }
         if let Some(worker) = self.workers.get_mut(&pending.target) {
-            worker.given = worker.given.saturating_sub(1);
+            worker.incoming_calls = worker.incoming_calls.saturating_sub(1);
         }
     }
 
-    /// The call a worker answers, if it was given it.
-    pub(in crate::iii::hub) fn take(&mut self, key: Uuid, from: &WorkerId) -> Option<Pending> {
+    /// Removes and returns the call with this key, if it was sent to this worker.
+    pub(in crate::iii::hub) fn take_pending(
+        &mut self,
+        key: Uuid,
+        from: &WorkerId,
+    ) -> Option<PendingCall> {
         let theirs = self.pending.get(&key).is_some_and(|p| p.target == *from);
-        theirs.then(|| self.forget(key)).flatten()
+        theirs.then(|| self.remove_pending(key)).flatten()
     }
 
-    /// Stops expecting an answer.
-    pub(in crate::iii::hub) fn forget(&mut self, key: Uuid) -> Option<Pending> {
+    /// Removes an unanswered call.
+    pub(in crate::iii::hub) fn remove_pending(&mut self, key: Uuid) -> Option<PendingCall> {
         let pending = self.pending.remove(&key)?;
-        self.uncount(&pending);
+        self.release_counts(&pending);
         Some(pending)
     }
 
-    /// The calls whose time is up.
-    pub(in crate::iii::hub) fn overdue(&mut self, now: Instant) -> Vec<Pending> {
+    /// Removes and returns the calls whose deadline has passed.
+    pub(in crate::iii::hub) fn take_overdue(&mut self, now: Instant) -> Vec<PendingCall> {
         let over = self
             .pending
             .extract_if(|_, pending| pending.deadline <= now);
-        let over: Vec<Pending> = over.map(|(_, pending)| pending).collect();
+        let over: Vec<PendingCall> = over.map(|(_, pending)| pending).collect();
         for pending in &over {
-            self.uncount(pending);
+            self.release_counts(pending);
         }
         over
     }
 
-    /// Tells whoever waits that there will be no answer.
-    pub(in crate::iii::hub) fn fail(&self, pending: Pending, error: &CallError) {
+    /// Sends an error to the caller.
+    pub(in crate::iii::hub) fn fail_call(&self, pending: PendingCall, error: &CallError) {
         match pending.caller {
-            Caller::Worker(worker, invocation) => {
+            PendingCaller::Worker(worker, invocation) => {
                 let error = json!(error).to_string();
                 let function = &pending.function_id;
-                let text = result_text(&invocation, function, Err(&error), Trace::default());
-                self.send(&worker, text);
+                let text = result_text(&invocation, function, Err(&error), TraceContext::default());
+                self.send_to(&worker, text);
             }
-            Caller::Local(tell) => drop(tell.send(Err(error.clone()))),
+            PendingCaller::Local(sender) => drop(sender.send(Err(error.clone()))),
         }
     }
 }

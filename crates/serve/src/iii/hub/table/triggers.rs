@@ -1,27 +1,27 @@
-//! Trigger types: who provides them, who follows them, and who waits for a provider.
+//! Trigger types: their providers, their subscribers, and subscriptions without a provider.
 
 use std::sync::Arc;
 
-use repertoire_core::markdown::cut;
+use repertoire_core::markdown::truncate_text;
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
     super::{
-        super::protocol::Message,
-        state::{TRIGGER, Wanted},
+        super::protocol::HubMessage,
+        state::{STATE_TRIGGER, StateFilter},
     },
-    MAX_ABOUT, Refusal, Table, WorkerId, value,
+    MAX_METADATA_BYTES, RegistrationRefusal, RoutingTable, WorkerId, parse_raw,
 };
 
-/// Who tells followers of a trigger type.
+/// The provider of a trigger type, which notifies its subscribers.
 #[derive(Debug)]
-pub(super) struct Provider {
+pub(super) struct TriggerProvider {
     /// `None`: the hub itself.
     pub(super) worker: Option<WorkerId>,
     description: String,
 }
 
-/// Somebody who follows a trigger type, whether anybody provides it or not.
+/// A subscription to a trigger type, with or without a provider.
 #[derive(Debug)]
 pub(super) struct Subscription {
     subscriber: WorkerId,
@@ -29,35 +29,35 @@ pub(super) struct Subscription {
     function_id: String,
     config: Box<RawValue>,
     metadata: Option<Box<RawValue>>,
-    /// What of the state it is about, if it is about the state.
-    wanted: Option<Arc<Wanted>>,
+    /// The keys it is about, for the trigger type of the state.
+    filter: Option<Arc<StateFilter>>,
 }
 
 impl Subscription {
-    fn message(&self, id: &str) -> String {
-        Message::RegisterTrigger {
+    fn register_message(&self, id: &str) -> String {
+        HubMessage::RegisterTrigger {
             id,
             trigger_type: &self.kind,
             function_id: &self.function_id,
             config: &self.config,
             metadata: self.metadata.as_deref(),
         }
-        .text()
+        .to_json()
     }
 }
 
-fn owned(raw: Option<&RawValue>) -> Option<Box<RawValue>> {
+fn to_boxed(raw: Option<&RawValue>) -> Option<Box<RawValue>> {
     raw.map(ToOwned::to_owned)
 }
 
-impl Table {
-    /// Trigger types of the hub itself.
-    pub(in crate::iii::hub) fn provide(
+impl RoutingTable {
+    /// Adds trigger types that the hub itself provides.
+    pub(in crate::iii::hub) fn add_builtin_types(
         &mut self,
         types: impl IntoIterator<Item = (&'static str, &'static str)>,
     ) {
         for (id, description) in types {
-            let provider = Provider {
+            let provider = TriggerProvider {
                 worker: None,
                 description: description.to_owned(),
             };
@@ -65,35 +65,35 @@ impl Table {
         }
     }
 
-    /// Makes a worker the one who tells followers of a trigger type, and tells it of them.
+    /// Makes a worker the provider of a trigger type, and sends it the subscriptions.
     pub(in crate::iii::hub) fn provide_type(
         &mut self,
         id: &WorkerId,
         kind: &str,
         about: &str,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RegistrationRefusal> {
         if let Some(provider) = self.types.get(kind)
             && provider.worker.as_ref() != Some(id)
         {
             let owner = provider.worker.clone().unwrap_or_else(|| "hub".into());
-            return Err(Refusal::Taken(owner));
+            return Err(RegistrationRefusal::Taken(owner));
         }
         let Some(worker) = self.workers.get_mut(id) else {
             return Ok(());
         };
         if worker.types.len() >= self.max_registrations && !worker.types.contains(kind) {
-            return Err(Refusal::TooMany);
+            return Err(RegistrationRefusal::TooMany);
         }
         let name: Arc<str> = kind.into();
         worker.types.insert(name.clone());
-        let provider = Provider {
+        let provider = TriggerProvider {
             worker: Some(id.clone()),
-            description: cut(about, 8 * 1024),
+            description: truncate_text(about, 8 * 1024),
         };
         self.types.insert(name, provider);
         for (trigger, subscription) in &self.subscriptions {
             if *subscription.kind == *kind {
-                self.send(id, subscription.message(trigger));
+                self.send_to(id, subscription.register_message(trigger));
             }
         }
         Ok(())
@@ -112,7 +112,7 @@ impl Table {
         }
     }
 
-    /// Writes down who follows a trigger type, and tells whoever provides it.
+    /// Adds a subscription to a trigger type, and notifies its provider.
     pub(in crate::iii::hub) fn subscribe(
         &mut self,
         id: &WorkerId,
@@ -121,28 +121,30 @@ impl Table {
         function_id: &str,
         config: Option<&RawValue>,
         metadata: Option<&RawValue>,
-    ) -> Result<(), Refusal> {
-        let wanted = match (kind == TRIGGER).then(|| Wanted::of(config)) {
+    ) -> Result<(), RegistrationRefusal> {
+        let wanted = match (kind == STATE_TRIGGER).then(|| StateFilter::from_config(config)) {
             None => None,
             Some(Ok(wanted)) => Some(Arc::new(wanted)),
-            Some(Err(reason)) => return Err(Refusal::Config(reason)),
+            Some(Err(reason)) => return Err(RegistrationRefusal::Config(reason)),
         };
-        if config.is_some_and(|config| config.get().len() > MAX_ABOUT) {
-            return Err(Refusal::Config(format!("has at most {MAX_ABOUT} bytes")));
+        if config.is_some_and(|config| config.get().len() > MAX_METADATA_BYTES) {
+            return Err(RegistrationRefusal::Config(format!(
+                "has at most {MAX_METADATA_BYTES} bytes"
+            )));
         }
         let known = self.subscriptions.get(trigger);
         if let Some(taken) = known
             && taken.subscriber != *id
         {
-            return Err(Refusal::Taken(taken.subscriber.clone()));
+            return Err(RegistrationRefusal::Taken(taken.subscriber.clone()));
         }
         let Some(worker) = self.workers.get(id) else {
             return Ok(());
         };
         if known.is_none() && worker.triggers.len() >= self.max_registrations {
-            return Err(Refusal::TooMany);
+            return Err(RegistrationRefusal::TooMany);
         }
-        // A worker says it again when it comes back; it means the same subscription.
+        // A worker repeats its subscriptions after a reconnect: replace the earlier one.
         self.unsubscribe(trigger);
         let Some(worker) = self.workers.get_mut(id) else {
             return Ok(());
@@ -153,21 +155,21 @@ impl Table {
             subscriber: id.clone(),
             kind: kind.into(),
             function_id: function_id.to_owned(),
-            config: owned(config).unwrap_or_else(|| RawValue::NULL.to_owned()),
-            metadata: owned(metadata),
-            wanted,
+            config: to_boxed(config).unwrap_or_else(|| RawValue::NULL.to_owned()),
+            metadata: to_boxed(metadata),
+            filter: wanted,
         };
         let of_type = self.by_type.entry(subscription.kind.clone());
         of_type.or_default().insert(name.clone());
         let provider = self.types.get(kind).and_then(|p| p.worker.clone());
         if let Some(provider) = provider {
-            self.send(&provider, subscription.message(trigger));
+            self.send_to(&provider, subscription.register_message(trigger));
         }
         self.subscriptions.insert(name, subscription);
         Ok(())
     }
 
-    /// Ends a subscription that is the worker's own.
+    /// Removes a subscription if it belongs to the worker.
     pub(in crate::iii::hub) fn unsubscribe_own(&mut self, id: &WorkerId, trigger: &str) {
         let own = self.subscriptions.get(trigger);
         if own.is_some_and(|subscription| subscription.subscriber == *id) {
@@ -190,16 +192,16 @@ impl Table {
         }
         let provider = self.types.get(&subscription.kind);
         if let Some(provider) = provider.and_then(|p| p.worker.as_ref()) {
-            let message = Message::UnregisterTrigger {
+            let message = HubMessage::UnregisterTrigger {
                 id: trigger,
                 trigger_type: &subscription.kind,
             };
-            self.send(provider, message.text());
+            self.send_to(provider, message.to_json());
         }
     }
 
-    /// Tells a subscriber that its subscription failed.
-    pub(in crate::iii::hub) fn subscription_failed(
+    /// Reports a refused subscription to its subscriber.
+    pub(in crate::iii::hub) fn report_failed_subscription(
         &self,
         from: &WorkerId,
         trigger: &str,
@@ -210,46 +212,54 @@ impl Table {
         };
         let provider = self.types.get(&subscription.kind);
         if provider.and_then(|p| p.worker.as_ref()) == Some(from) {
-            let message = Message::TriggerRegistrationResult {
+            let message = HubMessage::TriggerRegistrationResult {
                 id: trigger,
                 trigger_type: &subscription.kind,
                 function_id: &subscription.function_id,
                 error,
             };
-            self.send(&subscription.subscriber, message.text());
+            self.send_to(&subscription.subscriber, message.to_json());
         }
     }
 
-    /// The functions that follow a trigger type; of the state, those that want to hear of a key.
+    /// Returns the functions subscribed to a trigger type; for the state, those that match a key.
     pub(in crate::iii::hub) fn subscribers(
         &self,
         kind: &str,
         row: Option<(&str, &str)>,
     ) -> Vec<String> {
-        let followers = self.following(kind).filter(|subscription| match row {
-            Some((scope, key)) => {
-                let wanted = subscription.wanted.as_ref();
-                wanted.is_some_and(|w| w.condition.is_none() && w.fits(scope, key))
-            }
-            None => true,
-        });
+        let followers = self
+            .subscriptions_of(kind)
+            .filter(|subscription| match row {
+                Some((scope, key)) => {
+                    let wanted = subscription.filter.as_ref();
+                    wanted.is_some_and(|w| w.condition.is_none() && w.matches_key(scope, key))
+                }
+                None => true,
+            });
         followers.map(|s| s.function_id.clone()).collect()
     }
 
-    /// Those that want to hear of a key of the state if another function says so, and that one.
-    pub(in crate::iii::hub) fn conditional(&self, scope: &str, key: &str) -> Vec<(String, String)> {
-        let followers = self.following(TRIGGER).filter_map(|subscription| {
-            let wanted = subscription.wanted.as_ref()?;
-            let condition = wanted
-                .condition
-                .as_ref()
-                .filter(|_| wanted.fits(scope, key))?;
-            Some((subscription.function_id.clone(), condition.clone()))
-        });
+    /// Returns the functions that match a key of the state, each with its condition function.
+    pub(in crate::iii::hub) fn conditional_subscribers(
+        &self,
+        scope: &str,
+        key: &str,
+    ) -> Vec<(String, String)> {
+        let followers = self
+            .subscriptions_of(STATE_TRIGGER)
+            .filter_map(|subscription| {
+                let wanted = subscription.filter.as_ref()?;
+                let condition = wanted
+                    .condition
+                    .as_ref()
+                    .filter(|_| wanted.matches_key(scope, key))?;
+                Some((subscription.function_id.clone(), condition.clone()))
+            });
         followers.collect()
     }
 
-    fn following(&self, kind: &str) -> impl Iterator<Item = &Subscription> {
+    fn subscriptions_of(&self, kind: &str) -> impl Iterator<Item = &Subscription> {
         let of_type = self.by_type.get(kind).into_iter().flatten();
         of_type.filter_map(|id| self.subscriptions.get(id))
     }
@@ -267,7 +277,7 @@ impl Table {
             json!({
                 "id": id, "trigger_type": subscription.kind,
                 "function_id": subscription.function_id,
-                "config": value(Some(&subscription.config)),
+                "config": parse_raw(Some(&subscription.config)),
             })
         })
         .collect()

@@ -1,0 +1,343 @@
+//! Synchronisation: applies changes in stores and on disk to the catalogue.
+//!
+//! Store events are applied in the order they were recorded, so that several writers in this and
+//! other processes produce the same catalogue.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, PoisonError},
+};
+
+use repertoire_core::{PromptName, SkillId};
+
+use super::{AttachedStore, Registry};
+use crate::{
+    catalogue::{CatalogueChange, PromptEntry, RepeatPolicy, SkillEntry},
+    error::Result,
+    origin::{Origin, StoreScope, Trusted},
+    registered::{PROMPTS_SCOPE, PromptRow, SKILLS_SCOPE, parse_prompt_row},
+    remote::{self, ListedSkill, RemoteLabel},
+    settings::StoreSelection,
+    skill_metadata::SkillMetadata,
+    source::ContentLocation,
+    store::StateRow,
+};
+
+impl Registry {
+    /// Applies the writes of other processes to the catalogue.
+    pub fn sync_stores(&self) -> Result<()> {
+        // Every store is synchronised, even if another one fails.
+        let results: Vec<Result<()>> = self.stores.iter().map(|a| self.sync_store(a)).collect();
+        results.into_iter().collect()
+    }
+
+    /// Updates the catalogue after these files changed.
+    pub fn reconcile_paths(&self, paths: &[PathBuf]) {
+        let mut changes = Vec::new();
+        let mut files = self.lock_files();
+        for source in files.iter_mut() {
+            source.reconcile_paths(paths.iter().map(PathBuf::as_path));
+            changes.append(&mut source.take_changes());
+        }
+        self.catalogue.apply_changes(changes);
+    }
+
+    /// Rescans every file, as after events were missed.
+    pub fn rescan_files(&self) {
+        let mut changes = Vec::new();
+        let mut files = self.lock_files();
+        for source in files.iter_mut() {
+            source.rescan();
+            changes.append(&mut source.take_changes());
+        }
+        self.catalogue.apply_changes(changes);
+    }
+
+    /// Returns the folders that have to be watched.
+    pub(crate) fn watched_roots(&self) -> Vec<PathBuf> {
+        let files = self.lock_files();
+        let mut roots: Vec<PathBuf> = files.iter().map(|s| s.root_path().to_owned()).collect();
+        roots.sort();
+        roots.dedup();
+        roots
+    }
+
+    pub(super) fn load_store(&self, attached: &AttachedStore) -> Result<()> {
+        let _turn = self
+            .sync_lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.load_store_locked(attached)
+    }
+
+    fn load_store_locked(&self, attached: &AttachedStore) -> Result<()> {
+        let mut seen = attached
+            .last_seq
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        // Read the number first: events recorded meanwhile are applied twice, never lost.
+        let last = attached.store.last_seq()?;
+        let origin = Origin::from_scope(attached.scope);
+        // Remove all entries of the store; the existing ones are put back right after.
+        let snapshot = self.snapshot();
+        let is_here = |location: &ContentLocation| matches!(location, ContentLocation::State(scope) if *scope == attached.scope);
+        let mut changes: Vec<CatalogueChange> = snapshot
+            .all_skills()
+            .filter(|(entry, _)| entry.origin == origin)
+            .map(|(entry, _)| CatalogueChange::RemoveSkill(entry.id.clone(), origin.clone()))
+            .collect();
+        for (entry, _) in snapshot.all_skills().filter(|(e, _)| is_here(&e.location)) {
+            changes.extend(self.registered_change(
+                entry.id.as_str(),
+                RepeatPolicy::Ignore,
+                None,
+            )?);
+        }
+        for entry in snapshot.prompts().filter(|p| is_here(&p.location)) {
+            changes.extend(self.prompt_change(entry.prompt.name.as_str(), RepeatPolicy::Ignore)?);
+        }
+        if self.store_selection == StoreSelection::Everything {
+            for (id, head) in attached.store.all_metadata()? {
+                changes.push(package_change(attached, id, head, RepeatPolicy::Ignore));
+            }
+        }
+        if attached.trusted == Trusted::Yes && self.has_local_state() {
+            for row in attached.store.state_rows(SKILLS_SCOPE)? {
+                changes.extend(self.registered_change(
+                    &row.key,
+                    RepeatPolicy::Ignore,
+                    Some((attached, &row)),
+                )?);
+            }
+            for row in attached.store.state_rows(PROMPTS_SCOPE)? {
+                changes.extend(self.prompt_change(&row.key, RepeatPolicy::Ignore)?);
+            }
+        }
+        if attached.scope == StoreScope::Account
+            && self.store_selection == StoreSelection::Everything
+        {
+            changes.extend(self.remote_changes(attached)?);
+        }
+        self.catalogue.apply_changes(changes);
+        *seen = last;
+        Ok(())
+    }
+
+    fn is_primary(&self, attached: &AttachedStore) -> bool {
+        self.primary_store()
+            .is_ok_and(|primary| std::ptr::eq(primary, attached))
+    }
+
+    /// Returns the change for registered content under a key, from the first store that has it.
+    ///
+    /// Rows that are not skills are skipped, because a direct write to the scope may be anything.
+    fn registered_change(
+        &self,
+        key: &str,
+        again: RepeatPolicy,
+        known: Option<(&AttachedStore, &StateRow)>,
+    ) -> Result<Option<CatalogueChange>> {
+        let Ok(id) = key.parse::<SkillId>() else {
+            return Ok(None);
+        };
+        // A row of the primary store always wins, so the other stores are not queried.
+        if let Some((attached, row)) = known
+            && self.is_primary(attached)
+        {
+            let head = row.metadata.as_deref();
+            let head = head.map(|h| attached.store.parse_metadata(h)).transpose()?;
+            return Ok(head.map(|head| registered_skill_change(attached, id, head, again)));
+        }
+        for attached in self.trusted_attached() {
+            let row = attached.store.state_row(SKILLS_SCOPE, key)?;
+            if let Some(head) = row.and_then(|row| row.metadata) {
+                let head = attached.store.parse_metadata(&head)?;
+                return Ok(Some(registered_skill_change(attached, id, head, again)));
+            }
+        }
+        Ok(Some(CatalogueChange::RemoveSkill(id, Origin::State)))
+    }
+
+    /// Returns the change for a stored prompt, from the first store that has it.
+    ///
+    /// Rows that are not prompts are skipped.
+    fn prompt_change(&self, key: &str, again: RepeatPolicy) -> Result<Option<CatalogueChange>> {
+        let Ok(name) = key.parse::<PromptName>() else {
+            return Ok(None);
+        };
+        for attached in self.trusted_attached() {
+            let value = attached.store.state_get(PROMPTS_SCOPE, key)?;
+            if let Some(row) = value.and_then(|value| parse_prompt_row(key, &value)) {
+                return Ok(Some(stored_prompt_change(attached, row, again)));
+            }
+        }
+        Ok(Some(CatalogueChange::RemovePrompt(name, Origin::State)))
+    }
+
+    /// Applies the events of a store since the last call, in order.
+    pub(super) fn sync_store(&self, attached: &AttachedStore) -> Result<()> {
+        let _turn = self
+            .sync_lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut seen = attached
+            .last_seq
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let Some(events) = attached.store.events_since(*seen)? else {
+            drop(seen);
+            return self.load_store_locked(attached);
+        };
+        let Some(last) = events.last().map(|event| event.seq) else {
+            return Ok(());
+        };
+        let mut fresh = {
+            let mut fresh = attached
+                .recent_metadata
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            let later = fresh.split_off(&(last + 1));
+            std::mem::replace(&mut *fresh, later)
+        };
+        let mut changes = Vec::new();
+        let mut remotes = false;
+        for event in events {
+            let origin = Origin::from_scope(attached.scope);
+            match event.kind.as_str() {
+                "skill" | "remote" | "approval"
+                    if self.store_selection == StoreSelection::Registered => {}
+                "skill" => {
+                    let id: SkillId = event.id.parse()?;
+                    changes.push(match attached.store.skill_metadata(&id)? {
+                        Some(head) => package_change(attached, id, head, RepeatPolicy::Notify),
+                        None => CatalogueChange::RemoveSkill(id, origin),
+                    });
+                }
+                "state:skills" if attached.trusted == Trusted::Yes && self.has_local_state() => {
+                    let own = fresh.remove(&event.seq).zip(event.id.parse().ok());
+                    if let Some((head, id)) = own
+                        && self.is_primary(attached)
+                    {
+                        changes.push(registered_skill_change(
+                            attached,
+                            id,
+                            head,
+                            RepeatPolicy::Notify,
+                        ));
+                        continue;
+                    }
+                    let change = self.registered_change(&event.id, RepeatPolicy::Notify, None)?;
+                    changes.extend(event_change(change, event.removed, attached.scope));
+                }
+                // An approval may concern a remote skill.
+                "remote" | "approval" if attached.scope == StoreScope::Account => remotes = true,
+                "state:prompts" if attached.trusted == Trusted::Yes && self.has_local_state() => {
+                    let change = self.prompt_change(&event.id, RepeatPolicy::Notify)?;
+                    changes.extend(event_change(change, event.removed, attached.scope));
+                }
+                _ => {}
+            }
+        }
+        if remotes {
+            changes.extend(self.remote_changes(attached)?);
+        }
+        self.catalogue.apply_changes(changes);
+        *seen = last;
+        Ok(())
+    }
+
+    /// Returns the changes between the stored server listings and the catalogue.
+    fn remote_changes(&self, attached: &AttachedStore) -> Result<Vec<CatalogueChange>> {
+        let snapshot = self.snapshot();
+        let mut changes = Vec::new();
+        let stored = attached.store.remotes()?;
+        for remote in &stored {
+            let Ok(label) = remote.label.parse::<RemoteLabel>() else {
+                continue;
+            };
+            // A listing in an outdated format is treated as empty.
+            let listing = remote.listing.clone().unwrap_or_default();
+            let listing: Vec<ListedSkill> = serde_json::from_value(listing).unwrap_or_default();
+            let (entries, _) = remote::listing_entries(&attached.store, &label, &listing)?;
+            let now = snapshot.all_skills().map(|(entry, _)| entry);
+            changes.extend(remote::listing_changes(&label, now, entries));
+        }
+        let forgotten = snapshot.all_skills().filter(|(entry, _)| {
+            matches!(&entry.origin, Origin::Remote(label)
+                if stored.iter().all(|remote| *remote.label != **label))
+        });
+        changes.extend(
+            forgotten.map(|(e, _)| CatalogueChange::RemoveSkill(e.id.clone(), e.origin.clone())),
+        );
+        Ok(changes)
+    }
+}
+
+/// Returns the change for an event, given the current content.
+///
+/// An entry that was removed and added again has two events: the first one removes it.
+fn event_change(
+    now: Option<CatalogueChange>,
+    removed: bool,
+    scope: StoreScope,
+) -> Option<CatalogueChange> {
+    // The entry of another store becomes visible instead.
+    let here =
+        |location: &ContentLocation| matches!(location, ContentLocation::State(s) if *s == scope);
+    match now {
+        Some(CatalogueChange::PutSkill(entry, _)) if removed && here(&entry.location) => {
+            Some(CatalogueChange::RemoveSkill(entry.id, entry.origin))
+        }
+        Some(CatalogueChange::PutPrompt(entry, _)) if removed && here(&entry.location) => Some(
+            CatalogueChange::RemovePrompt(entry.prompt.name.clone(), entry.origin),
+        ),
+        other => other,
+    }
+}
+
+fn package_change(
+    attached: &AttachedStore,
+    id: SkillId,
+    head: SkillMetadata,
+    again: RepeatPolicy,
+) -> CatalogueChange {
+    let entry = SkillEntry {
+        id,
+        origin: Origin::from_scope(attached.scope),
+        trusted: attached.trusted,
+        metadata: Arc::new(head),
+        location: ContentLocation::Stored(attached.scope),
+    };
+    CatalogueChange::PutSkill(entry, again)
+}
+
+fn registered_skill_change(
+    attached: &AttachedStore,
+    id: SkillId,
+    head: impl Into<Arc<SkillMetadata>>,
+    again: RepeatPolicy,
+) -> CatalogueChange {
+    let entry = SkillEntry {
+        id,
+        origin: Origin::State,
+        trusted: Trusted::Yes,
+        metadata: head.into(),
+        location: ContentLocation::State(attached.scope),
+    };
+    CatalogueChange::PutSkill(entry, again)
+}
+
+fn stored_prompt_change(
+    attached: &AttachedStore,
+    row: PromptRow,
+    again: RepeatPolicy,
+) -> CatalogueChange {
+    let entry = PromptEntry {
+        prompt: Arc::new(row.prompt),
+        origin: Origin::State,
+        trusted: Trusted::Yes,
+        registered_at: Some(row.at),
+        location: ContentLocation::State(attached.scope),
+    };
+    CatalogueChange::PutPrompt(entry, again)
+}

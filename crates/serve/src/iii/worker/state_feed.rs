@@ -1,0 +1,393 @@
+//! Feeds the state of the engine into the catalogue.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use repertoire_registry::{NotifyUnchanged, RegisteredScope};
+use serde::Deserialize;
+use serde_json::{Value, json, value::RawValue};
+use tokio::sync::{Notify, watch};
+
+use super::WorkerOptions;
+use crate::{
+    iii::{
+        bus::{Bus, CallError},
+        client::Client,
+    },
+    service::SkillService,
+};
+
+/// How long after a write an event about the same key may be older than the write.
+const RECENT_WRITE: Duration = Duration::from_secs(5);
+/// How many values are read at a time, if the bus supports pages.
+const PAGE_SIZE: usize = 1000;
+/// How long the bus may take to list its state.
+const LIST_TIMEOUT: Duration = Duration::from_mins(2);
+/// How long the event of the probe may take.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The scope of the probe that checks whether the bus reports changes.
+const PROBE_SCOPE: &str = "repertoire-probe";
+
+/// A page of the state, if the bus supports pages.
+#[derive(Deserialize)]
+struct StatePage {
+    items: Vec<StateItem>,
+    #[serde(default)]
+    next_cursor: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct StateItem {
+    key: String,
+    value: Box<RawValue>,
+}
+
+/// The name in a row, used if the bus does not return its key.
+#[derive(Deserialize)]
+struct RowName {
+    #[serde(default)]
+    id: Option<String>,
+    #[serde(default)]
+    name: Option<String>,
+}
+
+impl RowName {
+    fn into_key(self, feed: RegisteredScope) -> Option<String> {
+        match feed {
+            RegisteredScope::Skills => self.id,
+            RegisteredScope::Prompts => self.name,
+        }
+    }
+}
+
+impl KeyTracker {
+    /// Records that a key was just changed.
+    fn mark_touched(&mut self, key: &FeedKey) {
+        if self.touched_at.len() > 4096 {
+            self.touched_at.retain(|_, at| at.elapsed() < RECENT_WRITE);
+        }
+        self.touched_at.insert(key.clone(), Instant::now());
+    }
+
+    fn is_recent(&self, key: &FeedKey) -> bool {
+        self.touched_at
+            .get(key)
+            .is_some_and(|at| at.elapsed() < RECENT_WRITE)
+    }
+}
+
+/// A key of one of the scopes.
+type FeedKey = (RegisteredScope, String);
+
+/// Keeps the catalogue equal to the state of a bus.
+#[derive(Debug)]
+pub(super) struct StateFeed {
+    service: Arc<SkillService>,
+    url: String,
+    token: Option<String>,
+    skills: String,
+    prompts: String,
+    deadline: Duration,
+    keys: Mutex<KeyTracker>,
+    /// Whether the bus has reported a change.
+    reports_changes: AtomicBool,
+    probed: AtomicBool,
+    /// How many changes were reported, and how many of them are in the catalogue.
+    received: AtomicU64,
+    applied: watch::Sender<u64>,
+    /// Notified when a change is reported.
+    change_received: Notify,
+    /// Held while changes are applied, so that they are applied one after the other.
+    apply_lock: tokio::sync::Mutex<()>,
+}
+
+/// The keys with pending or recent changes.
+#[derive(Debug, Default)]
+struct KeyTracker {
+    /// Reported changes that are not applied yet; `None` after more than one change, because then
+    /// only the bus knows the last value.
+    reported: HashMap<FeedKey, Option<Value>>,
+    /// Our own writes that are not acknowledged yet.
+    own_writes: HashMap<FeedKey, Option<Value>>,
+    /// When a key was last changed, for recent changes.
+    touched_at: HashMap<FeedKey, Instant>,
+}
+
+/// A write of this process that is not acknowledged yet.
+#[derive(Debug)]
+pub(super) struct OwnWrite {
+    key: FeedKey,
+    value: Option<Value>,
+}
+
+impl StateFeed {
+    pub(super) fn new(service: Arc<SkillService>, options: &WorkerOptions) -> Self {
+        Self {
+            service,
+            url: options.url.clone(),
+            token: options.token.clone(),
+            skills: options.functions.skills.clone(),
+            prompts: options.functions.prompts.clone(),
+            deadline: options.functions.deadline,
+            keys: Mutex::default(),
+            reports_changes: AtomicBool::new(false),
+            probed: AtomicBool::new(false),
+            received: AtomicU64::new(0),
+            applied: watch::Sender::new(0),
+            change_received: Notify::new(),
+            apply_lock: tokio::sync::Mutex::default(),
+        }
+    }
+
+    fn lock_keys(&self) -> std::sync::MutexGuard<'_, KeyTracker> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a change that the bus reported.
+    pub(super) fn receive_change(&self, event: &Value) {
+        self.reports_changes.store(true, Ordering::Relaxed);
+        let scope = event["scope"].as_str().unwrap_or_default();
+        let key = event["key"].as_str().unwrap_or_default();
+        let Some(feed) = self.feed_for_scope(scope) else {
+            return;
+        };
+        let key = (feed, key.to_owned());
+        let value = event["new_value"].clone();
+        let mut known = self.lock_keys();
+        let again = known.reported.contains_key(&key) || known.is_recent(&key);
+        known.reported.insert(key, (!again).then_some(value));
+        self.received.fetch_add(1, Ordering::SeqCst);
+        drop(known);
+        self.change_received.notify_one();
+    }
+
+    /// Applies the reported changes.
+    pub(super) async fn apply_changes(&self, bus: Arc<dyn Bus>) {
+        loop {
+            self.change_received.notified().await;
+            let _turn = self.apply_lock.lock().await;
+            let (reported, received) = {
+                let mut known = self.lock_keys();
+                let received = self.received.load(Ordering::SeqCst);
+                (std::mem::take(&mut known.reported), received)
+            };
+            for (key, value) in reported {
+                self.apply_change(&*bus, key, value).await;
+            }
+            self.applied.send_replace(received);
+        }
+    }
+
+    /// Waits until every change reported so far is in the catalogue, at most as long as the
+    /// deadline of a call.
+    pub(super) async fn wait_applied(&self) {
+        let received = self.received.load(Ordering::SeqCst);
+        let mut taken = self.applied.subscribe();
+        let settled = taken.wait_for(|taken| *taken >= received);
+        let _ = tokio::time::timeout(self.deadline, settled).await;
+    }
+
+    /// Brings one key up to date.
+    async fn apply_change(&self, bus: &dyn Bus, key: FeedKey, reported: Option<Value>) {
+        let Some(registry) = self.service.opened_registry() else {
+            return;
+        };
+        let value = if let Some(value) = reported {
+            value
+        } else {
+            // Changes this close together may be reported in the wrong order.
+            let payload = json!({"scope": self.scope_for_feed(key.0), "key": key.1});
+            let Ok(value) = bus
+                .call_function("state::get", payload, self.deadline)
+                .await
+            else {
+                return;
+            };
+            repertoire_core::json::from_str(&value).unwrap_or_default()
+        };
+        let value = Some(value).filter(|value| !value.is_null());
+        {
+            let mut known = self.lock_keys();
+            // Our own write is applied when it is acknowledged.
+            if known.own_writes.get(&key) == Some(&value) {
+                return;
+            }
+            known.mark_touched(&key);
+        }
+        let text = value.map(|value| value.to_string());
+        registry.apply_bus_value(key.0, &key.1, text.as_deref(), NotifyUnchanged::No);
+    }
+
+    /// The scopes to subscribe to.
+    pub(super) fn watched_scopes(&self) -> [&str; 3] {
+        [&self.skills, &self.prompts, PROBE_SCOPE]
+    }
+
+    /// Whether the bus does not report changes, so that the state has to be read each time.
+    pub(super) fn needs_polling(&self) -> bool {
+        self.probed.load(Ordering::Relaxed) && !self.reports_changes.load(Ordering::Relaxed)
+    }
+
+    fn feed_for_scope(&self, scope: &str) -> Option<RegisteredScope> {
+        if scope == self.skills {
+            Some(RegisteredScope::Skills)
+        } else if scope == self.prompts {
+            Some(RegisteredScope::Prompts)
+        } else {
+            None
+        }
+    }
+
+    fn scope_for_feed(&self, feed: RegisteredScope) -> &str {
+        match feed {
+            RegisteredScope::Skills => &self.skills,
+            RegisteredScope::Prompts => &self.prompts,
+        }
+    }
+
+    /// Records the write that a call makes to one of the scopes, if it makes one.
+    pub(super) fn begin_write(&self, function_id: &str, payload: &Value) -> Option<OwnWrite> {
+        let value = match function_id {
+            "state::set" => Some(payload["value"].clone()),
+            "state::delete" => None,
+            _ => return None,
+        };
+        let feed = self.feed_for_scope(payload["scope"].as_str()?)?;
+        let key = (feed, payload["key"].as_str()?.to_owned());
+        self.lock_keys()
+            .own_writes
+            .insert(key.clone(), value.clone());
+        Some(OwnWrite { key, value })
+    }
+
+    /// Applies a write of this process if it succeeded.
+    pub(super) fn finish_write(&self, write: &OwnWrite, made: bool) {
+        let Some(registry) = self.service.opened_registry() else {
+            return;
+        };
+        let mut known = self.lock_keys();
+        known.mark_touched(&write.key);
+        if known.own_writes.get(&write.key) == Some(&write.value) {
+            known.own_writes.remove(&write.key);
+        }
+        drop(known);
+        if made {
+            let (feed, key) = &write.key;
+            let text = write.value.as_ref().map(Value::to_string);
+            registry.apply_bus_value(*feed, key, text.as_deref(), NotifyUnchanged::Yes);
+        }
+    }
+
+    /// Reads the whole state, as after a time without a connection.
+    pub(super) async fn reload_state(&self, bus: &dyn Bus) -> Result<(), CallError> {
+        let registry = self.service.registry().await?;
+        {
+            // Changes reported meanwhile are newer, and are applied afterwards.
+            let _turn = self.apply_lock.lock().await;
+            let start = Instant::now();
+            // A separate connection, because the SDK does not accept an answer of this size.
+            let client = Client::connect(&self.url, self.token.as_deref()).await;
+            let client =
+                client.map_err(|error| CallError::new("disconnected", error.to_string()))?;
+            for feed in [RegisteredScope::Skills, RegisteredScope::Prompts] {
+                let rows = self.list_rows(&client, feed).await?;
+                let touched: HashSet<String> = {
+                    let known = self.lock_keys();
+                    let touched = known
+                        .touched_at
+                        .iter()
+                        .filter(|((of, _), at)| *of == feed && **at >= start);
+                    touched.map(|((_, key), _)| key.clone()).collect()
+                };
+                let rows = rows.iter().map(|(key, value)| (key.as_str(), value.get()));
+                registry.apply_bus_values(feed, rows, |key| touched.contains(key));
+            }
+        }
+        self.probe_changes(bus).await;
+        Ok(())
+    }
+
+    /// Returns every row of a scope. Rows without a name are skipped.
+    async fn list_rows(
+        &self,
+        client: &Client,
+        feed: RegisteredScope,
+    ) -> Result<Vec<(String, Box<RawValue>)>, CallError> {
+        let mut rows = Vec::new();
+        let mut cursor: Option<String> = None;
+        loop {
+            let mut payload = json!({"scope": self.scope_for_feed(feed), "limit": PAGE_SIZE});
+            if let Some(cursor) = &cursor {
+                payload["cursor"] = json!(cursor);
+            }
+            let listed = client
+                .ask("state::list", &payload.to_string(), LIST_TIMEOUT)
+                .await?;
+            let unreadable = |error: serde_json::Error| {
+                CallError::new("internal", format!("the state cannot be listed: {error}"))
+            };
+            match listed.trim_start().as_bytes().first() {
+                // An engine does not support pages.
+                Some(b'[') => {
+                    let values: Vec<Box<RawValue>> =
+                        repertoire_core::json::from_str(&listed).map_err(unreadable)?;
+                    for value in values {
+                        let named = repertoire_core::json::from_str::<RowName>(value.get()).ok();
+                        if let Some(key) = named.and_then(|named| named.into_key(feed)) {
+                            rows.push((key, value));
+                        } else {
+                            tracing::warn!("skipped a row without a name");
+                        }
+                    }
+                    return Ok(rows);
+                }
+                Some(b'{') => {
+                    let page: StatePage =
+                        repertoire_core::json::from_str(&listed).map_err(unreadable)?;
+                    rows.extend(page.items.into_iter().map(|item| (item.key, item.value)));
+                    cursor = page.next_cursor;
+                    if cursor.is_none() {
+                        return Ok(rows);
+                    }
+                }
+                // The scope was never written.
+                _ => return Ok(rows),
+            }
+        }
+    }
+
+    /// Checks once whether the bus reports changes.
+    async fn probe_changes(&self, bus: &dyn Bus) {
+        if self.probed.load(Ordering::Relaxed) {
+            return;
+        }
+        let row = json!({"scope": PROBE_SCOPE, "key": uuid::Uuid::new_v4()});
+        let mut set = row.clone();
+        set["value"] = json!(true);
+        let set = bus.call_function("state::set", set, self.deadline).await;
+        let start = Instant::now();
+        while set.is_ok()
+            && !self.reports_changes.load(Ordering::Relaxed)
+            && start.elapsed() < PROBE_TIMEOUT
+        {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let _ = bus.call_function("state::delete", row, self.deadline).await;
+        if set.is_ok() {
+            self.probed.store(true, Ordering::Relaxed);
+            if !self.reports_changes.load(Ordering::Relaxed) {
+                tracing::warn!(
+                    "this bus does not report changes of its state: the state is read again \
+                     before every listing"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,401 @@
+//! The optional tools that find and run skills.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use repertoire_core::markdown::{to_single_line, truncate_text};
+use repertoire_registry::{
+    QualifiedSkillId, Registry,
+    search::{COSINE_THRESHOLD, LEXICAL_THRESHOLD, Recommendation},
+};
+use repertoire_runtime::{
+    Budget, Error, ExecutionContext, ExecutionRecord, MeteredModel, Model, PromptEngine,
+    run::{RunReport, plan_run, run_plan},
+};
+use rmcp::{
+    RoleServer,
+    model::{
+        CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, InputRequiredResult,
+        JsonObject, Tool, ToolAnnotations,
+    },
+    service::RequestContext,
+};
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::host_model::{self, HostModel, SamplingRequest};
+use crate::{
+    activation::{ActivationState, RunSettings},
+    error::shorten_text,
+    runs::{RunnableSkill, attach_registry, trace_from_record},
+    service::SkillService,
+};
+
+pub(super) const SEARCH_TOOL: &str = "skills_search";
+pub(super) const RUN_TOOL: &str = "skill_run";
+/// The maximum size of a message in bytes.
+const MAX_MESSAGE: usize = 64 * 1024;
+/// The key of a request to the host's model.
+const MODEL_INPUT_KEY: &str = "model";
+/// How long a parked run waits for its host.
+const PARKED_TIMEOUT: Duration = Duration::from_mins(10);
+/// The maximum number of parked runs.
+const MAX_PARKED: usize = 64;
+
+fn object_schema(value: Value) -> Arc<JsonObject> {
+    match value {
+        Value::Object(object) => Arc::new(object),
+        _ => Arc::default(),
+    }
+}
+
+/// Lists the optional tools that are enabled.
+pub(super) fn offered_tools(service: &SkillService) -> Vec<Tool> {
+    let Some(active) = service.activation_state() else {
+        return Vec::new();
+    };
+    let mut tools = Vec::new();
+    if active.options.search {
+        let input = json!({
+            "type": "object", "required": ["message"],
+            "properties": {
+                "message": {"type": "string", "description": "What the user says"},
+                "limit": {"type": "integer", "minimum": 1, "maximum": 20, "default": 5},
+            },
+        });
+        let about = "Find the skills that fit what the user says, best first; may return none.";
+        let reads = ToolAnnotations::new().read_only(true).open_world(false);
+        tools.push(Tool::new(SEARCH_TOOL, about, object_schema(input)).with_annotations(reads));
+    }
+    if active.options.run.is_some() {
+        let input = json!({
+            "type": "object", "required": ["skill"],
+            "properties": {
+                "skill": {"type": "string", "description": "The skill's id"},
+                "message": {"type": "string", "description": "What the user says"},
+                "params": {"type": "object", "description": "Values for the skill's templates"},
+                "artifacts": {
+                    "type": "array", "items": {"type": "string"},
+                    "description": "Run only these artifacts",
+                },
+            },
+        });
+        let about = "Run a skill: its prompts are put to a model, its output is checked.";
+        let runs = ToolAnnotations::new()
+            .read_only(false)
+            .destructive(false)
+            .open_world(true);
+        tools.push(Tool::new(RUN_TOOL, about, object_schema(input)).with_annotations(runs));
+    }
+    tools
+}
+
+/// Calls one of the optional tools; `None` if it is not enabled.
+pub(super) async fn call_run_tool(
+    service: &SkillService,
+    registry: &Arc<Registry>,
+    request: &CallToolRequestParams,
+    context: &RequestContext<RoleServer>,
+) -> Option<CallToolResponse> {
+    let active = service.activation_state()?;
+    let none = JsonObject::new();
+    let arguments = request.arguments.as_ref().unwrap_or(&none);
+    let outcome = match (&*request.name, &active.options.run) {
+        (SEARCH_TOOL, _) if active.options.search => {
+            let found = search_skills(active, registry, arguments).await;
+            found.map(CallToolResponse::from)
+        }
+        (RUN_TOOL, Some(runs)) => match resume_run(active, request, arguments) {
+            Err(message) => Err(message),
+            Ok(Some(going)) => drive_run(active, going, context).await,
+            Ok(None) => match prepare_run(runs, registry, arguments, context) {
+                Err(message) => Err(message),
+                Ok(going) => drive_run(active, going, context).await,
+            },
+        },
+        _ => return None,
+    };
+    let refuse = |message: String| CallToolResult::error(vec![ContentBlock::text(message)]).into();
+    Some(outcome.unwrap_or_else(refuse))
+}
+
+fn text_argument<'a>(arguments: &'a JsonObject, key: &str) -> Result<Option<&'a str>, String> {
+    match arguments.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) if text.len() <= MAX_MESSAGE => Ok(Some(text)),
+        Some(Value::String(_)) => Err(format!("`{key}` has more than {MAX_MESSAGE} bytes")),
+        Some(_) => Err(format!("`{key}` must be a string")),
+    }
+}
+
+async fn search_skills(
+    active: &Arc<ActivationState>,
+    registry: &Arc<Registry>,
+    arguments: &JsonObject,
+) -> Result<CallToolResult, String> {
+    let message = text_argument(arguments, "message")?.ok_or("`message` must be given")?;
+    let limit = match arguments.get("limit") {
+        None | Some(Value::Null) => 5,
+        Some(limit) => match limit.as_u64().and_then(|n| usize::try_from(n).ok()) {
+            Some(limit @ 1..=20) => limit,
+            _ => return Err("`limit` must be a number from 1 to 20".to_owned()),
+        },
+    };
+    let (active, message) = (active.clone(), message.to_owned());
+    let catalogue = registry.clone();
+    // Building the index and embedding the message block.
+    let looked = tokio::task::spawn_blocking(move || {
+        let finding = active.skill_index(&catalogue)?;
+        finding.find_skills(&message, limit)
+    });
+    let found = looked.await.map_err(|_| "interrupted".to_owned())?;
+    let mut found = found.map_err(|error| error.to_string())?;
+    found.retain(|one| one.fits);
+    let snapshot = registry.snapshot();
+    let about = |one: &Recommendation| {
+        let entry = snapshot.get(&one.id);
+        let about = entry.and_then(|entry| entry.metadata.description.as_deref());
+        truncate_text(&to_single_line(about.unwrap_or_default()), 200)
+    };
+    let lines: Vec<String> = found
+        .iter()
+        .map(|one| format!("- {} ({:.0}%): {}", one.id, one.score * 100.0, about(one)))
+        .collect();
+    let shown = if lines.is_empty() {
+        "No skill fits.".to_owned()
+    } else {
+        lines.join("\n")
+    };
+    let mut result = CallToolResult::success(vec![ContentBlock::text(shown)]);
+    result.structured_content = Some(json!({
+        "skills": found, "threshold": {"words": LEXICAL_THRESHOLD, "meaning": COSINE_THRESHOLD},
+    }));
+    Ok(result)
+}
+
+/// A run in progress.
+pub(crate) struct ActiveRun {
+    run: Pin<Box<dyn Future<Output = RunReport> + Send>>,
+    /// Requests to the host's model, if the run uses it.
+    requests: Option<mpsc::Receiver<SamplingRequest>>,
+    stop: CancellationToken,
+    /// The arguments of the call that started the run.
+    arguments: JsonObject,
+}
+
+/// Prepares a run without executing anything yet.
+fn prepare_run(
+    runs: &RunSettings,
+    registry: &Arc<Registry>,
+    arguments: &JsonObject,
+    context: &RequestContext<RoleServer>,
+) -> Result<ActiveRun, String> {
+    let name = text_argument(arguments, "skill")?.ok_or("`skill` must be given")?;
+    let reference: QualifiedSkillId = name
+        .parse()
+        .map_err(|_| format!("{}: not a valid skill id", shorten_text(name)))?;
+    let params: Map<String, Value> = match arguments.get("params") {
+        None | Some(Value::Null) => Map::new(),
+        Some(Value::Object(params)) => params.clone(),
+        Some(_) => return Err("`params` must be an object".to_owned()),
+    };
+    let names: Vec<String> = match arguments.get("artifacts") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(names) => serde_json::from_value(names.clone())
+            .map_err(|_| "`artifacts` must be an array of strings".to_owned())?,
+    };
+    let entry = registry.snapshot().find_skill(&reference).cloned();
+    let entry = entry.ok_or_else(|| format!("skill {}: not found", shorten_text(name)))?;
+    let skill = RunnableSkill::new(registry, &entry).map_err(|error| error.to_string())?;
+    let (model, questions): (Option<Arc<dyn Model>>, _) = match &runs.model {
+        Some(model) => (Some(model.clone()), None),
+        None if host_model::has_sampling(context) => {
+            let (model, questions) = HostModel::new();
+            (Some(model), Some(questions))
+        }
+        None => (None, None),
+    };
+    let mut going = ExecutionContext::new();
+    going.values = params;
+    going.message = text_argument(arguments, "message")?.map(str::to_owned);
+    going.redactor = runs.redactor.clone();
+    if let Some(workspace) = &runs.workspace {
+        going.engine = PromptEngine::with_workspace(workspace.clone());
+    }
+    let budget = Arc::new(Budget::new(runs.max_tokens, runs.max_cost));
+    going.model =
+        model.map(|model| -> Arc<dyn Model> { Arc::new(MeteredModel::new(model, budget)) });
+    let dispatcher = runs.dispatcher.clone();
+    attach_registry(&mut going, registry, &dispatcher);
+    let steps = plan_run(&skill, &dispatcher, &going.model_family(), &names);
+    let steps = steps.map_err(|error| error.to_string())?;
+    if going.model.is_none() && steps.requires_model() {
+        return Err(
+            "there is no model to ask: this server has none, and the host offers none over \
+             sampling"
+                .to_owned(),
+        );
+    }
+    let stop = going.stop.clone();
+    let registry = registry.clone();
+    let running = async move {
+        let mut keep = |record: &ExecutionRecord| {
+            if let Err(error) = registry.put_trace(trace_from_record(record)) {
+                tracing::warn!(%error, "a trace could not be stored");
+            }
+        };
+        run_plan(&skill, &dispatcher, &steps, &mut going, &mut keep).await
+    };
+    Ok(ActiveRun {
+        run: Box::pin(running),
+        requests: questions,
+        stop,
+        arguments: arguments.clone(),
+    })
+}
+
+/// Continues a run until it ends, or needs a model answer that takes another request.
+async fn drive_run(
+    active: &ActivationState,
+    mut going: ActiveRun,
+    context: &RequestContext<RoleServer>,
+) -> Result<CallToolResponse, String> {
+    let Ok(_place) = active.run_permits.try_acquire() else {
+        return Err("too many skills are running: try again".to_owned());
+    };
+    loop {
+        let question = async {
+            match &mut going.requests {
+                Some(questions) => questions.recv().await,
+                None => None,
+            }
+        };
+        tokio::select! {
+            report = &mut going.run => return Ok(run_result(&report).into()),
+            Some(question) = question => {
+                if super::is_modern(context) {
+                    return active.parked_runs.park_run(going, question);
+                }
+                host_model::send_to_host(question, context).await;
+            }
+            // A cancelled call stops the run, which still writes its trace.
+            () = context.ct.cancelled(), if !going.stop.is_cancelled() => going.stop.cancel(),
+        }
+    }
+}
+
+/// Resumes the run of a repeated call with the host's answer.
+fn resume_run(
+    active: &ActivationState,
+    request: &CallToolRequestParams,
+    arguments: &JsonObject,
+) -> Result<Option<ActiveRun>, String> {
+    let Some(state) = &request.request_state else {
+        return Ok(None);
+    };
+    let Some((going, question)) = active.parked_runs.take_run(state, arguments) else {
+        return Err("no run waits for that: it ended, or was for something else".to_owned());
+    };
+    let answers = request.input_responses.as_ref();
+    match answers.and_then(|answers| answers.get(MODEL_INPUT_KEY)) {
+        Some(answer) => question.send_answer(answer),
+        // Without an answer the host refuses the use of its model.
+        None => question.send_answer(&Value::Null),
+    }
+    Ok(Some(going))
+}
+
+/// Runs that wait for their host to repeat the call with an answer.
+#[derive(Default)]
+pub(crate) struct ParkedRuns(Mutex<HashMap<String, (Instant, ActiveRun, SamplingRequest)>>);
+
+impl fmt::Debug for ParkedRuns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ParkedRuns").finish_non_exhaustive()
+    }
+}
+
+impl ParkedRuns {
+    /// Parks a run; returns its model request and the key to resume it.
+    fn park_run(
+        &self,
+        going: ActiveRun,
+        question: SamplingRequest,
+    ) -> Result<CallToolResponse, String> {
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let late: Vec<String> = waiting
+            .iter()
+            .filter(|(_, (since, ..))| since.elapsed() > PARKED_TIMEOUT)
+            .map(|(word, _)| word.clone())
+            .collect();
+        for word in late {
+            if let Some((_, late, _)) = waiting.remove(&word) {
+                // The stopped run still has to write its trace.
+                late.stop.cancel();
+                tokio::spawn(late.run);
+            }
+        }
+        if waiting.len() >= MAX_PARKED {
+            going.stop.cancel();
+            tokio::spawn(going.run);
+            return Err("too many runs wait for their hosts: try again".to_owned());
+        }
+        // The key is random, and valid for one answer.
+        let word = uuid::Uuid::new_v4().to_string();
+        let asked = [(MODEL_INPUT_KEY.to_owned(), question.to_input_request())].into();
+        waiting.insert(word.clone(), (Instant::now(), going, question));
+        Ok(CallToolResponse::InputRequired(InputRequiredResult::new(
+            Some(asked),
+            Some(word),
+        )))
+    }
+
+    /// Returns the run with this key, if it was started with the same arguments.
+    fn take_run(&self, word: &str, arguments: &JsonObject) -> Option<(ActiveRun, SamplingRequest)> {
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, going, _) = waiting.get(word)?;
+        if going.arguments != *arguments {
+            return None;
+        }
+        let (_, going, question) = waiting.remove(word)?;
+        Some((going, question))
+    }
+}
+
+/// Converts the report of a run to a tool result.
+fn run_result(report: &RunReport) -> CallToolResult {
+    let mut about = json!({
+        "session": report.session_id, "warnings": report.warnings, "usage": report.usage(),
+        "artifacts": report.records.iter().map(|record| json!({
+            "artifact": record.details.artifact, "kind": record.artifact_kind,
+            "duration_ms": record.duration_ms, "assertions_run": record.assertions_run,
+            "assertions_passed": record.assertions_passed,
+        })).collect::<Vec<_>>(),
+    });
+    let mut result = match &report.outcome {
+        Ok(done) => {
+            about["output"] = json!(done.text);
+            about["value"] = json!(done.value);
+            CallToolResult::success(vec![ContentBlock::text(&done.text)])
+        }
+        Err(error) => {
+            let words = match error {
+                // The usual message names a command line flag, which hosts do not have.
+                Error::UndefinedVariable { name, .. } => {
+                    format!("`{name}` must be given in `params`")
+                }
+                other => shorten_text(&other.to_string()),
+            };
+            about["error"] = json!({"code": error.code(), "message": words});
+            CallToolResult::error(vec![ContentBlock::text(words)])
+        }
+    };
+    result.structured_content = Some(about);
+    result
+}

@@ -1,0 +1,403 @@
+//! The service behind every surface: one registry, opened in the background and watched.
+//!
+//! The handshake does not need the catalogue, so a server answers it before indexing has
+//! finished. Requests that need the catalogue wait until it is loaded.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    path::PathBuf,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::{Duration, Instant},
+};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use repertoire_core::SkillId;
+use repertoire_registry::{Registry, RegistrySettings, SkillEntry, Trusted, WatchHandle};
+use tokio::sync::{SetOnce, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    activation::{ActivationOptions, ActivationState},
+    error::{Error, Result},
+    iii::{Bus, functions::FunctionOptions},
+    instructions,
+    metrics::Metrics,
+};
+
+/// Which skills are offered as prompts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum PromptExposure {
+    /// Every trusted skill.
+    #[default]
+    All,
+    /// No skill.
+    None,
+    /// These skills.
+    Only(Vec<SkillId>),
+}
+
+/// The name and version the server reports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerIdentity {
+    /// The server name.
+    pub name: String,
+    /// The server version.
+    pub version: String,
+}
+
+impl Default for ServerIdentity {
+    fn default() -> Self {
+        Self {
+            name: "repertoire".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+}
+
+/// Settings for serving skills.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServeOptions {
+    /// The name and version the server reports.
+    pub identity: ServerIdentity,
+    /// Which skills are offered as prompts.
+    pub prompts: PromptExposure,
+    /// Additional prompt names, each for one skill.
+    pub aliases: BTreeMap<String, SkillId>,
+    /// The number of entries on a page.
+    pub page_size: usize,
+    /// The approximate token limit of the instructions.
+    pub instruction_tokens: usize,
+    /// Whether changes on disk are watched.
+    pub watch: bool,
+    /// File with the instructions of the last run, used until the index is loaded.
+    pub instructions_file: Option<PathBuf>,
+}
+
+impl Default for ServeOptions {
+    fn default() -> Self {
+        Self {
+            identity: ServerIdentity::default(),
+            prompts: PromptExposure::All,
+            aliases: BTreeMap::new(),
+            page_size: 100,
+            // Hosts truncate instructions after 2 KiB.
+            instruction_tokens: 480,
+            watch: true,
+            instructions_file: None,
+        }
+    }
+}
+
+impl ServeOptions {
+    /// Whether a skill is offered as a prompt under its own id.
+    pub(crate) fn is_offered_as_prompt(&self, entry: &SkillEntry) -> bool {
+        // Hosts take prompts as the server's own text, so untrusted skills are excluded.
+        entry.trusted == Trusted::Yes
+            && entry.has_files()
+            && match &self.prompts {
+                PromptExposure::All => true,
+                PromptExposure::None => false,
+                PromptExposure::Only(ids) => ids.contains(&entry.id),
+            }
+    }
+}
+
+/// The bus a service has joined, and the options for calls to it.
+#[derive(Debug)]
+pub(crate) struct BusBinding {
+    pub(crate) bus: Arc<dyn Bus>,
+    pub(crate) options: FunctionOptions,
+}
+
+/// A function of a worker that is offered as a tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FunctionTool {
+    /// The function.
+    pub function_id: String,
+    /// What it does.
+    pub description: Option<String>,
+    /// The schema of its input.
+    pub request: Option<serde_json::Value>,
+    /// The schema of its output.
+    pub response: Option<serde_json::Value>,
+}
+
+impl FunctionTool {
+    /// The name of the tool; `::` is not allowed in tool names.
+    pub fn tool_name(&self) -> String {
+        self.function_id.replace("::", "__")
+    }
+
+    /// Returns why hosts would reject it as a tool, if they would.
+    fn rejection_reason(&self, name: &str) -> Option<&'static str> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-' || c == '.';
+        let size = |schema: &Option<serde_json::Value>| {
+            schema.as_ref().map_or(0, |schema| schema.to_string().len())
+        };
+        if name.is_empty() || name.len() > 128 || !name.chars().all(plain) {
+            Some("a tool's name has at most 128 letters, digits, `_`, `-` and `.`")
+        } else if crate::mcp::BUILTIN_TOOLS.contains(&name) {
+            Some("this server has a tool of that name")
+        } else if size(&self.request) + size(&self.response) > 256 * 1024 {
+            Some("its schemas are too large")
+        } else {
+            None
+        }
+    }
+}
+
+/// The skipped entries of a registry with their reasons, as log messages.
+fn notice_messages(registry: &Registry) -> HashSet<String> {
+    let notices = registry.notices().into_iter();
+    let shown = notices.map(|n| {
+        let message = repertoire_core::text::terminal_safe(&n.message).into_owned();
+        format!("[{}] {message}", n.code)
+    });
+    shown.collect()
+}
+
+/// A service that answers requests about one registry.
+#[derive(Debug)]
+pub struct SkillService {
+    registry: SetOnce<Result<Arc<Registry>, Arc<repertoire_registry::Error>>>,
+    /// The settings it is served with.
+    pub(crate) options: ServeOptions,
+    pub(crate) metrics: Metrics,
+    /// The number of the last event; receivers check for newer events when it changes.
+    change_seq: watch::Sender<u64>,
+    /// Cancelled on shutdown; tasks that wait for changes end then.
+    pub(crate) stop: CancellationToken,
+    watcher: Mutex<Option<WatchHandle>>,
+    /// The bus this service has joined, if any.
+    bus: OnceLock<BusBinding>,
+    /// Search and execution of skills, if offered.
+    activation: OnceLock<Arc<ActivationState>>,
+    /// The number of running content calls of each function.
+    pub(crate) content_calls: Mutex<HashMap<String, usize>>,
+    /// Functions of workers offered as tools, by tool name.
+    function_tools: ArcSwap<BTreeMap<String, FunctionTool>>,
+    /// Increases with every change of the tools.
+    tools_seq: watch::Sender<u64>,
+    instructions: ArcSwapOption<(u64, Arc<str>)>,
+}
+
+impl SkillService {
+    fn new(options: ServeOptions) -> Arc<Self> {
+        Arc::new(Self {
+            registry: SetOnce::new(),
+            options,
+            metrics: Metrics::default(),
+            change_seq: watch::Sender::new(0),
+            stop: CancellationToken::new(),
+            watcher: Mutex::new(None),
+            bus: OnceLock::new(),
+            activation: OnceLock::new(),
+            content_calls: Mutex::default(),
+            function_tools: ArcSwap::default(),
+            tools_seq: watch::Sender::new(0),
+            instructions: ArcSwapOption::empty(),
+        })
+    }
+
+    /// Serves an open registry.
+    pub fn with_registry(registry: Arc<Registry>, options: ServeOptions) -> Arc<Self> {
+        let service = Self::new(options);
+        service.follow_registry(registry);
+        service
+    }
+
+    /// Opens a registry in the background and serves it; calls `then` once it is open.
+    pub fn open_in_background(
+        settings: RegistrySettings,
+        options: ServeOptions,
+        then: impl FnOnce(&Arc<Registry>) + Send + 'static,
+    ) -> Arc<Self> {
+        let service = Self::new(options);
+        let opening = service.clone();
+        // A thread instead of a task, because opening blocks on disk reads.
+        std::thread::spawn(move || match Registry::open(settings) {
+            Ok(registry) => {
+                then(&registry);
+                opening.follow_registry(registry);
+            }
+            Err(error) => drop(opening.registry.set(Err(Arc::new(error)))),
+        });
+        service
+    }
+
+    fn follow_registry(self: &Arc<Self>, registry: Arc<Registry>) {
+        if self.options.watch {
+            match registry.start_watching() {
+                Ok(watch) => {
+                    *self.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Some(watch);
+                }
+                Err(error) => tracing::warn!(%error, "changes on disk are not watched"),
+            }
+        }
+        let service = Arc::downgrade(self);
+        let follow = registry.clone();
+        // Taken before any request is answered, so that no later change is missed.
+        let mut seen = follow.snapshot().seq();
+        let mut known: HashSet<String> = notice_messages(&follow);
+        drop(self.registry.set(Ok(registry)));
+        self.save_instructions();
+        std::thread::spawn(move || {
+            // Work on the whole catalogue is batched over many changes.
+            let mut looked = Instant::now();
+            let mut pause = Duration::from_secs(1);
+            let mut due = false;
+            loop {
+                // Short waits, so that the thread ends soon after the service is dropped.
+                let news = follow.wait_events(seen, Duration::from_millis(100));
+                let Some(service) = service.upgrade() else {
+                    return;
+                };
+                let changed = news.map_or(true, |events| !events.is_empty());
+                if changed {
+                    seen = follow.snapshot().seq();
+                    service.change_seq.send_replace(seen);
+                }
+                due |= changed;
+                if due && (!changed || looked.elapsed() > pause.min(Duration::from_secs(10))) {
+                    let begun = Instant::now();
+                    // Log every skill that is skipped from now on.
+                    let now = notice_messages(&follow);
+                    for message in now.difference(&known) {
+                        tracing::warn!("skipped {message}");
+                    }
+                    known = now;
+                    service.save_instructions();
+                    looked = Instant::now();
+                    // The larger the catalogue, the less often this runs.
+                    pause = (begun.elapsed() * 20).max(Duration::from_secs(1));
+                    due = false;
+                }
+                if service.stop.is_cancelled() {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Waits until the registry is open and returns it.
+    pub async fn registry(&self) -> Result<&Arc<Registry>> {
+        match self.registry.wait().await {
+            Ok(registry) => Ok(registry),
+            Err(error) => Err(Error::Open(error.clone())),
+        }
+    }
+
+    /// Returns the registry if it is already open.
+    pub fn opened_registry(&self) -> Option<&Arc<Registry>> {
+        self.registry.get()?.as_ref().ok()
+    }
+
+    /// Signals shutdown to all waiting tasks.
+    pub fn shut_down(&self) {
+        self.stop.cancel();
+    }
+
+    pub(crate) fn subscribe_changes(&self) -> watch::Receiver<u64> {
+        self.change_seq.subscribe()
+    }
+
+    /// Joins a bus, which makes content and prompts of its functions available.
+    ///
+    /// Only the first call has an effect.
+    pub fn join(&self, bus: Arc<dyn Bus>, options: FunctionOptions) {
+        let _ = self.bus.set(BusBinding { bus, options });
+    }
+
+    /// Offers the tools that find and run skills. Only the first call has an effect.
+    pub fn enable_activation(&self, activation: ActivationOptions) {
+        let _ = self
+            .activation
+            .set(Arc::new(ActivationState::new(activation)));
+    }
+
+    pub(crate) fn activation_state(&self) -> Option<&Arc<ActivationState>> {
+        self.activation.get()
+    }
+
+    pub(crate) fn bus(&self) -> Option<&BusBinding> {
+        self.bus.get()
+    }
+
+    /// The functions of workers offered as tools, by tool name.
+    pub(crate) fn function_tools(&self) -> Arc<BTreeMap<String, FunctionTool>> {
+        self.function_tools.load_full()
+    }
+
+    /// Replaces the set of functions offered as tools.
+    pub fn offer_tools(&self, tools: impl IntoIterator<Item = FunctionTool>) {
+        let mut named = BTreeMap::new();
+        for tool in tools {
+            let name = tool.tool_name();
+            if let Some(reason) = tool.rejection_reason(&name) {
+                tracing::warn!(
+                    function = tool.function_id,
+                    "not offered as a tool: {reason}"
+                );
+                continue;
+            }
+            match named.entry(name) {
+                std::collections::btree_map::Entry::Vacant(place) => drop(place.insert(tool)),
+                std::collections::btree_map::Entry::Occupied(taken) => tracing::warn!(
+                    function = tool.function_id,
+                    tool = taken.key().as_str(),
+                    "not offered as a tool: the tool name is taken"
+                ),
+            }
+        }
+        if *self.function_tools.load_full() != named {
+            self.function_tools.store(Arc::new(named));
+            self.tools_seq.send_modify(|seq| *seq += 1);
+        }
+    }
+
+    pub(crate) fn subscribe_tool_changes(&self) -> watch::Receiver<u64> {
+        self.tools_seq.subscribe()
+    }
+
+    /// The instructions that hosts pass to the model at the start of a session.
+    pub(crate) fn instructions(&self) -> Arc<str> {
+        let budget = self.options.instruction_tokens;
+        let Some(registry) = self.opened_registry() else {
+            // The instructions of the last run are nearly always still valid.
+            let file = self.options.instructions_file.as_ref();
+            let kept = file.and_then(|file| std::fs::read_to_string(file).ok());
+            let usable = kept.filter(|text| text.len() <= instructions::max_bytes(budget));
+            return usable.map_or_else(|| instructions::placeholder_text().into(), Into::into);
+        };
+        let snapshot = registry.snapshot();
+        if let Some(known) = &*self.instructions.load()
+            && known.0 == snapshot.seq()
+        {
+            return known.1.clone();
+        }
+        let text: Arc<str> = instructions::build_instructions(&snapshot, budget).into();
+        let known = Arc::new((snapshot.seq(), text.clone()));
+        self.instructions.store(Some(known));
+        text
+    }
+
+    /// Saves the instructions for the next start. A failure only delays the next handshake.
+    fn save_instructions(&self) {
+        let Some(file) = &self.options.instructions_file else {
+            return;
+        };
+        let text = self.instructions();
+        if std::fs::read_to_string(file).is_ok_and(|kept| *kept == *text) {
+            return;
+        }
+        let part = file.with_extension(format!("{}.part", std::process::id()));
+        let written = file
+            .parent()
+            .map_or(Ok(()), std::fs::create_dir_all)
+            .and_then(|()| std::fs::write(&part, text.as_bytes()))
+            .and_then(|()| std::fs::rename(&part, file));
+        if let Err(error) = written {
+            tracing::debug!(%error, "instructions could not be saved");
+        }
+    }
+}

@@ -1,0 +1,448 @@
+//! Hostile peers, and many peers at once.
+
+use std::time::{Duration, Instant};
+
+use futures::{FutureExt, SinkExt, StreamExt};
+use repertoire_registry::{StoreScope, store::TokenAccess};
+use repertoire_serve::{
+    http::Auth,
+    iii::{HubOptions, client::Client},
+};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use tokio_tungstenite::tungstenite::{
+    Message,
+    protocol::frame::{
+        Frame,
+        coding::{Data, OpCode},
+    },
+};
+
+use crate::test_hub::{RawPeer, WAIT, invoke_message, start, start_hub_with};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn malformed_messages_close_the_connection_with_a_reason() {
+    let options = HubOptions {
+        max_message: 64 * 1024,
+        ..HubOptions::default()
+    };
+    let place = start(options).await;
+    let nest = |n: usize| format!("{}{}", "[".repeat(n), "]".repeat(n));
+    let deep = format!("{{\"type\":\"ping\",\"data\":{}}}", nest(5000));
+    for (frame, code, reason) in [
+        (Message::text("{bad"), 1007, "not a message"),
+        (Message::text("[]"), 1007, "not a message"),
+        (Message::text("{\"no\":\"type\"}"), 1007, "type"),
+        (
+            Message::text("{\"type\":\"registerfunction\"}"),
+            1007,
+            "`id` is missing",
+        ),
+        (
+            Message::text("{\"type\":\"registerfunction\",\"id\":\"\"}"),
+            1007,
+            "`id` is empty",
+        ),
+        (Message::text(deep), 1007, "nested deeper than 128"),
+        (
+            Message::text(
+                "{\"type\":\"ping\",\"data\":{\"\\u0024serde_json::private::RawValue\":\"[]\"}}",
+            ),
+            1007,
+            "reserved",
+        ),
+        (Message::binary(vec![0xff, 0xfe]), 1007, "UTF-8"),
+        (Message::text("x".repeat(64 * 1024 + 1)), 1009, "65536"),
+    ] {
+        let mut raw = RawPeer::connect(&place).await;
+        raw.socket.send(frame).await.unwrap();
+        let (found, words) = raw.wait_closed().await;
+        assert_eq!(found, code, "{words}");
+        assert!(words.contains(reason), "{words}");
+    }
+    // The size limit also applies to a message that is split into frames.
+    let mut raw = RawPeer::connect(&place).await;
+    for n in 0..6 {
+        let kind = if n == 0 { Data::Text } else { Data::Continue };
+        let piece = Frame::message(vec![b' '; 16 * 1024], OpCode::Data(kind), false);
+        if raw.socket.send(Message::Frame(piece)).await.is_err() {
+            break;
+        }
+    }
+    assert_eq!(raw.wait_closed().await.0, 1009);
+    // Unknown message types are ignored, and telemetry is not parsed.
+    let mut raw = RawPeer::connect(&place).await;
+    raw.send(json!({"type": "fromthefuture", "x": 1})).await;
+    raw.send(json!({"type": "registerservice", "id": "x"}))
+        .await;
+    for bytes in [&b"OTLP\xff{"[..], b"{\"type\":\"ping\"}"] {
+        raw.socket
+            .send(Message::binary(bytes.to_vec()))
+            .await
+            .unwrap();
+    }
+    assert_eq!(raw.next_message().await, json!({"type": "pong"}));
+    place.assert_still_serves().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn incomplete_frames_and_requests_time_out() {
+    let options = HubOptions {
+        idle_timeout: Duration::from_millis(600),
+        ..HubOptions::default()
+    };
+    let place = start(options).await;
+    let mut stream = RawPeer::connect(&place).await.stream();
+    // The first bytes of a frame that announces more.
+    let half = [0x81, 0xfe, 0x10, 0x00, 1, 2, 3, 4, 5];
+    stream.write_all(&half).await.unwrap();
+    let mut rest = Vec::new();
+    let ended = tokio::time::timeout(WAIT, stream.read_to_end(&mut rest)).await;
+    ended.expect("the hub kept waiting").unwrap();
+    assert!(String::from_utf8_lossy(&rest).contains("nothing received"));
+    // An incomplete HTTP request times out too.
+    let mut stream = TcpStream::connect(place.address).await.unwrap();
+    let half = b"GET / HTTP/1.1\r\nHost: localhost\r\n";
+    stream.write_all(half).await.unwrap();
+    let patience = Duration::from_secs(20);
+    let ended = tokio::time::timeout(patience, stream.read_to_end(&mut rest)).await;
+    ended.expect("the hub kept waiting").unwrap();
+    place.assert_still_serves().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn worker_that_does_not_read_is_dropped() {
+    let options = HubOptions {
+        max_message: 1024 * 1024,
+        write_timeout: Duration::from_millis(500),
+        ..HubOptions::default()
+    };
+    let place = start(options).await;
+    let client = place.client().await;
+    let mut deaf = RawPeer::connect(&place).await;
+    deaf.register_function("deaf::hear").await;
+    deaf.register_trigger("t", "state", "deaf::hear").await;
+    deaf.wait_round_trip().await;
+    assert_eq!(place.hub.worker_count(), 2);
+    let value = "x".repeat(200_000);
+    let large = json!({"scope": "s", "key": "k", "value": value}).to_string();
+    let start = Instant::now();
+    while place.hub.worker_count() > 1 {
+        // Other clients do not wait for it.
+        client.ask("state::set", &large, WAIT).await.unwrap();
+        assert!(
+            start.elapsed() < Duration::from_mins(1),
+            "the hub kept waiting"
+        );
+    }
+    place.assert_still_serves().await;
+    drop(deaf);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_answers_are_split_into_frames() {
+    let place = start(HubOptions::default()).await;
+    let client = place.client().await;
+    let value = "x".repeat(5_000_000);
+    let set = json!({"scope": "s", "key": "k", "value": value}).to_string();
+    client.ask("state::set", &set, WAIT).await.unwrap();
+    let mut stream = RawPeer::connect(&place).await.stream();
+    let asked = invoke_message("c", "state::get", json!({"scope": "s", "key": "k"})).to_string();
+    let mut frame = vec![0x81, 0xfe];
+    frame.extend(u16::try_from(asked.len()).unwrap().to_be_bytes());
+    // A mask of zeros leaves every byte unchanged.
+    frame.extend([0; 4]);
+    frame.extend(asked.bytes());
+    stream.write_all(&frame).await.unwrap();
+    let (mut bytes, mut frames) = (0, 0);
+    loop {
+        let mut head = [0; 2];
+        stream.read_exact(&mut head).await.unwrap();
+        let length = match head[1] {
+            126 => usize::from(stream.read_u16().await.unwrap()),
+            127 => usize::try_from(stream.read_u64().await.unwrap()).unwrap(),
+            short => usize::from(short),
+        };
+        assert!(length <= 1024 * 1024, "{length}");
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body).await.unwrap();
+        bytes += length;
+        frames += 1;
+        if head[0] & 0x80 != 0 {
+            break;
+        }
+    }
+    assert!(bytes > 5_000_000 && frames >= 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn t28_foreign_origins_and_hosts_are_refused_before_the_upgrade() {
+    let place = start(HubOptions::default()).await;
+    let port = place.address.port();
+    let ask = async |headers: &str| {
+        let mut stream = TcpStream::connect(place.address).await.unwrap();
+        let request = format!(
+            "GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: \
+             13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{headers}\r\n"
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = vec![0; 1024];
+        let read = stream.read(&mut answer).await.unwrap();
+        String::from_utf8_lossy(&answer[..read]).into_owned()
+    };
+    let own = format!("Host: localhost:{port}\r\n");
+    for (headers, status) in [
+        (format!("Host: 127.0.0.1:{port}\r\n"), "101"),
+        (own.clone(), "101"),
+        (format!("{own}Origin: http://localhost:{port}\r\n"), "101"),
+        (format!("{own}Origin: https://evil.example\r\n"), "403"),
+        (format!("{own}Origin: null\r\n"), "403"),
+        (format!("Host: evil.example:{port}\r\n"), "403"),
+        (format!("{own}Host: evil.example\r\n"), "403"),
+        (String::new(), "403"),
+    ] {
+        let answer = ask(&headers).await;
+        let start = format!("HTTP/1.1 {status}");
+        assert!(answer.starts_with(&start), "{headers}: {answer}");
+    }
+    let mut stream = TcpStream::connect(place.address).await.unwrap();
+    let plain = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    stream.write_all(plain).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(
+        answer.contains("426") && answer.contains("WebSocket"),
+        "{answer}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn write_token_is_required_once_a_token_exists() {
+    let place = start_hub_with(HubOptions::default(), |registry| {
+        let store = registry.store(StoreScope::Account).unwrap();
+        store
+            .add_token("reader", "may-read", TokenAccess::Read, None)
+            .unwrap();
+        store
+            .add_token("writer", "may-write", TokenAccess::Write, None)
+            .unwrap();
+        Auth::from_store(store.clone(), false)
+    })
+    .await;
+    for token in [None, Some("wrong"), Some("may-read")] {
+        let refused = Client::connect(&place.url(), token).await.unwrap_err();
+        assert!(refused.to_string().contains("401"), "{refused}");
+    }
+    let client = Client::connect(&place.url(), Some("may-write")).await;
+    client
+        .unwrap()
+        .ask("skills::list", "{}", WAIT)
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_idle_workers_do_not_delay_fifty_busy_ones() {
+    let place = start(HubOptions::default()).await;
+    let mut idle = Vec::new();
+    for n in 0..1000 {
+        let mut raw = RawPeer::connect(&place).await;
+        raw.register_function(&format!("idle::f{n}")).await;
+        idle.push(raw);
+    }
+    let mut worker = RawPeer::connect(&place).await;
+    worker.register_function("busy::echo").await;
+    worker.wait_round_trip().await;
+    let served = tokio::spawn(async move {
+        while let Some(Ok(message)) = worker.socket.next().await {
+            let Message::Text(text) = message else {
+                continue;
+            };
+            let given: Value = serde_json::from_str(&text).unwrap();
+            let (id, n) = (&given["invocation_id"], &given["data"]["n"]);
+            let answer = json!({"type": "invocationresult", "invocation_id": id, "result": n});
+            if worker
+                .socket
+                .send(Message::text(answer.to_string()))
+                .await
+                .is_err()
+            {
+                return;
+            }
+        }
+    });
+    let busy = (0..50).map(|n| {
+        let url = place.url();
+        tokio::spawn(async move {
+            let client = Client::connect(&url, None).await.unwrap();
+            let mut slowest = Duration::ZERO;
+            for round in 0..40 {
+                let start = Instant::now();
+                let key = format!("k{n}");
+                let set = json!({"scope": "busy", "key": key, "value": round}).to_string();
+                client.ask("state::set", &set, WAIT).await.unwrap();
+                let got = client.ask("state::get", &set, WAIT).await.unwrap();
+                assert_eq!(got, round.to_string());
+                let payload = json!({"n": round}).to_string();
+                let echo = client.ask("busy::echo", &payload, WAIT).await;
+                assert_eq!(echo.unwrap(), round.to_string());
+                slowest = slowest.max(start.elapsed());
+            }
+            slowest
+        })
+    });
+    for done in futures::future::join_all(busy).await {
+        // No client had to wait for all the others.
+        assert!(done.unwrap() < WAIT);
+    }
+    for raw in &mut idle {
+        raw.wait_round_trip().await;
+    }
+    assert!(place.hub.worker_count() >= 1001);
+    served.abort();
+}
+
+/// A pseudo-random generator that gives the same numbers in every run.
+struct FrameRandom(u64);
+
+impl FrameRandom {
+    fn next_below(&mut self, below: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % below as u64).unwrap()
+    }
+
+    fn pick_one<'a>(&mut self, from: &[&'a str]) -> &'a str {
+        from[self.next_below(from.len())]
+    }
+}
+
+const FUZZ_TYPES: [&str; 15] = [
+    "registerfunction",
+    "unregisterfunction",
+    "registertriggertype",
+    "unregistertriggertype",
+    "registertrigger",
+    "unregistertrigger",
+    "triggerregistrationresult",
+    "invokefunction",
+    "invocationresult",
+    "registerservice",
+    "reattach",
+    "ping",
+    "pong",
+    "unknown",
+    "",
+];
+const FUZZ_KEYS: [&str; 16] = [
+    "id",
+    "invocation_id",
+    "function_id",
+    "trigger_type",
+    "config",
+    "data",
+    "result",
+    "error",
+    "action",
+    "metadata",
+    "description",
+    "request_format",
+    "previous_worker_id",
+    "reattach_token",
+    "namespace",
+    "traceparent",
+];
+const FUZZ_NAMES: [&str; 12] = [
+    "a",
+    "a::b",
+    "state::set",
+    "state::get",
+    "skills::register",
+    "skills::list",
+    "engine::workers::register",
+    "skills::on-change",
+    "state",
+    "",
+    "\u{0}",
+    "é\u{202e}",
+];
+
+/// Returns a frame with random fields; some frames are malformed.
+fn fuzzed_frame(dice: &mut FrameRandom) -> Message {
+    let mut frame = json!({"type": dice.pick_one(&FUZZ_TYPES)});
+    // Most frames have the fields their type requires, so that they pass the first check.
+    if dice.next_below(4) > 0 {
+        for key in ["id", "function_id", "trigger_type"] {
+            frame[key] = json!(dice.pick_one(&FUZZ_NAMES[..9]));
+        }
+    }
+    for _ in 0..dice.next_below(5) {
+        let value = match dice.next_below(9) {
+            0 => Value::Null,
+            1 => json!(dice.next_below(1000)),
+            2 => json!({"scope": "s", "key": "k", "value": dice.next_below(9)}),
+            3 => json!({"type": "void"}),
+            4 => json!({"id": "fuzz", "skill": "# x"}),
+            5 => json!([]),
+            _ => json!(dice.pick_one(&FUZZ_NAMES)),
+        };
+        frame[dice.pick_one(&FUZZ_KEYS)] = value;
+    }
+    let mut text = frame.to_string();
+    match dice.next_below(200) {
+        0 => {
+            let end = text
+                .char_indices()
+                .nth(dice.next_below(8))
+                .map_or(0, |c| c.0);
+            text.truncate(end);
+            Message::text(text)
+        }
+        1 => {
+            let mut bytes = text.into_bytes();
+            let at = dice.next_below(bytes.len());
+            bytes[at] = u8::try_from(dice.next_below(256)).unwrap();
+            Message::binary(bytes)
+        }
+        _ => Message::text(text),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hub_still_serves_after_a_hundred_thousand_fuzzed_frames() {
+    let options = HubOptions {
+        max_message: 256 * 1024,
+        ..HubOptions::default()
+    };
+    let place = start(options).await;
+    let mut dice = FrameRandom(0x9e37_79b9_7f4a_7c15);
+    let mut raw = RawPeer::connect(&place).await;
+    let mut closed = 0;
+    for n in 0..100_000 {
+        let mut alive = raw.socket.feed(fuzzed_frame(&mut dice)).await.is_ok();
+        if n % 16 == 0 {
+            alive &= raw.socket.flush().await.is_ok();
+            // Answers have to be read, or the hub would drop this peer.
+            while let Some(heard) = raw.socket.next().now_or_never() {
+                alive &= matches!(heard, Some(Ok(Message::Text(_) | Message::Ping(_))));
+                if !alive {
+                    break;
+                }
+            }
+        }
+        if !alive {
+            raw = RawPeer::connect(&place).await;
+            closed += 1;
+        }
+        if n % 10_000 == 0 {
+            place.assert_still_serves().await;
+        }
+    }
+    drop(raw);
+    assert!(closed > 100, "too few frames were refused: {closed}");
+    place.assert_still_serves().await;
+}
