@@ -169,7 +169,7 @@ fn filled_registry(home: PathBuf, count: usize) -> Result<Arc<Registry>> {
                 let registry = &registry;
                 scope.spawn(move || -> Result<()> {
                     for n in (worker..count).step_by(16) {
-                        registry.register(&skill_id(n)?, &skill_body(n))?;
+                        registry.register_skill(&skill_id(n)?, &skill_body(n))?;
                     }
                     Ok(())
                 })
@@ -195,8 +195,8 @@ fn measure_registering(folder: &Path) -> Result<()> {
     for n in 0..400 {
         let text = skill_body(n);
         let new = skill_id(900_000 + n)?;
-        in_small.push(time_call(|| small.register(&new, &text)).0);
-        in_large.push(time_call(|| large.register(&new, &text)).0);
+        in_small.push(time_call(|| small.register_skill(&new, &text)).0);
+        in_large.push(time_call(|| large.register_skill(&new, &text)).0);
         plain.push(
             time_call(|| {
                 bare.execute(
@@ -229,7 +229,7 @@ fn measure_registering(folder: &Path) -> Result<()> {
         let at = (n * 7919) % 100_000;
         let key = skill_id(at)?;
         let uri = Uri::Body(key.clone());
-        reads.push(time_call(|| large.read(&uri)).0);
+        reads.push(time_call(|| large.read_uri(&uri)).0);
         bare_reads.push(
             time_call(|| -> rusqlite::Result<String> {
                 bare.prepare_cached("SELECT value FROM t WHERE key = ?1")?

@@ -299,9 +299,11 @@ async fn register_skills(client: &Arc<Client>, from: usize, to: usize) -> Result
         waiting.spawn(async move {
             let skill = json!({"id": skill_id(n), "skill": skill_body(n)}).to_string();
             // A failed registration shows when the skill is read.
-            let _ = client.ask("skills::register", &skill, CALL_TIMEOUT).await;
+            let _ = client
+                .call_json("skills::register", &skill, CALL_TIMEOUT)
+                .await;
             let value = state_value(n).to_string();
-            let _ = client.ask("state::set", &value, CALL_TIMEOUT).await;
+            let _ = client.call_json("state::set", &value, CALL_TIMEOUT).await;
         });
     }
     while let Some(done) = waiting.join_next().await {
@@ -327,7 +329,7 @@ async fn measure_call(
             while calls == 0 || Instant::now() < until {
                 let n = round * 100_003 + caller * 10_007 + calls;
                 let (function, payload) = op.build_request(n, skills);
-                let answer = client.ask(function, &payload, CALL_TIMEOUT).await?;
+                let answer = client.call_json(function, &payload, CALL_TIMEOUT).await?;
                 largest = answer.len().max(largest);
                 calls += 1;
             }

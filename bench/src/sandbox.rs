@@ -34,7 +34,7 @@ impl Model for SlowModel {
         "bench/slow"
     }
 
-    async fn ask(
+    async fn send_request(
         &self,
         _: &ModelRequest,
         _: Option<&ReplyListener>,

@@ -85,7 +85,7 @@ pub(crate) fn run(model: &Path) -> Result<()> {
         })
         .collect();
     for n in 0..SKILLS {
-        registry.register(&skill_id(n)?, &texts[n % DISTINCT_TEXTS])?;
+        registry.register_skill(&skill_id(n)?, &texts[n % DISTINCT_TEXTS])?;
     }
     let snapshot = registry.snapshot();
     let messages: Vec<String> = (0..QUERIES)
@@ -139,7 +139,7 @@ fn skill_id(n: usize) -> Result<SkillId> {
 
 fn embed_all(finder: &mut SkillIndex, registry: &Registry, snapshot: &Snapshot) -> Result<()> {
     while let Some(lesson) = finder.next_batch(registry, snapshot, 2_000) {
-        finder.insert_embeddings(&lesson.read()?);
+        finder.insert_embeddings(&lesson.compute_embeddings()?);
     }
     Ok(())
 }
@@ -224,7 +224,7 @@ fn measure_updates(registry: &Registry, finder: &mut SkillIndex, what: &str) -> 
     for n in 0..UPDATES {
         let id = skill_id(n * 37)?;
         let word = format!("zebra{n}{}", what.len());
-        registry.register(&id, &format!("# Changed\n\nSpeaks of {word} and more.\n"))?;
+        registry.register_skill(&id, &format!("# Changed\n\nSpeaks of {word} and more.\n"))?;
         let snapshot = registry.snapshot();
         let (took, done) = time_call(|| finder.update_skill(registry, &snapshot, &id));
         done?;

@@ -1,8 +1,10 @@
 //! Error reporting: the printed message and the exit code of the process.
 
-use std::{io::Write, process::ExitCode};
+use std::{borrow::Cow, io::Write, process::ExitCode};
 
+use repertoire_app::Error as AppError;
 use repertoire_core::text::terminal_safe;
+use repertoire_registry::{Origin, StoreScope};
 use repertoire_serve::iii::CallError;
 use serde_json::json;
 
@@ -34,7 +36,9 @@ pub(crate) const EXIT_INTERRUPTED: u8 = 130;
 pub(crate) fn exit_code(code: &str) -> u8 {
     match code {
         "assertion_failed" | "script_error" | "script_limit" | "program_error" => EXIT_PROBLEMS,
-        "usage" | "invalid_pattern" | "listen" | "invalid_target" | "unknown_model"
+        "usage" | "unknown_session" | "no_module" | "ambiguous_module" | "no_training_traces"
+        | "unused_scope" | "not_in_store" | "invalid_examples" | "invalid_token_name"
+        | "invalid_pattern" | "listen" | "invalid_target" | "unknown_model"
         | "undefined_variable" | "provider_key" | "unknown_price" => EXIT_USAGE,
         "not_found" | "function_not_found" => EXIT_NOT_FOUND,
         "store_corrupt" | "store_newer" | "store_busy" | "store_error" => EXIT_STORE,
@@ -67,22 +71,29 @@ fn stable_call_code(code: &str) -> &'static str {
 }
 
 /// Returns the stable code and the hint of an error, however deep it is wrapped.
-fn code_and_hint(error: &anyhow::Error) -> (&'static str, Option<&'static str>) {
+fn code_and_hint(error: &anyhow::Error) -> (&'static str, Option<Cow<'static, str>>) {
     for cause in error.chain() {
+        if let Some(error) = cause.downcast_ref::<AppError>() {
+            match error {
+                AppError::Registry(error) => return (error.code(), error.hint().map(Cow::from)),
+                AppError::Run(error) => return (error.code(), error.hint().map(Cow::from)),
+                error => return (error.code(), app_hint(error).map(Cow::from)),
+            }
+        }
         if let Some(error) = cause.downcast_ref::<repertoire_registry::Error>() {
-            return (error.code(), error.hint());
+            return (error.code(), error.hint().map(Cow::from));
         }
         if let Some(error) = cause.downcast_ref::<repertoire_runtime::Error>() {
-            return (error.code(), error.hint());
+            return (error.code(), error.hint().map(Cow::from));
         }
         if let Some(error) = cause.downcast_ref::<CallError>() {
             return (stable_call_code(&error.code), None);
         }
         if let Some(error) = cause.downcast_ref::<repertoire_serve::Error>() {
-            return (error.code(), error.hint());
+            return (error.code(), error.hint().map(Cow::from));
         }
         if let Some(error) = cause.downcast_ref::<repertoire_core::Error>() {
-            return (error.code(), error.hint());
+            return (error.code(), error.hint().map(Cow::from));
         }
         if cause.is::<UsageError>() {
             return ("usage", None);
@@ -92,6 +103,35 @@ fn code_and_hint(error: &anyhow::Error) -> (&'static str, Option<&'static str>) 
         }
     }
     ("error", None)
+}
+
+/// Returns what to do about an error of the application.
+fn app_hint(error: &AppError) -> Option<String> {
+    Some(match error {
+        AppError::UnknownSession { skill, .. } if skill == "ask" => {
+            "`repertoire ask` prints the session of each conversation".to_owned()
+        }
+        AppError::UnknownSession { skill, .. } => {
+            format!("`repertoire trace list --skill {skill} --json` shows the sessions there are")
+        }
+        AppError::NoModule { skill, name: None } => {
+            format!("add one with `repertoire artifact put {skill} NAME FILE --kind dspy_module`")
+        }
+        AppError::AmbiguousModule { .. } => "name one with --artifact".to_owned(),
+        AppError::NoTrainingTraces { .. } => "or bring examples with --from FILE".to_owned(),
+        AppError::UnusedScope { .. } => "leave --scope out".to_owned(),
+        AppError::NotInStore {
+            skill,
+            origin: Origin::Account,
+            scope: StoreScope::Workspace,
+        } => format!("copy it with `repertoire fork {skill}` first"),
+        AppError::NotInStore {
+            origin: Origin::Files(_),
+            ..
+        } => "change its files".to_owned(),
+        AppError::NotInStore { .. } => "name its store with --scope".to_owned(),
+        _ => return None,
+    })
 }
 
 /// Reports an invalid command line; help and version are not errors.
@@ -131,7 +171,7 @@ pub(crate) fn report_error(error: &anyhow::Error, output: &Output) -> ExitCode {
     } else {
         output.print_error(&terminal_safe(&message));
         if let Some(hint) = hint {
-            output.print_hint(hint);
+            output.print_hint(&hint);
         }
     }
     ExitCode::from(exit_code(code))

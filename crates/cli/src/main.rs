@@ -42,8 +42,8 @@ fn main() -> ExitCode {
 fn init_logging(global: &args::GlobalArgs, is_worker: bool) {
     let level = match global.verbose {
         // A worker's log reports its skill files and its connection state.
-        0 if is_worker => "warn,rmcp=off,iii_sdk=error,repertoire_serve::iii=info",
-        0 => "warn,rmcp=off,iii_sdk=error",
+        0 if is_worker => "warn,rmcp=off,repertoire_serve::iii=info",
+        0 => "warn,rmcp=off",
         1 => "info",
         _ => "debug",
     };

@@ -44,7 +44,7 @@ fn on_runtime<T>(work: impl Future<Output = T>) -> T {
 }
 
 async fn call_function(client: &Client, function: &str, payload: Value) -> Value {
-    let answer = client.ask(function, &payload.to_string(), WAIT).await;
+    let answer = client.call_json(function, &payload.to_string(), WAIT).await;
     serde_json::from_str(&answer.unwrap()).unwrap()
 }
 
@@ -313,7 +313,7 @@ fn a_hub_with_tokens_requires_one() {
             .status();
         assert!(revoked.unwrap().success());
         let start = Instant::now();
-        while client.ask("skills::list", "{}", WAIT).await.is_ok() {
+        while client.call_json("skills::list", "{}", WAIT).await.is_ok() {
             assert!(start.elapsed() < WAIT, "a revoked token is still accepted");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

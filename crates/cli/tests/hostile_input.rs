@@ -140,7 +140,7 @@ fn library_error_code(case: &RejectCase, place: &TestWorkspace) -> Option<String
         "add" => {
             let name = case.command.last()?;
             name.parse().map_err(Error::from).and_then(|id| {
-                folder::read(&input)
+                folder::read_folder(&input)
                     .and_then(|files| NewSkill::from_files(id, files))
                     .map(|_| ())
             })

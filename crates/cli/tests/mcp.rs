@@ -134,7 +134,7 @@ fn every_interface_returns_the_same_bytes() {
                     "{uri}"
                 );
             }
-            let library = registry.read(&uri.parse().unwrap()).unwrap();
+            let library = registry.read_uri(&uri.parse().unwrap()).unwrap();
             assert_eq!(library.bytes, content.as_slice());
             let text = fast["result"]["contents"][0]["text"].as_str();
             read.insert(path.clone(), text.map(str::to_owned));
@@ -216,7 +216,7 @@ proptest! {
         let mut together = String::new();
         for file in entry.files() {
             let uri = repertoire_core::Uri::for_file(&entry.id, &file.path);
-            let text = String::from_utf8(registry.read(&uri).unwrap().bytes.to_vec()).unwrap();
+            let text = String::from_utf8(registry.read_uri(&uri).unwrap().bytes.to_vec()).unwrap();
             if !file.path.is_document() {
                 together += &format!("\n--- {} ---\n", file.path);
             }

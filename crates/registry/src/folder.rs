@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Reads every file of a folder, within the limits of a skill and never outside of the folder.
-pub fn read(folder: &Path) -> Result<BTreeMap<RelPath, Bytes>> {
+pub fn read_folder(folder: &Path) -> Result<BTreeMap<RelPath, Bytes>> {
     let root = RootDir::open(folder)?;
     let mut limits = ManifestBuilder::default();
     let mut files = BTreeMap::new();

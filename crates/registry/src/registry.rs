@@ -61,7 +61,7 @@ struct AttachedStore {
 /// let folder = tempfile::tempdir()?;
 /// let settings = RegistrySettings { account: Some(folder.path().into()), ..RegistrySettings::default() };
 /// let registry = Registry::open(settings)?;
-/// registry.register(&"demo".parse()?, "# Demo\n\nA body registered at run time.\n")?;
+/// registry.register_skill(&"demo".parse()?, "# Demo\n\nA body registered at run time.\n")?;
 /// let content = registry.read_uri(&"iii://demo".parse()?)?;
 /// assert_eq!(content.bytes, "# Demo\n\nA body registered at run time.\n");
 /// # Ok::<(), Box<dyn std::error::Error>>(())

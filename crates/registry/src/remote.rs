@@ -37,7 +37,7 @@ const REMOTE_APPROVAL_KIND: &str = "remote-skill";
 /// Reads files from other servers. Implemented where wire formats are known.
 pub trait RemoteReader: Send + Sync + std::fmt::Debug {
     /// Reads one resource from the server with this label; at most `limit` bytes.
-    fn read(&self, label: &str, uri: &str, limit: u64) -> Result<Bytes>;
+    fn read_resource(&self, label: &str, uri: &str, limit: u64) -> Result<Bytes>;
 }
 
 /// The name a user gives another server: 1 to 64 lowercase letters, digits and hyphens.
@@ -342,11 +342,11 @@ pub(crate) fn read_remote_file(
     let bytes = match (kept, expected) {
         (Some(bytes), _) => bytes,
         (None, None) if entry.metadata.dynamic => {
-            remotes.read(place.label.as_str(), &uri, MAX_BYTES)?
+            remotes.read_resource(place.label.as_str(), &uri, MAX_BYTES)?
         }
         (None, None) => return Err(missing()),
         (None, Some(file)) => {
-            let bytes = remotes.read(place.label.as_str(), &uri, file.size)?;
+            let bytes = remotes.read_resource(place.label.as_str(), &uri, file.size)?;
             if bytes.len() as u64 != file.size {
                 return Err(tampered(format!(
                     "{} bytes, and {} were listed",

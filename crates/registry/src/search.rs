@@ -545,7 +545,7 @@ pub struct EmbeddedDocuments(Vec<(SkillDocument, repertoire_embed::Vector)>);
 
 impl EmbeddingBatch {
     /// Computes and stores the embeddings; this is slow.
-    pub fn read(self) -> Result<EmbeddedDocuments> {
+    pub fn compute_embeddings(self) -> Result<EmbeddedDocuments> {
         let vectors = self.encoder.encode_documents(&self.documents)?;
         Ok(EmbeddedDocuments(
             self.documents.into_iter().zip(vectors).collect(),

@@ -47,7 +47,7 @@ fn worker() {
                     let text = format!("{round}-{n}");
                     if n % 2 == 0 {
                         let id = format!("r{thread}").parse().unwrap();
-                        registry.register(&id, &text).unwrap();
+                        registry.register_skill(&id, &text).unwrap();
                         acknowledge(&format!("r{thread} {text}"));
                     } else {
                         let name = format!("p{thread}");
@@ -129,7 +129,7 @@ fn t35_a_killed_process_loses_no_acknowledged_write() {
         store.check_integrity().unwrap();
         for (key, text) in &last {
             let body = registry
-                .read(&format!("iii://{key}").parse().unwrap())
+                .read_uri(&format!("iii://{key}").parse().unwrap())
                 .unwrap()
                 .bytes;
             let body = String::from_utf8(body.to_vec()).unwrap();

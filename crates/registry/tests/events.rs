@@ -63,7 +63,7 @@ fn run_steps(registry: &Registry, root: &std::path::Path, steps: &[TestStep], sa
         let name = |id: &u8| format!("s{id}");
         match step {
             TestStep::Register(id) => registry
-                .register(&name(id).parse().unwrap(), &format!("# {n}\n"))
+                .register_skill(&name(id).parse().unwrap(), &format!("# {n}\n"))
                 .unwrap(),
             TestStep::Unregister(id) => drop(
                 registry
@@ -163,8 +163,12 @@ fn a_follower_that_fell_behind_gets_lagged() {
         ..RegistrySettings::default()
     };
     let registry = Registry::open(settings).unwrap();
-    registry.register(&"a".parse().unwrap(), "# A\n").unwrap();
-    registry.register(&"a".parse().unwrap(), "# A\n").unwrap();
+    registry
+        .register_skill(&"a".parse().unwrap(), "# A\n")
+        .unwrap();
+    registry
+        .register_skill(&"a".parse().unwrap(), "# A\n")
+        .unwrap();
     let ops: Vec<_> = registry
         .wait_events(0, Duration::ZERO)
         .unwrap()

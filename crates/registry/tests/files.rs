@@ -31,7 +31,7 @@ fn skill_ids(registry: &Registry) -> Vec<String> {
 }
 
 fn read_text(registry: &Registry, uri: &str) -> String {
-    let content = registry.read(&uri.parse::<Uri>().unwrap()).unwrap();
+    let content = registry.read_uri(&uri.parse::<Uri>().unwrap()).unwrap();
     String::from_utf8(content.bytes.to_vec()).unwrap()
 }
 
@@ -89,7 +89,7 @@ fn folders_at_any_depth_are_skills_and_nested_skills_stay_files_of_the_outer() {
         document_text("inner", "# Inner\n")
     );
     let binary = registry
-        .read(&"skill://outer/data.bin".parse().unwrap())
+        .read_uri(&"skill://outer/data.bin".parse().unwrap())
         .unwrap();
     assert_eq!(&binary.bytes[..], [0u8, 159, 146, 150]);
     assert_eq!(notice_codes(&registry), [""; 0]);
@@ -194,7 +194,7 @@ fn t2_links_stay_beneath_the_root() {
     );
     for id in ["absolute", "relative", "folder", "document"] {
         let uri: Uri = format!("skill://{id}/x").parse().unwrap();
-        assert_eq!(registry.read(&uri).unwrap_err().code(), "not_found");
+        assert_eq!(registry.read_uri(&uri).unwrap_err().code(), "not_found");
     }
 }
 
@@ -226,11 +226,11 @@ fn t2_a_link_swapped_in_while_reading_never_leads_out() {
     let uri: Uri = "skill://a/refs/x.md".parse().unwrap();
     let mut served = 0;
     for _ in 0..3000 {
-        if let Ok(content) = registry.read(&uri) {
+        if let Ok(content) = registry.read_uri(&uri) {
             assert_eq!(content.bytes, "public");
             served += 1;
         }
-        let scanned = repertoire_registry::folder::read(&root.path().join("a"));
+        let scanned = repertoire_registry::folder::read_folder(&root.path().join("a"));
         if let Ok(files) = scanned {
             assert!(files.values().all(|bytes| bytes != "SECRET"));
         }
@@ -270,7 +270,7 @@ fn t4_pipes_sockets_and_sparse_files_never_block() {
         found,
         ["not_regular", "not_regular", "not_regular", "too_large"]
     );
-    let error = repertoire_registry::folder::read(&root.path().join("pipe")).unwrap_err();
+    let error = repertoire_registry::folder::read_folder(&root.path().join("pipe")).unwrap_err();
     assert_eq!(error.code(), "not_regular");
 }
 
@@ -338,7 +338,7 @@ fn patterns_derive_ids_as_written() {
     );
     // Without frontmatter it is not a skill for hosts.
     let uri: Uri = "skill://foo/SKILL.md".parse().unwrap();
-    assert_eq!(registry.read(&uri).unwrap_err().code(), "not_found");
+    assert_eq!(registry.read_uri(&uri).unwrap_err().code(), "not_found");
 }
 
 #[test]

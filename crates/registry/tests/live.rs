@@ -99,7 +99,7 @@ fn reading_edited_bytes_updates_the_listing() {
         document_text("a", "# Longer than before\n"),
     )
     .unwrap();
-    let content = registry.read(&"iii://a".parse().unwrap()).unwrap();
+    let content = registry.read_uri(&"iii://a".parse().unwrap()).unwrap();
     assert_eq!(content.bytes, document_text("a", "# Longer than before\n"));
     assert_eq!(
         skill_title(&registry, "a").as_deref(),

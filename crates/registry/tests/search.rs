@@ -192,7 +192,7 @@ fn open_encoder(registry: &Registry) -> Option<Arc<SentenceEncoder>> {
 fn embed_all(finder: &mut SkillIndex, registry: &Registry) -> usize {
     let mut read = 0;
     while let Some(lesson) = finder.next_batch(registry, &registry.snapshot(), 8) {
-        read += finder.insert_embeddings(&lesson.read().unwrap());
+        read += finder.insert_embeddings(&lesson.compute_embeddings().unwrap());
     }
     read
 }
@@ -289,7 +289,7 @@ fn an_embedding_of_a_changed_skill_is_discarded() {
     finder
         .update_skill(&registry, &registry.snapshot(), &skill_id("tide-tables"))
         .unwrap();
-    finder.insert_embeddings(&lesson.read().unwrap());
+    finder.insert_embeddings(&lesson.compute_embeddings().unwrap());
     assert_eq!(finder.pending_count(), 1);
 }
 

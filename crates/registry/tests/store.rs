@@ -67,7 +67,7 @@ fn skills_survive_reopening_and_can_be_rolled_back() {
 
     let registry = open_registry(home.path());
     let content = registry
-        .read(&"skill://acme/refunds/SKILL.md".parse().unwrap())
+        .read_uri(&"skill://acme/refunds/SKILL.md".parse().unwrap())
         .unwrap();
     assert_eq!(content.bytes, document_text("refunds", "one"));
     let ops: Vec<_> = registry
@@ -193,7 +193,7 @@ fn t16_the_same_id_from_two_origins_is_shown_and_both_are_readable() {
         )
         .unwrap();
     registry
-        .register(&skill_id("pdf"), "# registered\n")
+        .register_skill(&skill_id("pdf"), "# registered\n")
         .unwrap();
     let snapshot = registry.snapshot();
     let all: Vec<_> = snapshot
@@ -233,31 +233,33 @@ fn registered_bodies_are_validated_and_served() {
     let registry = open_registry(home.path());
     let refuse = |body: &str| {
         registry
-            .register(&skill_id("a"), body)
+            .register_skill(&skill_id("a"), body)
             .unwrap_err()
             .to_string()
     };
     assert!(refuse(" \n").contains("must be non-empty"));
     assert!(refuse(&"x".repeat(256 * 1024 + 1)).contains("too large"));
     registry
-        .register(&skill_id("a"), &"x".repeat(256 * 1024))
+        .register_skill(&skill_id("a"), &"x".repeat(256 * 1024))
         .unwrap();
-    registry.register(&skill_id("my_worker"), "# W\n").unwrap();
     registry
-        .register(&skill_id("worker/guide"), "# Guide\n\nHow it goes.\n")
+        .register_skill(&skill_id("my_worker"), "# W\n")
+        .unwrap();
+    registry
+        .register_skill(&skill_id("worker/guide"), "# Guide\n\nHow it goes.\n")
         .unwrap();
     let guide = registry
-        .read(&"skill://worker/guide/SKILL.md".parse().unwrap())
+        .read_uri(&"skill://worker/guide/SKILL.md".parse().unwrap())
         .unwrap();
     assert_eq!(
         guide.bytes,
         "---\nname: guide\ndescription: \"How it goes.\"\n---\n# Guide\n\nHow it goes.\n"
     );
-    let only_iii = registry.read(&"skill://my_worker/SKILL.md".parse().unwrap());
+    let only_iii = registry.read_uri(&"skill://my_worker/SKILL.md".parse().unwrap());
     assert_eq!(only_iii.unwrap_err().code(), "not_found");
     assert_eq!(
         registry
-            .read(&"iii://my_worker".parse().unwrap())
+            .read_uri(&"iii://my_worker".parse().unwrap())
             .unwrap()
             .bytes,
         "# W\n"
@@ -299,7 +301,7 @@ fn two_registries_on_one_file_see_each_others_changes() {
     let (one, two) = (open_registry(home.path()), open_registry(home.path()));
     one.add_skills(StoreScope::Account, vec![new_skill("a", "1")])
         .unwrap();
-    two.register(&skill_id("b"), "# B\n").unwrap();
+    two.register_skill(&skill_id("b"), "# B\n").unwrap();
     one.sync_stores().unwrap();
     two.sync_stores().unwrap();
     for registry in [&one, &two] {
@@ -394,7 +396,7 @@ fn t18_a_stored_file_that_differs_from_its_digest_is_not_served() {
         .unwrap();
     drop(file);
     let error = open_registry(home.path())
-        .read(&"iii://a".parse().unwrap())
+        .read_uri(&"iii://a".parse().unwrap())
         .unwrap_err();
     assert_eq!(error.code(), "store_corrupt");
 }

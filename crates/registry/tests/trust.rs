@@ -91,7 +91,7 @@ fn t17_a_planted_store_and_folder_override_nothing_until_trusted() {
         .collect();
     assert_eq!(acted_upon, [home.path().join(trust::STORE_FILE_NAME)]);
     registry
-        .register(&"note".parse().unwrap(), "# Note\n")
+        .register_skill(&"note".parse().unwrap(), "# Note\n")
         .unwrap();
     drop(registry);
 
@@ -187,7 +187,7 @@ fn t17_nesting_does_not_override_a_trusted_file() {
     fs::create_dir_all(workspace.path().join(trust::WORKSPACE_FOLDER)).unwrap();
     let registry = open_registry(home.path(), workspace.path());
     let uri = "skill://code-mode/references/policies.md".parse().unwrap();
-    assert_eq!(registry.read(&uri).unwrap().bytes, "mine");
+    assert_eq!(registry.read_uri(&uri).unwrap().bytes, "mine");
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn t19_stored_bytes_that_differ_from_the_listing_are_not_served() {
         ..RegistrySettings::default()
     };
     let registry = Registry::open(settings).unwrap();
-    let error = registry.read(&"iii://a".parse().unwrap()).unwrap_err();
+    let error = registry.read_uri(&"iii://a".parse().unwrap()).unwrap_err();
     assert_eq!(error.code(), "store_corrupt");
 }
 
@@ -263,19 +263,19 @@ fn account_registrations_stay_visible_in_a_trusted_workspace() {
     })
     .unwrap();
     plain
-        .register(&"note".parse().unwrap(), "# Account\n")
+        .register_skill(&"note".parse().unwrap(), "# Account\n")
         .unwrap();
     plain
-        .register(&"both".parse().unwrap(), "# Account\n")
+        .register_skill(&"both".parse().unwrap(), "# Account\n")
         .unwrap();
     trust::trust_workspace(&account_store(home.path()), workspace.path()).unwrap();
     let registry = open_registry(home.path(), workspace.path());
     registry
-        .register(&"both".parse().unwrap(), "# Workspace\n")
+        .register_skill(&"both".parse().unwrap(), "# Workspace\n")
         .unwrap();
     let text = |id: &str| {
         registry
-            .read(&format!("iii://{id}").parse().unwrap())
+            .read_uri(&format!("iii://{id}").parse().unwrap())
             .unwrap()
             .bytes
     };

@@ -343,7 +343,7 @@ async fn ask_judge(
     ask.system = Some(system);
     ask.max_tokens = 8;
     ask.temperature = Some(0.0);
-    let reply = model.ask(&ask, None).await?;
+    let reply = model.send_request(&ask, None).await?;
     let first = reply
         .text
         .split(|c: char| !c.is_alphabetic())

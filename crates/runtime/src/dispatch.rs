@@ -23,7 +23,7 @@ use self::handlers::{ContextHandler, PromptHandler};
 use crate::{
     assertion::{self, AssertionSeverity},
     error::{Error, Result},
-    record::{ExecutionRecord, RecordDetails, now},
+    record::{ExecutionRecord, RecordDetails, now_rfc3339},
     variant::choose_variant,
 };
 
@@ -309,7 +309,7 @@ fn begin_record(
         rendered_input: None,
         raw_output: None,
         error: None,
-        started_at: now(),
+        started_at: now_rfc3339(),
         completed_at: None,
         duration_ms: None,
         input_tokens: None,
@@ -435,7 +435,7 @@ fn finish_record(
     if record.model_id.is_none() {
         record.model_id = noted.model_id;
     }
-    record.completed_at = Some(now());
+    record.completed_at = Some(now_rfc3339());
     record.duration_ms = Some(u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX));
     if let Err(error) = outcome {
         record.error = Some(error.to_string());

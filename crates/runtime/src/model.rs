@@ -160,8 +160,11 @@ pub trait Model: Send + Sync + std::fmt::Debug {
     }
 
     /// Sends a request and returns the reply. A listener receives the reply as it is streamed.
-    async fn ask(&self, ask: &ModelRequest, listener: Option<&ReplyListener>)
-    -> Result<ModelReply>;
+    async fn send_request(
+        &self,
+        ask: &ModelRequest,
+        listener: Option<&ReplyListener>,
+    ) -> Result<ModelReply>;
 }
 
 /// The token and cost limits of one run, with the usage so far.
@@ -350,7 +353,7 @@ impl Model for MeteredModel {
         self.model.price()
     }
 
-    async fn ask(
+    async fn send_request(
         &self,
         ask: &ModelRequest,
         listener: Option<&ReplyListener>,
@@ -365,7 +368,7 @@ impl Model for MeteredModel {
         let mut ask = ask.clone();
         ask.max_tokens = admitted.most;
         let estimate = ask.estimate_tokens();
-        let mut reply = match self.model.ask(&ask, listener).await {
+        let mut reply = match self.model.send_request(&ask, listener).await {
             Ok(reply) => reply,
             Err(error) => {
                 // A refused request is free; any other failure may have been charged.
@@ -417,7 +420,11 @@ mod tests {
             })
         }
 
-        async fn ask(&self, _: &ModelRequest, _: Option<&ReplyListener>) -> Result<ModelReply> {
+        async fn send_request(
+            &self,
+            _: &ModelRequest,
+            _: Option<&ReplyListener>,
+        ) -> Result<ModelReply> {
             match self {
                 Self::Silent => std::future::pending().await,
                 Self::Refuses => Err(Error::Provider {
@@ -445,7 +452,7 @@ mod tests {
         let budget = Arc::new(Budget::new(Some(10_000), Some(1.0)));
         let metered = MeteredModel::new(Arc::new(model), budget.clone());
         let ask = ModelRequest::new("word ".repeat(80));
-        let asked = metered.ask(&ask, None);
+        let asked = metered.send_request(&ask, None);
         let _ = tokio::time::timeout(Duration::from_millis(20), asked).await;
         budget.total_usage()
     }
@@ -483,7 +490,7 @@ mod tests {
         let budget = Arc::new(Budget::new(Some(700), None));
         let metered = MeteredModel::new(Arc::new(FaultyModel::Uncounted), budget.clone());
         let ask = ModelRequest::new("word ".repeat(80));
-        let asked = (0..10).map(|_| metered.ask(&ask, None));
+        let asked = (0..10).map(|_| metered.send_request(&ask, None));
         let answers = futures::future::join_all(asked).await;
         let done = answers.iter().filter(|answer| answer.is_ok()).count();
         assert_eq!(done, 3, "{answers:?}");

@@ -19,7 +19,7 @@ use crate::{
     dispatch::ExecutionContext,
     error::{Error, Result},
     model::ModelUsage,
-    record::now,
+    record::now_rfc3339,
     sidecar::{
         DspyModule, HostRequest, HostRequestHandler, HostServices, PROGRAM_DEADLINE as ONE,
         ProgramState, Sidecar,
@@ -293,7 +293,7 @@ impl HostRequestHandler for AnswerJudge {
         if question.kind != "score" {
             return self.services.handle_request(question).await;
         }
-        self.services.count()?;
+        self.services.count_request()?;
         let mut take = |key: &str| match question.body.remove(key) {
             Some(Value::Object(fields)) => Ok(fields),
             _ => Err(Error::InvalidCall {
@@ -393,7 +393,7 @@ pub async fn optimise_module(
     state.insert(
         "metadata".to_owned(),
         json!({
-            "dependency_versions": {"dspy": dspy}, "optimizer": optimizer, "optimized_at": now(),
+            "dependency_versions": {"dspy": dspy}, "optimizer": optimizer, "optimized_at": now_rfc3339(),
             "examples": many,
         }),
     );

@@ -15,7 +15,7 @@ use crate::{
     dispatch::{ArtifactDispatcher, ArtifactInfo, SkillSource},
     error::{Error, Result},
     model::{ChatTurn, Model, ModelRequest, ModelUsage},
-    run::{RunPlan, is_context},
+    run::RunPlan,
     template::{PromptEngine, TemplateContext},
     variant::{choose_variant, family_of},
     workspace::Workspace,
@@ -119,7 +119,7 @@ pub async fn decide_action(
     let mut usage = ModelUsage::default();
     let mut why = String::new();
     for _ in 0..MAX_TRIES {
-        let reply = model.ask(&ask, None).await?;
+        let reply = model.send_request(&ask, None).await?;
         usage.add_usage(reply.usage);
         match parse_decision(&reply.text, &choices) {
             Ok((decision, reason)) => {
@@ -208,7 +208,7 @@ fn runnable_artifacts<'a>(
     let mut seen = BTreeSet::new();
     let can_run = |info: &&ArtifactInfo| {
         let executed = dispatcher.executable_artifact(skill, info, family);
-        !is_context(info.artifact.kind)
+        !info.artifact.kind.is_context()
             && !stand_ins.contains(&*info.artifact.name)
             && executed.is_some_and(|info| dispatcher.can_run(info.artifact.kind))
     };
@@ -367,7 +367,7 @@ pub async fn fill_missing_values(
         "type": "object", "additionalProperties": false, "required": missing,
         "properties": fields,
     }));
-    let reply = model.ask(&ask, None).await?;
+    let reply = model.send_request(&ask, None).await?;
     let found = parse_json_output(&reply.text).and_then(|value| match value {
         Value::Object(fields) => Some(fields),
         _ => None,

@@ -507,7 +507,7 @@ impl Model for RemoteModel {
         self.price
     }
 
-    async fn ask(
+    async fn send_request(
         &self,
         ask: &ModelRequest,
         listener: Option<&ReplyListener>,

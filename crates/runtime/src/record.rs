@@ -99,7 +99,7 @@ pub struct ResourceUse {
 }
 
 /// Returns the current time, RFC 3339 in UTC.
-pub(crate) fn now() -> String {
+pub(crate) fn now_rfc3339() -> String {
     format!("{:.3}", Timestamp::now())
 }
 

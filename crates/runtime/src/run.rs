@@ -59,13 +59,6 @@ impl RunReport {
     }
 }
 
-pub(crate) fn is_context(kind: ArtifactKind) -> bool {
-    matches!(
-        kind,
-        ArtifactKind::Description | ArtifactKind::Approach | ArtifactKind::Example
-    )
-}
-
 /// Plans a run of a skill for a model family; loads no artifact content.
 ///
 /// With names, the plan has those artifacts and the context artifacts; without names, everything
@@ -117,7 +110,7 @@ pub fn plan_run(
         let Some(info) = choose_variant(&variants, family) else {
             continue;
         };
-        if !is_context(kind) && !wanted_now {
+        if !kind.is_context() && !wanted_now {
             if !names.is_empty()
                 || (kind == ArtifactKind::PromptTemplate && fallbacks.contains(&name))
             {
@@ -137,7 +130,11 @@ pub fn plan_run(
         }
         plan.steps.push(info.clone());
     }
-    if plan.steps.iter().all(|info| is_context(info.artifact.kind)) {
+    if plan
+        .steps
+        .iter()
+        .all(|info| info.artifact.kind.is_context())
+    {
         // If nothing else can run, keep these steps so that the run fails with their reason.
         plan.steps.append(&mut left_out);
         plan.skipped.clear();
@@ -206,7 +203,7 @@ pub async fn run_plan(
                         context.max_tokens
                     ));
                 }
-                if !is_context(info.artifact.kind) {
+                if !info.artifact.kind.is_context() {
                     store_output(context, &mut outputs, &info.artifact.name, &output);
                 }
                 report.outcome = Ok(output);

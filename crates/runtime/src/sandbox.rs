@@ -177,7 +177,7 @@ impl ScriptHandler {
     }
 
     /// Sets how long an idle sandbox stays loaded.
-    pub fn idle(mut self, idle: Duration) -> Self {
+    pub fn with_idle_timeout(mut self, idle: Duration) -> Self {
         self.idle = idle;
         self
     }

@@ -245,7 +245,7 @@ impl HostServices {
         }
     }
 
-    pub(crate) fn count(&self) -> Result<()> {
+    pub(crate) fn count_request(&self) -> Result<()> {
         let before = self.request_count.fetch_add(1, Ordering::Relaxed);
         let most = self.max_requests.unwrap_or(MAX_HOST_REQUESTS);
         if before >= most {
@@ -279,7 +279,7 @@ impl HostServices {
             .map_or(most, |wanted| wanted.clamp(1, most));
         ask.temperature = params.temperature.filter(|t| (0.0..=2.0).contains(t));
         self.notes.set_model(model.id());
-        let reply = model.ask(&ask, None).await?;
+        let reply = model.send_request(&ask, None).await?;
         self.notes.add_usage(reply.usage);
         let ModelUsage {
             input_tokens,
@@ -335,7 +335,7 @@ impl HostRequestHandler for HostServices {
 
 impl HostServices {
     async fn dispatch_request(&self, mut question: HostRequest) -> Result<Value> {
-        self.count()?;
+        self.count_request()?;
         match question.kind.as_str() {
             "complete" => {
                 let request = question.body.remove("request").unwrap_or_default();

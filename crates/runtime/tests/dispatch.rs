@@ -14,7 +14,7 @@ mod common;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use common::{RecordingSkill, Scripted};
+use common::{RecordingSkill, ScriptedModel};
 use repertoire_core::{Artifact, ArtifactKind};
 use repertoire_runtime::{
     ArtifactDispatcher, ArtifactHandler, ArtifactOutput, Budget, ChatRole, Error, ExecutionContext,
@@ -23,7 +23,7 @@ use repertoire_runtime::{
 };
 use serde_json::{Value, json};
 
-fn context_with_model(model: &Arc<Scripted>) -> ExecutionContext {
+fn context_with_model(model: &Arc<ScriptedModel>) -> ExecutionContext {
     let mut context = ExecutionContext::new();
     context.model = Some(model.clone());
     context
@@ -56,7 +56,7 @@ fn checker_package(assertions: Value) -> Value {
 #[tokio::test]
 async fn each_artifact_leaves_one_complete_record() {
     let skill = RecordingSkill::new(&checker_package(json!([{"type": "length", "max": 20}])));
-    let model = Scripted::new(&["an answer"]);
+    let model = ScriptedModel::new(&["an answer"]);
     let mut context = context_with_model(&model);
     context.values.insert("thing".into(), "tea".into());
     context.message = Some("is it hot?".into());
@@ -123,7 +123,7 @@ async fn a_hard_failure_ends_the_run_and_a_soft_one_does_not() {
     };
     for (severity, rows, asked) in [("hard", 4, 1), ("soft", 5, 2)] {
         let skill = RecordingSkill::new(&package(severity));
-        let model = Scripted::new(&["no", "then"]);
+        let model = ScriptedModel::new(&["no", "then"]);
         let mut context = context_with_model(&model);
         context.values = json!({"thing": "t", "message": "m"})
             .as_object()
@@ -197,7 +197,7 @@ impl ArtifactHandler for FakeSidecar {
 #[tokio::test]
 async fn a_missing_sidecar_is_replaced_by_the_fallback_prompt() {
     let skill = RecordingSkill::new(&module_package(Some("Prompt")));
-    let model = Scripted::with_id("anthropic/claude-x", &["from the prompt"]);
+    let model = ScriptedModel::with_id("anthropic/claude-x", &["from the prompt"]);
     let mut cx = context_with_model(&model);
     let report = run_skill(&skill, &[], &mut cx).await;
     assert_eq!(report.outcome.unwrap().text, "from the prompt");
@@ -210,7 +210,7 @@ async fn a_missing_sidecar_is_replaced_by_the_fallback_prompt() {
 
     let skill = RecordingSkill::new(&module_package(Some("Prompt")));
     for available in [false, true] {
-        let model = Scripted::new(&["from the prompt"]);
+        let model = ScriptedModel::new(&["from the prompt"]);
         let mut cx = context_with_model(&model);
         let mut dispatcher = ArtifactDispatcher::default();
         dispatcher.add_handler(Arc::new(FakeSidecar(available)));
@@ -228,7 +228,7 @@ async fn a_missing_sidecar_is_replaced_by_the_fallback_prompt() {
 #[tokio::test]
 async fn without_a_fallback_the_error_says_what_is_needed() {
     let skill = RecordingSkill::new(&module_package(None));
-    let model = Scripted::new(&["x"]);
+    let model = ScriptedModel::new(&["x"]);
     let report = run_skill(&skill, &["Module"], &mut context_with_model(&model)).await;
     let error = report.outcome.unwrap_err();
     assert_eq!(error, Error::NeedsSidecar("Module".into()));
@@ -254,7 +254,7 @@ async fn variants_are_chosen_for_the_model_and_only_that_one_is_loaded() {
         ("ollama/llama3", "default"),
     ] {
         let skill = RecordingSkill::new(&package);
-        let scripted = Scripted::with_id(model, &["ok"]);
+        let scripted = ScriptedModel::with_id(model, &["ok"]);
         let report = run_skill(&skill, &[], &mut context_with_model(&scripted)).await;
         assert_eq!(
             report.records[0].rendered_input.as_deref(),
@@ -277,7 +277,7 @@ async fn only_requested_artifacts_are_loaded() {
     let dispatcher = ArtifactDispatcher::default();
     let planned = plan_run(&skill, &dispatcher, "", &["p7".to_owned()]).unwrap();
     assert!(skill.loaded().is_empty(), "planning loads nothing");
-    let model = Scripted::new(&["ok"]);
+    let model = ScriptedModel::new(&["ok"]);
     let report = run_plan(
         &skill,
         &dispatcher,
@@ -303,7 +303,7 @@ async fn artifacts_that_cannot_run_are_reported() {
     let of = |artifacts: &[&Value]| {
         RecordingSkill::new(&json!({"name": "C", "description": "d", "artifacts": artifacts}))
     };
-    let model = Scripted::new(&["done"]);
+    let model = ScriptedModel::new(&["done"]);
     // If another artifact can run, it is skipped.
     let skill = of(&[&overview, &script, &prompt]);
     let report = run_skill(&skill, &[], &mut context_with_model(&model)).await;
@@ -338,7 +338,7 @@ async fn an_exceeded_budget_ends_the_run() {
     });
     for (tokens, cost) in [(Some(15), None), (None, Some(0.2))] {
         let skill = RecordingSkill::new(&package);
-        let model = Scripted::new(&["one", "two"]);
+        let model = ScriptedModel::new(&["one", "two"]);
         let budget = Arc::new(Budget::new(tokens, cost));
         let mut cx = ExecutionContext::new();
         cx.model = Some(Arc::new(MeteredModel::new(model.clone(), budget.clone())));
@@ -352,7 +352,7 @@ async fn an_exceeded_budget_ends_the_run() {
 #[tokio::test]
 async fn a_cost_limit_without_a_known_price_is_refused_before_any_call() {
     let skill = RecordingSkill::new(&checker_package(json!([])));
-    let mut model = Scripted::new(&["never"]);
+    let mut model = ScriptedModel::new(&["never"]);
     Arc::get_mut(&mut model).unwrap().price = None;
     let mut cx = ExecutionContext::new();
     cx.values = json!({"thing": "t", "message": "m"})
@@ -414,7 +414,7 @@ async fn t27_keys_in_prompts_and_answers_are_redacted() {
     let skill = RecordingSkill::new(&checker_package(
         json!([{"type": "pattern", "pattern": "^never"}]),
     ));
-    let model = Scripted::new(&[&format!("the key is {secret}")]);
+    let model = ScriptedModel::new(&[&format!("the key is {secret}")]);
     let mut cx = context_with_model(&model);
     cx.redactor = Redactor::new([secret.to_owned()]);
     cx.values.insert("thing".into(), secret.into());

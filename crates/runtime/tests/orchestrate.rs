@@ -12,7 +12,7 @@ mod common;
 
 use std::{path::Path, sync::Arc};
 
-use common::{RecordingSkill, Scripted};
+use common::{RecordingSkill, ScriptedModel};
 use repertoire_runtime::{
     ArtifactDispatcher, ChatTurn, ExecutionContext, Model, PromptEngine, Vault,
     orchestrate::{Decision, SkillCandidate, decide_action, fill_missing_values, research_request},
@@ -57,8 +57,8 @@ fn decision_json(decision: &str, skill: &str, artifacts: &[&str], text: &str) ->
     .to_string()
 }
 
-fn scripted_model(answers: &[&str]) -> (Arc<Scripted>, Arc<dyn Model>) {
-    let scripted = Scripted::new(answers);
+fn scripted_model(answers: &[&str]) -> (Arc<ScriptedModel>, Arc<dyn Model>) {
+    let scripted = ScriptedModel::new(answers);
     (scripted.clone(), scripted)
 }
 

@@ -79,7 +79,7 @@ async fn streamed_reply(model: &Arc<dyn Model>) -> (Result<ModelReply>, String) 
     let said: Arc<Mutex<String>> = Arc::default();
     let into = said.clone();
     let listener: ReplyListener = Arc::new(move |text: &str| into.lock().unwrap().push_str(text));
-    let reply = model.ask(&sample_request(), Some(&listener)).await;
+    let reply = model.send_request(&sample_request(), Some(&listener)).await;
     let said = said.lock().unwrap().clone();
     (reply, said)
 }
@@ -96,7 +96,7 @@ async fn openai_speaks_chat_completions() {
     there.prices.insert("there/m-1".to_owned(), price);
     let mut asked = sample_request();
     asked.schema = Some(json!({"type": "object", "properties": {"a": {"type": "string"}}}));
-    let reply = test_model(&there).ask(&asked, None).await.unwrap();
+    let reply = test_model(&there).send_request(&asked, None).await.unwrap();
     assert_eq!(reply.text, "fine");
     assert_eq!(
         (reply.usage.input_tokens, reply.usage.output_tokens),
@@ -135,7 +135,7 @@ async fn anthropic_speaks_messages() {
     let fake = FakeProvider::start(vec![FakeResponse::Json(200, answer.to_string())]);
     let there = configured_providers("anthropic", &fake.url, Some(key.path()));
     let reply = test_model(&there)
-        .ask(&sample_request(), None)
+        .send_request(&sample_request(), None)
         .await
         .unwrap();
     assert_eq!(
@@ -171,7 +171,7 @@ async fn ollama_speaks_chat() {
     ]);
     let there = configured_providers("ollama", &fake.url, None);
     let model = test_model(&there);
-    let reply = model.ask(&sample_request(), None).await.unwrap();
+    let reply = model.send_request(&sample_request(), None).await.unwrap();
     assert_eq!(
         (reply.text.as_str(), reply.usage.total_tokens()),
         ("fine", 5)
@@ -240,7 +240,7 @@ async fn transient_failures_are_retried_and_permanent_ones_are_not() {
     ]);
     let there = configured_providers("openai", &fake.url, None);
     let reply = test_model(&there)
-        .ask(&sample_request(), None)
+        .send_request(&sample_request(), None)
         .await
         .unwrap();
     assert_eq!(
@@ -256,7 +256,7 @@ async fn transient_failures_are_retried_and_permanent_ones_are_not() {
         let fake = FakeProvider::start(vec![FakeResponse::Json(status, body("the reason"))]);
         let there = configured_providers("openai", &fake.url, None);
         let error = test_model(&there)
-            .ask(&sample_request(), None)
+            .send_request(&sample_request(), None)
             .await
             .unwrap_err();
         assert_eq!(
@@ -278,7 +278,7 @@ async fn silent_and_malformed_responses_are_errors() {
     there.deadline = Duration::from_millis(300);
     let start = Instant::now();
     let error = test_model(&there)
-        .ask(&sample_request(), None)
+        .send_request(&sample_request(), None)
         .await
         .unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
@@ -291,7 +291,7 @@ async fn silent_and_malformed_responses_are_errors() {
         let fake = FakeProvider::start(vec![says]);
         let there = configured_providers("openai", &fake.url, None);
         let error = test_model(&there)
-            .ask(&sample_request(), None)
+            .send_request(&sample_request(), None)
             .await
             .unwrap_err();
         assert_eq!(error.code(), "provider_error", "{error}");
@@ -301,7 +301,7 @@ async fn silent_and_malformed_responses_are_errors() {
     there.deadline = Duration::from_secs(3);
     assert!(
         test_model(&there)
-            .ask(&sample_request(), None)
+            .send_request(&sample_request(), None)
             .await
             .is_err()
     );
@@ -310,7 +310,7 @@ async fn silent_and_malformed_responses_are_errors() {
     there.deadline = Duration::from_secs(3);
     assert!(
         test_model(&there)
-            .ask(&sample_request(), None)
+            .send_request(&sample_request(), None)
             .await
             .is_err()
     );
@@ -329,7 +329,7 @@ async fn t27_keys_are_never_in_errors_or_sent_to_another_host() {
         let fake = FakeProvider::start(vec![says]);
         let there = configured_providers("openai", &fake.url, Some(key.path()));
         let error = test_model(&there)
-            .ask(&sample_request(), None)
+            .send_request(&sample_request(), None)
             .await
             .unwrap_err();
         let shown = format!("{error} {error:?} {there:?} {:?}", test_model(&there));

@@ -33,7 +33,7 @@ use repertoire_runtime::{
 };
 use serde_json::{Value, json};
 
-use common::{RecordingSkill, Scripted};
+use common::{RecordingSkill, ScriptedModel};
 
 fn package(fallback: Option<&str>, more: &Value) -> Value {
     let mut module = json!({
@@ -109,7 +109,7 @@ async fn t33_every_fault_ends_in_the_fallback_or_a_clear_error() {
         let folder = tempfile::tempdir().unwrap();
         let begun = Instant::now();
         let sidecar = faulty(fault, folder.path());
-        let model = Scripted::new(&["b"; 900]);
+        let model = ScriptedModel::new(&["b"; 900]);
         let with = go(
             &sidecar,
             &package(Some("Prompt"), &json!({})),
@@ -151,7 +151,7 @@ async fn t33_a_crash_loop_pauses_restarts() {
     let sidecar = faulty("crash-loop", folder.path());
     for _ in 0..3 {
         assert!(sidecar.unavailable_reason().is_none());
-        let model = Scripted::new(&["b"]);
+        let model = ScriptedModel::new(&["b"]);
         let report = go(&sidecar, &package(Some("Prompt"), &json!({})), model).await;
         assert!(report.outcome.is_ok());
     }
@@ -166,7 +166,7 @@ async fn t33_a_crash_loop_pauses_restarts() {
     let report = go(
         &sidecar,
         &package(Some("Prompt"), &json!({})),
-        Scripted::new(&["b"]),
+        ScriptedModel::new(&["b"]),
     )
     .await;
     assert_eq!(report.records.len(), 1);
@@ -182,7 +182,7 @@ async fn invalid_host_requests_are_refused_and_the_environment_is_empty() {
     let report = go(
         &faulty("questions", folder.path()),
         &package(None, &json!({})),
-        Scripted::new(&[]),
+        ScriptedModel::new(&[]),
     )
     .await;
     let value = report.outcome.unwrap().value.unwrap();
@@ -193,7 +193,7 @@ async fn invalid_host_requests_are_refused_and_the_environment_is_empty() {
     let known = "DSPY_CACHEDIR HOME PYTHONUNBUFFERED PYTHONUTF8 TEMP TMP TMPDIR";
     assert_eq!(json!(names), json!(known.split(' ').collect::<Vec<_>>()));
     let loud = faulty("floods-stderr", folder.path());
-    let report = go(&loud, &package(None, &json!({})), Scripted::new(&[])).await;
+    let report = go(&loud, &package(None, &json!({})), ScriptedModel::new(&[])).await;
     assert_eq!(
         report.outcome.unwrap().value,
         Some(json!({"a": "still here"}))
@@ -204,7 +204,7 @@ async fn invalid_host_requests_are_refused_and_the_environment_is_empty() {
 async fn t31_a_program_with_endless_requests_is_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let sidecar = faulty("endless-questions", folder.path());
-    let model = Scripted::new(&["x"; 300]);
+    let model = ScriptedModel::new(&["x"; 300]);
     let report = go(&sidecar, &package(None, &json!({})), model.clone()).await;
     assert_eq!(report.outcome.unwrap_err().code(), "budget_exceeded");
     assert_eq!(model.requests.lock().unwrap().len(), 200);
@@ -239,7 +239,7 @@ async fn t32_invalid_modules_are_refused_before_the_process_starts() {
         let report = go(
             &sidecar,
             &package(Some("Prompt"), &more),
-            Scripted::new(&[]),
+            ScriptedModel::new(&[]),
         )
         .await;
         let error = report.outcome.unwrap_err();
@@ -253,7 +253,7 @@ async fn the_process_is_kept_while_used_and_restarted_after_it_ends() {
     let folder = tempfile::tempdir().unwrap();
     let module = package(None, &json!({}));
     let pid = async |sidecar: &Arc<Sidecar>| {
-        let report = go(sidecar, &module, Scripted::new(&[])).await;
+        let report = go(sidecar, &module, ScriptedModel::new(&[])).await;
         report.outcome.unwrap().value.unwrap()["a"].clone()
     };
     let gone = async |sidecar: &Arc<Sidecar>| {
@@ -308,7 +308,7 @@ impl Model for LateModel {
         "test/late"
     }
 
-    async fn ask(
+    async fn send_request(
         &self,
         _: &ModelRequest,
         _: Option<&ReplyListener>,
@@ -354,7 +354,7 @@ async fn stale_process_folders_are_removed_and_used_ones_are_kept() {
     let report = go(
         &faulty("well", folder.path()),
         &package(None, &json!({})),
-        Scripted::new(&[]),
+        ScriptedModel::new(&[]),
     )
     .await;
     report.outcome.unwrap();
@@ -384,7 +384,7 @@ impl Model for ObedientModel {
         "test/obedient"
     }
 
-    async fn ask(
+    async fn send_request(
         &self,
         ask: &ModelRequest,
         _: Option<&ReplyListener>,
@@ -452,7 +452,7 @@ impl Model for FailingJudgeModel {
         "test/no-judge"
     }
 
-    async fn ask(
+    async fn send_request(
         &self,
         ask: &ModelRequest,
         to: Option<&ReplyListener>,
@@ -462,7 +462,7 @@ impl Model for FailingJudgeModel {
             .as_ref()
             .is_some_and(|system| system.contains("`a`"))
         {
-            return ObedientModel.ask(ask, to).await;
+            return ObedientModel.send_request(ask, to).await;
         }
         self.0.fetch_add(1, Ordering::SeqCst);
         Err(Error::Model("no model is available".to_owned()))

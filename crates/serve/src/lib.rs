@@ -30,7 +30,6 @@ mod instructions;
 pub mod mcp;
 mod metrics;
 mod resource_reader;
-pub mod runs;
 mod service;
 mod stdio;
 
@@ -54,7 +53,7 @@ macro_rules! embed_skill {
     };
 }
 
-pub use activation::{ActivationOptions, RunSettings};
+pub use activation::ActivationOptions;
 pub use builder::{Server, ServerBuilder};
 pub use error::{Error, Result};
 pub use mcp::McpConnection;

@@ -30,7 +30,11 @@ pub(crate) const MAX_INLINE_READ: u64 = 256 * 1024;
 
 impl SkillService {
     /// Reads the content of a URI.
-    pub(crate) async fn read(&self, registry: &Arc<Registry>, uri: &Uri) -> Result<ServedContent> {
+    pub(crate) async fn read_uri(
+        &self,
+        registry: &Arc<Registry>,
+        uri: &Uri,
+    ) -> Result<ServedContent> {
         let snapshot = registry.snapshot();
         let slow = match uri {
             Uri::Function(id) => return self.function_content(id.as_str()).await,
@@ -58,10 +62,10 @@ impl SkillService {
             Uri::DiscoveryIndex => snapshot.len() > 1000,
         };
         if !slow {
-            return Ok(registry.read(uri)?);
+            return Ok(registry.read_uri(uri)?);
         }
         let (registry, uri) = (registry.clone(), uri.clone());
-        run_blocking(move || registry.read(&uri)).await
+        run_blocking(move || registry.read_uri(&uri)).await
     }
 
     /// Reads the content that a function makes for its URI.

@@ -304,7 +304,7 @@ impl SkillService {
     /// Joins a bus, which makes content and prompts of its functions available.
     ///
     /// Only the first call has an effect.
-    pub fn join(&self, bus: Arc<dyn Bus>, options: FunctionOptions) {
+    pub fn join_bus(&self, bus: Arc<dyn Bus>, options: FunctionOptions) {
         let _ = self.bus.set(BusBinding { bus, options });
     }
 

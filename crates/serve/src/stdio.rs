@@ -247,7 +247,7 @@ impl StdioReader {
             }
             DeclaredRevision::Unspecified | DeclaredRevision::Other => return None,
         };
-        fast_path::answer(&self.service, message, era)
+        fast_path::try_answer(&self.service, message, era)
     }
 
     /// Reports a line that is not a valid message.

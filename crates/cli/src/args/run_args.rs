@@ -67,6 +67,12 @@ pub(crate) struct AskArgs {
     /// Show the decision without acting on it
     #[arg(long)]
     pub(crate) decide_only: bool,
+    /// Continue the conversation of this session
+    #[arg(long, value_name = "SESSION")]
+    pub(crate) session: Option<String>,
+    /// Continue the last conversation
+    #[arg(long = "continue", short = 'c', conflicts_with = "session")]
+    pub(crate) resume_last: bool,
 }
 
 /// The value of a `--param` option.

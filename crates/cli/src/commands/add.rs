@@ -86,7 +86,7 @@ fn read_skills(path: &Path, skills: &mut Vec<(SkillId, SkillFiles)>) -> Result<(
         let real = path.canonicalize()?;
         let name = real.file_name().unwrap_or_default().to_string_lossy();
         let id = name.parse().with_context(|| path.display().to_string())?;
-        skills.push((id, folder::read(path)?));
+        skills.push((id, folder::read_folder(path)?));
         return Ok(());
     }
     let registry = Registry::open(Sources::from_folders([path.to_owned()]))?;
@@ -104,7 +104,7 @@ fn read_skills(path: &Path, skills: &mut Vec<(SkillId, SkillFiles)>) -> Result<(
         });
     }
     for entry in snapshot.skills() {
-        let files = folder::read(&path.join(entry.id.as_str()))?;
+        let files = folder::read_folder(&path.join(entry.id.as_str()))?;
         skills.push((entry.id.clone(), files));
     }
     Ok(())

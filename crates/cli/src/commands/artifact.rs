@@ -5,13 +5,13 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use repertoire_core::{Artifact, ArtifactKind, package::MAX_JSON, text::terminal_safe};
 use repertoire_registry::{
-    Error, Origin, QualifiedSkillId, Registry, StoreScope,
+    Error, QualifiedSkillId, Registry, StoreScope,
     store::{SkillRepository, SkillSummary},
 };
 use repertoire_runtime::{Limits, PromptEngine, assertion, dispatch, sidecar::DspyModule};
 use serde_json::json;
 
-use super::{open_registry, read_input, resolve_scope, run::find_entry};
+use super::{find_entry, open_registry, read_input, resolve_scope};
 use crate::{
     args::{ArtifactCommand, NewArtifact},
     failure::UsageError,
@@ -146,33 +146,14 @@ fn is_artifact_named(artifact: &Artifact, name: &str, variant: Option<&str>) -> 
     artifact.name.eq_ignore_ascii_case(name) && artifact.model_variant.as_deref() == variant
 }
 
-/// Finds a skill that is kept in a store and so can be changed.
-pub(super) fn find_stored_skill<'a>(
+/// Finds a skill that is kept in a store, and so can be changed.
+fn find_stored_skill<'a>(
     registry: &'a Registry,
     scope: StoreScope,
     skill: &QualifiedSkillId,
 ) -> Result<(&'a dyn SkillRepository, SkillSummary)> {
     let entry = find_entry(registry, skill)?;
-    let store = registry.store(scope)?;
-    let found = store.list_skills()?;
-    let found = found.into_iter().find(|one| one.path == entry.id);
-    let Some(summary) = found else {
-        let way_out = match (&entry.origin, scope) {
-            (origin, StoreScope::Workspace)
-                if *origin == Origin::from_scope(StoreScope::Account) =>
-            {
-                format!("copy it with `repertoire fork {}` first", entry.id)
-            }
-            (Origin::Files(_), _) => "change its files".to_owned(),
-            _ => "name its store with --scope".to_owned(),
-        };
-        return Err(UsageError(format!(
-            "skill {} is not in the {} store: {way_out}",
-            entry.id,
-            scope.as_str()
-        ))
-        .into());
-    };
+    let (store, summary) = repertoire_app::find_stored_skill(registry, scope, &entry)?;
     Ok((&**store, summary))
 }
 

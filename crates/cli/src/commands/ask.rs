@@ -1,169 +1,110 @@
-//! `ask`: finds skills for a message, lets a model decide, and runs the decision.
+//! `ask`: finds skills for a message, lets a model decide, and carries the decision out.
 
 use std::{process::ExitCode, sync::Arc};
 
 use anyhow::Result;
+use repertoire_app::{AskOutcome, AskProgress, AskRequest, Runner, SkillShortlist, last_session};
 use repertoire_core::{markdown::to_single_line, text::terminal_safe};
 use repertoire_registry::{Registry, search::Recommendation};
-use repertoire_runtime::{
-    ArtifactOutput, Error as RunError, ExecutionContext, ModelRequest, ModelUsage,
-    orchestrate::{
-        Decision, DecisionOutcome, SkillCandidate, decide_action, fill_missing_values,
-        research_request,
-    },
-    run::{RunReport, plan_run},
-};
-use repertoire_serve::runs::{RunnableSkill, attach_registry};
+use repertoire_runtime::orchestrate::{Decision, DecisionOutcome};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
-use super::{open_registry, run, search, serve::build_runtime, setup::build_skill_index};
+use super::{
+    open_registry,
+    run::{self, ModelUse},
+    search,
+    serve::build_runtime,
+    setup::build_skill_index,
+};
 use crate::{
     args::AskArgs,
+    failure::UsageError,
     output::{BOLD, DIM, Output},
     settings::CliSettings,
 };
 
-/// How many untrusted skills may be skipped.
-const MAX_UNTRUSTED: usize = 20;
-
 pub(crate) fn run_ask(args: &AskArgs, settings: &CliSettings, output: &Output) -> Result<ExitCode> {
     let registry = open_registry(&[], settings, output)?;
-    let message = args.message.join(" ");
-    let text = Some(message.as_str());
-    let mut context = run::build_context(&args.model, &args.params, text, true, settings)?;
-    let message = context.message.clone().unwrap_or_default();
-    let (found, skills) = find_candidates(&registry, &message, args.limit, settings, output)?;
-    let model = run::require_model(&context)?;
-    let live = run::stream_answers(&mut context, output);
-    let dispatcher = run::build_dispatcher(settings);
-    attach_registry(&mut context, &registry, &dispatcher);
+    let message = run::read_message(&args.message.join(" "))?;
+    let session = session_to_continue(args, &registry)?;
+    let runner = run::build_runner(registry, &args.model, ModelUse::Calls, settings)?;
+    let shortlist = find_candidates(&runner, &message, args.limit, settings, output)?;
+    let listener = run::stream_answers(output);
+    let is_streamed = listener.is_some();
+    let request = AskRequest {
+        message: message.clone(),
+        session,
+        values: run::param_values(&args.params)?,
+        listener,
+        stop: CancellationToken::new(),
+        ..AskRequest::default()
+    };
+    run::stop_on_signal(&request.stop);
     let runtime = build_runtime()?;
-    let candidates: Vec<SkillCandidate<'_>> = skills
-        .iter()
-        .map(|(skill, about)| SkillCandidate {
-            skill,
-            about: about.clone(),
-        })
-        .collect();
-    run::stop_on_signal(&context);
-    let stop = context.stop.clone();
-    let decided = runtime.block_on(async {
-        tokio::select! {
-            decided = decide_action(&model, &dispatcher, &[], &message, &candidates) => decided,
-            () = stop.cancelled() => Err(RunError::Interrupted),
-        }
-    })?;
-    if args.decide_only && !output.json {
-        output.print_text(&format!("{}\n", explain_decision(&decided)))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    if !output.json {
-        output.print_note(explain_decision(&decided));
-    }
     if args.decide_only {
+        let decided = runtime.block_on(runner.decide(&shortlist, &request))?;
         if output.json {
+            let found = &shortlist.recommendations;
             let all = json!({"message": message, "recommendations": found, "decided": decided});
             output.print_json(&all)?;
+        } else {
+            output.print_text(&format!("{}\n", explain_decision(&decided)))?;
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let (report, spent) = runtime.block_on(async {
-        match &decided.decision {
-            Decision::Activate { skill, artifacts } => {
-                let chosen = skills
-                    .iter()
-                    .find(|(one, _)| repertoire_runtime::SkillSource::outline(one).skill == *skill);
-                let Some((chosen, _)) = chosen else {
-                    return Err(RunError::Decision(format!("no skill {skill:?}")).into());
-                };
-                let steps = plan_run(chosen, &dispatcher, &context.model_family(), artifacts)?;
-                let engine = context.engine.clone();
-                let values = &mut context.values;
-                let by = &dispatcher;
-                let filling =
-                    fill_missing_values(&model, chosen, by, &steps, &message, &engine, values);
-                let filled = tokio::select! {
-                    filled = filling => filled?,
-                    () = stop.cancelled() => return Err(RunError::Interrupted.into()),
-                };
-                let done = run::run_and_trace(
-                    &registry,
-                    chosen,
-                    &dispatcher,
-                    &steps,
-                    &mut context,
-                    output,
-                );
-                Ok((done.await, filled))
-            }
-            Decision::Clarify { question } => {
-                Ok((text_report(&context, question), ModelUsage::default()))
-            }
-            Decision::Respond => {
-                answer_without_skill(&context, ModelRequest::new(message.as_str())).await
-            }
-            Decision::Research { query } => {
-                let Some(workspace) = context.engine.workspace().cloned() else {
-                    let none = "there are no pages to search: name a folder of pages with \
-                                --vault";
-                    return Err(RunError::Workspace(none.to_owned()).into());
-                };
-                let (query, message) = (query.clone(), message.clone());
-                let looked = tokio::task::spawn_blocking(move || {
-                    research_request(&*workspace, &query, &message)
-                });
-                let (ask, pages) = looked.await??;
-                output.print_note(format!("{DIM}read {pages} pages{DIM:#}"));
-                answer_without_skill(&context, ask).await
-            }
+    let found = shortlist.recommendations.clone();
+    let mut on_progress = |progress: AskProgress<'_>| match progress {
+        AskProgress::Decided(decided) if !output.json => {
+            output.print_note(explain_decision(decided));
         }
-    })?;
-    print_answer(&message, &found, &decided, report, spent, live, output)
+        AskProgress::PagesRead(pages) => {
+            output.print_note(format!("{DIM}read {pages} pages{DIM:#}"));
+        }
+        _ => {}
+    };
+    let outcome = runtime.block_on(runner.ask(shortlist, request, &mut on_progress))?;
+    print_outcome(&message, &found, outcome, is_streamed, output)
 }
 
-/// A skill that may be chosen, and its description in the catalogue.
-type RunnableChoice = (RunnableSkill, String);
+/// Returns the session to continue: the named one, or the last one for `--continue`.
+fn session_to_continue(args: &AskArgs, registry: &Registry) -> Result<Option<String>> {
+    if !args.resume_last {
+        return Ok(args.session.clone());
+    }
+    let last = last_session(registry)?;
+    if last.is_none() {
+        let none = "there is no conversation to continue: ask without --continue first";
+        return Err(UsageError(none.to_owned()).into());
+    }
+    Ok(last)
+}
 
-/// The first phase: finds the skills that fit and may be run, and prints them.
+/// Finds the skills that fit and can be run, and prints them.
 fn find_candidates(
-    registry: &Arc<Registry>,
+    runner: &Runner,
     message: &str,
     limit: usize,
     settings: &CliSettings,
     output: &Output,
-) -> Result<(Vec<Recommendation>, Vec<RunnableChoice>)> {
+) -> Result<SkillShortlist> {
+    let registry: &Arc<Registry> = runner.registry();
     let snapshot = registry.snapshot();
-    let finder = build_skill_index(
-        registry,
-        &snapshot,
-        settings,
-        search::INDEXING_TIMEOUT,
-        output,
-    )?;
-    let all = finder.find_skills(message, limit + MAX_UNTRUSTED)?;
-    if !all.iter().any(|one| one.fits) {
-        output.print_note(search::explain_no_match(&finder, &all));
+    let timeout = search::INDEXING_TIMEOUT;
+    let index = build_skill_index(registry, &snapshot, settings, timeout, output)?;
+    let shortlist = runner.shortlist(&index, &snapshot, message, limit)?;
+    if !shortlist.results.iter().any(|one| one.fits) {
+        output.print_note(search::explain_no_match(&index, &shortlist.results));
     }
-    let (mut found, mut skills) = (Vec::new(), Vec::new());
-    for one in all.into_iter().filter(|one| one.fits) {
-        let Some(entry) = snapshot.get(&one.id) else {
-            continue;
-        };
-        // A skill that may not be run is reported and does not count towards the limit.
-        match RunnableSkill::new(registry, entry) {
-            Ok(_) if skills.len() >= limit => break,
-            Ok(skill) => {
-                if !output.json && !output.is_quiet() {
-                    output.print_note(search::format_recommendation(&one, &snapshot));
-                }
-                let about = entry.metadata.description.as_deref();
-                skills.push((skill, about.map(to_single_line).unwrap_or_default()));
-                found.push(one);
-            }
-            Err(error) => output.print_warning(terminal_safe(&error.to_string())),
+    if !output.json && !output.is_quiet() {
+        for one in &shortlist.recommendations {
+            output.print_note(search::format_recommendation(one, &snapshot));
         }
     }
-    Ok((found, skills))
+    for error in &shortlist.refused {
+        output.print_warning(terminal_safe(&error.to_string()));
+    }
+    Ok(shortlist)
 }
 
 /// Formats the decision and its reason.
@@ -187,41 +128,18 @@ fn explain_decision(decided: &DecisionOutcome) -> String {
     )
 }
 
-/// Calls the model without a skill; nothing is executed, so nothing is traced.
-async fn answer_without_skill(
-    context: &ExecutionContext,
-    mut ask: ModelRequest,
-) -> Result<(RunReport, ModelUsage)> {
-    let model = run::require_model(context)?;
-    ask.max_tokens = context.max_tokens;
-    let reply = tokio::select! {
-        reply = model.ask(&ask, context.listener.as_ref()) => reply?,
-        () = context.stop.cancelled() => return Err(RunError::Interrupted.into()),
-    };
-    Ok((text_report(context, &reply.text), reply.usage))
-}
-
-fn text_report(context: &ExecutionContext, text: &str) -> RunReport {
-    RunReport {
-        session_id: context.session_id.clone(),
-        records: Vec::new(),
-        outcome: Ok(ArtifactOutput::from_text(text)),
-        warnings: Vec::new(),
-    }
-}
-
-fn print_answer(
+fn print_outcome(
     message: &str,
     found: &[Recommendation],
-    decided: &DecisionOutcome,
-    report: RunReport,
-    spent: ModelUsage,
-    live: bool,
+    outcome: AskOutcome,
+    is_streamed: bool,
     output: &Output,
 ) -> Result<ExitCode> {
-    let mut usage = report.usage();
-    usage.add_usage(spent);
-    usage.add_usage(decided.usage);
+    let AskOutcome {
+        decided,
+        report,
+        usage,
+    } = outcome;
     if output.json {
         let mut all = json!({"message": message, "recommendations": found, "decided": decided});
         if let (Some(all), Some(done)) = (
@@ -232,8 +150,8 @@ fn print_answer(
         }
         output.print_json(&all)?;
     } else {
-        let live = live && !matches!(decided.decision, Decision::Clarify { .. });
-        run::print_text_report(&report, usage, live, output)?;
+        let is_streamed = is_streamed && !matches!(decided.decision, Decision::Clarify { .. });
+        run::print_text_report(&report, usage, is_streamed, output)?;
     }
     run::report_exit_code(report, output)
 }

@@ -133,7 +133,9 @@ fn send_request(
     }
     build_runtime()?.block_on(async {
         let client = Client::connect(&bus.url, bus.token.as_deref()).await?;
-        let answer = client.ask(function, &payload.to_string(), patience).await?;
+        let answer = client
+            .call_json(function, &payload.to_string(), patience)
+            .await?;
         Ok(repertoire_core::json::from_str(&answer)?)
     })
 }

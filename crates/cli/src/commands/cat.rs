@@ -21,7 +21,7 @@ pub(crate) fn run(
     let registry = open_registry(&[], settings, output)?;
     let (name, content) = match (prompt, uri) {
         (Some(reference), _) => (reference.to_string(), prompt_text(&registry, reference)?),
-        (None, Some(uri)) => (uri.to_string(), registry.read(&uri)?),
+        (None, Some(uri)) => (uri.to_string(), registry.read_uri(&uri)?),
         (None, None) => return Ok(ExitCode::SUCCESS),
     };
     if output.json {

@@ -6,6 +6,7 @@ mod outputs;
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
+use repertoire_app::OutputCase;
 use repertoire_core::Frontmatter;
 use repertoire_registry::{Registry, RegistrySettings as Sources};
 use serde::Deserialize;
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 
 use self::{
     activation::{ActivationCase, ActivationGoals, ActivationReport},
-    outputs::{OutputCase, OutputReport},
+    outputs::OutputReport,
 };
 use super::{open_registry, setup::build_skill_index};
 use crate::{

@@ -43,7 +43,7 @@ pub(crate) fn run(
                     });
                 }
                 for folder in folders {
-                    let files = folder::read(&folder)?;
+                    let files = folder::read_folder(&folder)?;
                     results.push((folder.display().to_string(), lint_files(&files)));
                 }
             }

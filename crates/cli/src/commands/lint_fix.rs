@@ -60,7 +60,7 @@ fn fixed_files<B: AsRef<[u8]>>(files: &BTreeMap<RelPath, B>) -> Vec<(RelPath, St
 }
 
 fn fix_folder(folder: &Path, output: &Output) -> Result<usize> {
-    let changed = fixed_files(&folder::read(folder)?);
+    let changed = fixed_files(&folder::read_folder(folder)?);
     for (path, text) in &changed {
         let file = folder.join(path.as_str());
         write_output(&file, text.as_bytes())?;
@@ -81,7 +81,7 @@ fn fix_entry(registry: &Registry, entry: &SkillEntry, output: &Output) -> Result
             let Some(fixed) = lint::apply_fixes(&body) else {
                 return Ok(0);
             };
-            registry.register(&entry.id, &fixed)?;
+            registry.register_skill(&entry.id, &fixed)?;
             report_rewrite(entry.id.as_str(), output);
             return Ok(1);
         }

@@ -18,7 +18,6 @@ mod optimize;
 mod package;
 mod remote;
 mod remove;
-mod reoptimise;
 mod run;
 mod search;
 mod serve;
@@ -42,7 +41,9 @@ use std::{
 use anyhow::{Context, Result};
 use clap::CommandFactory;
 use repertoire_core::text::terminal_safe;
-use repertoire_registry::{Error, Origin, QualifiedSkillId, Registry, StoreScope, Trusted};
+use repertoire_registry::{
+    Error, Origin, QualifiedSkillId, Registry, SkillEntry, StoreScope, Trusted,
+};
 use repertoire_serve::client::ConnectionPool;
 
 use crate::{
@@ -235,6 +236,16 @@ fn open_registry(
         ));
     }
     Ok(registry)
+}
+
+/// Finds a skill in the current catalogue.
+fn find_entry(registry: &Registry, skill: &QualifiedSkillId) -> Result<Arc<SkillEntry>> {
+    let snapshot = registry.snapshot();
+    let entry = snapshot.find_skill(skill).cloned();
+    Ok(entry.ok_or_else(|| Error::NotFound {
+        what: "skill",
+        name: skill.to_string(),
+    })?)
 }
 
 /// Returns the scope that a reference names; fails if that origin has no store.

@@ -73,7 +73,7 @@ pub(crate) fn pack_folder(folder: &Path, to: Option<&Path>, output: &Output) -> 
         });
     }
     crate::settings::require_folder(folder)?;
-    let package = Package::from_folder(folder::read(folder)?)
+    let package = Package::from_folder(folder::read_folder(folder)?)
         .with_context(|| folder.display().to_string())?;
     write_package(&package, to, output)
 }

@@ -1,4 +1,4 @@
-//! `run`: executes the artifacts of a skill and records a trace of each.
+//! `run`: executes the artifacts of a skill and stores a trace of each.
 
 use std::{
     io::{IsTerminal, Read, Write},
@@ -7,86 +7,88 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use repertoire_app::{PlannedStep, PreparedRun, RunLimits, RunRequest, Runner, RunnerSettings};
 use repertoire_core::{ArtifactKind, text::terminal_safe};
-use repertoire_registry::{Error, QualifiedSkillId, Registry, SkillEntry, store::TraceFilter};
+use repertoire_registry::Registry;
 use repertoire_runtime::{
-    ArtifactDispatcher, Budget, Error as RunError, ExecutionContext, ExecutionRecord, MeteredModel,
-    Model, ModelUsage, PromptEngine, Redactor, SkillSource, Vault,
-    run::{RunPlan, RunReport, plan_run, run_plan as carry_out},
+    ArtifactDispatcher, ExecutionRecord, ModelUsage, Redactor, Vault, Workspace,
+    model::ReplyListener,
+    run::RunReport,
     sidecar::{DspyHandler, Sidecar},
-    template::read_constants,
 };
-use repertoire_serve::runs::{RunnableSkill, attach_registry, trace_from_record};
 use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::{open_registry, serve::build_runtime};
 use crate::{
     args::{ModelArgs, ParamValue, RunArgs},
-    failure::{self, UsageError as WrongUsage},
-    interrupt,
+    failure, interrupt,
     output::{BOLD, DIM, Output, format_count},
     settings::CliSettings,
 };
 
+/// Whether a command calls a model, which then has to be configured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ModelUse {
+    Calls,
+    Never,
+}
+
 pub(crate) fn run(args: &RunArgs, settings: &CliSettings, output: &Output) -> Result<ExitCode> {
     let registry = open_registry(&[], settings, output)?;
-    let entry = find_entry(&registry, &args.skill)?;
-    let skill = RunnableSkill::new(&registry, &entry)?;
-    let message = args.message.as_deref();
-    let asks = !args.dry_run;
-    let mut context = build_context(&args.model, &args.params, message, asks, settings)?;
-    let dispatcher = build_dispatcher(settings);
-    attach_registry(&mut context, &registry, &dispatcher);
-    if let Some(session) = &args.resume {
-        let known = TraceFilter {
-            skill: Some(skill.outline().skill_id.clone()),
-            session: Some(session.clone()),
-            ..TraceFilter::default()
-        };
-        let before = registry.traces(&known)?;
-        if before.is_empty() {
-            return Err(WrongUsage(format!(
-                "{} was not run in a session {session:?}: `repertoire trace list --skill {} --json` \
-                 shows those there are",
-                args.skill, args.skill
-            ))
-            .into());
-        }
-        let newest = before
-            .iter()
-            .find_map(|trace| trace.details["values"].as_str());
-        if newest.is_some_and(|values| values != context.fingerprint()) {
-            output.print_warning(
-                "the session was run with another --param or --message: the checkpoints of its \
-                 scripts are for those",
-            );
-        }
-        context.session_id.clone_from(session);
-    }
-    let steps = plan_run(
-        &skill,
-        &dispatcher,
-        &context.model_family(),
-        &args.artifacts,
-    )?;
+    let model_use = if args.dry_run {
+        ModelUse::Never
+    } else {
+        ModelUse::Calls
+    };
+    let runner = build_runner(registry, &args.model, model_use, settings)?;
+    let listener = stream_answers(output);
+    let request = RunRequest {
+        artifacts: args.artifacts.clone(),
+        values: param_values(&args.params)?,
+        message: args.message.as_deref().map(read_message).transpose()?,
+        resume: args.resume.clone(),
+        listener: listener.clone(),
+        stop: CancellationToken::new(),
+    };
     if args.dry_run {
-        return show_plan(&skill, &dispatcher, &steps, &context, output);
+        let (steps, run) = runner.dry_run(&args.skill, &request)?;
+        return show_plan(&steps, &run, output);
     }
-    if context.model.is_none() && steps.requires_model() {
-        let none = "this skill asks a model, and none was named".to_owned();
-        return Err(RunError::Model(none).into());
+    let run = runner.plan(&args.skill, &request)?;
+    run.require_model()?;
+    for warning in &run.warnings {
+        output.print_warning(warning);
     }
-    let live = stream_answers(&mut context, output);
-    stop_on_signal(&context);
-    let report = build_runtime()?.block_on(run_and_trace(
-        &registry,
-        &skill,
-        &dispatcher,
-        &steps,
-        &mut context,
-        output,
-    ));
-    print_report(report, live, output)
+    stop_on_signal(run.stop_token());
+    let report = build_runtime()?.block_on(run.execute());
+    print_report(report, listener.is_some(), output)
+}
+
+/// Builds a runner from the command line and the settings.
+pub(super) fn build_runner(
+    registry: Arc<Registry>,
+    args: &ModelArgs,
+    model_use: ModelUse,
+    settings: &CliSettings,
+) -> Result<Runner> {
+    let providers = settings.resolved_providers();
+    let id = args.id.as_deref().or(settings.model.as_deref());
+    let id = id.filter(|_| model_use == ModelUse::Calls);
+    let vault = args.vault.as_ref().or(settings.vault.as_ref());
+    let vault = vault.map(|folder| Vault::open(folder)).transpose()?;
+    let settings = RunnerSettings {
+        model: id.map(|id| providers.resolve_model(id)).transpose()?,
+        workspace: vault.map(|vault| Arc::new(vault) as Arc<dyn Workspace>),
+        dispatcher: build_dispatcher(settings),
+        redactor: Redactor::with_environment(providers.secrets()),
+        limits: RunLimits {
+            max_tokens: args.max_tokens,
+            max_cost: args.max_cost,
+            answer_tokens: args.answer_tokens,
+        },
+    };
+    Ok(Runner::new(registry, settings))
 }
 
 /// Builds the dispatcher with a handler for each kind of artifact.
@@ -103,99 +105,36 @@ pub(super) fn build_dispatcher(settings: &CliSettings) -> ArtifactDispatcher {
     dispatcher
 }
 
-/// Streams answers to a terminal; returns whether it does.
-pub(super) fn stream_answers(context: &mut ExecutionContext, output: &Output) -> bool {
-    let live = !output.json && std::io::stdout().is_terminal();
-    if live {
-        context.listener = Some(Arc::new(|text: &str| {
-            let mut out = std::io::stdout().lock();
-            // If stdout is closed, the run still records its trace.
-            let _ = out.write_all(terminal_safe(text).as_bytes());
-            let _ = out.flush();
-        }));
+/// Returns a listener that prints answers as they are streamed, if stdout is a terminal.
+pub(super) fn stream_answers(output: &Output) -> Option<ReplyListener> {
+    if output.json || !std::io::stdout().is_terminal() {
+        return None;
     }
-    live
+    Some(Arc::new(|text: &str| {
+        let mut out = std::io::stdout().lock();
+        // If stdout is closed, the run still stores its trace.
+        let _ = out.write_all(terminal_safe(text).as_bytes());
+        let _ = out.flush();
+    }))
 }
 
 /// Makes the first Ctrl-C stop the run in an orderly way, so that its trace is kept.
-pub(super) fn stop_on_signal(context: &ExecutionContext) {
-    let stop = context.stop.clone();
+pub(super) fn stop_on_signal(stop: &CancellationToken) {
+    let stop = stop.clone();
     interrupt::set_shutdown_handler(move || stop.cancel());
 }
 
-/// Runs a plan and stores a trace of each step.
-pub(super) async fn run_and_trace(
-    registry: &Registry,
-    skill: &RunnableSkill,
-    dispatcher: &ArtifactDispatcher,
-    plan: &RunPlan,
-    context: &mut ExecutionContext,
-    output: &Output,
-) -> RunReport {
-    let mut keep = |record: &ExecutionRecord| {
-        if let Err(error) = registry.put_trace(trace_from_record(record)) {
-            output.print_warning(format!("the trace could not be kept: {error}"));
-        }
-    };
-    carry_out(skill, dispatcher, plan, context, &mut keep).await
-}
-
-/// Finds a skill in the current catalogue.
-pub(super) fn find_entry(
-    registry: &Registry,
-    reference: &QualifiedSkillId,
-) -> Result<Arc<SkillEntry>> {
-    let snapshot = registry.snapshot();
-    let entry = snapshot.find_skill(reference).cloned();
-    Ok(entry.ok_or_else(|| Error::NotFound {
-        what: "skill",
-        name: reference.to_string(),
-    })?)
-}
-
-/// Builds the context of a run: values, message, a model with a budget, and pages.
-pub(super) fn build_context(
-    model: &ModelArgs,
-    params: &[(String, ParamValue)],
-    message: Option<&str>,
-    asks: bool,
-    settings: &CliSettings,
-) -> Result<ExecutionContext> {
-    let mut context = ExecutionContext::new();
-    context.values = param_values(params)?;
-    context.message = match message {
-        Some("-") => {
-            let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text)?;
-            Some(text)
-        }
-        other => other.map(str::to_owned),
-    };
-    let providers = settings.resolved_providers();
-    context.max_tokens = model.answer_tokens;
-    context.redactor = Redactor::with_environment(providers.secrets());
-    let named = model.id.as_deref().or(settings.model.as_deref());
-    if let Some(id) = named.filter(|_| asks) {
-        let budget = Arc::new(Budget::new(model.max_tokens, model.max_cost));
-        context.model = Some(Arc::new(MeteredModel::new(
-            providers.resolve_model(id)?,
-            budget,
-        )));
+/// Returns the message, read from stdin for `-`.
+pub(super) fn read_message(message: &str) -> Result<String> {
+    if message != "-" {
+        return Ok(message.to_owned());
     }
-    let vault = model.vault.as_ref().or(settings.vault.as_ref());
-    if let Some(folder) = vault {
-        context.engine = PromptEngine::with_workspace(Arc::new(Vault::open(folder)?));
-    }
-    Ok(context)
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text)?;
+    Ok(text)
 }
 
-/// Returns the model of a run; fails if none was named.
-pub(super) fn require_model(context: &ExecutionContext) -> Result<Arc<dyn Model>> {
-    let none = || RunError::Model("a model is needed, and none was named".to_owned());
-    Ok(context.model.clone().ok_or_else(none)?)
-}
-
-fn param_values(params: &[(String, ParamValue)]) -> Result<Map<String, Value>> {
+pub(super) fn param_values(params: &[(String, ParamValue)]) -> Result<Map<String, Value>> {
     let mut values = Map::new();
     for (name, param) in params {
         let value = match param {
@@ -212,63 +151,39 @@ fn param_values(params: &[(String, ParamValue)]) -> Result<Map<String, Value>> {
 }
 
 /// Prints the rendered steps without running them.
-fn show_plan(
-    skill: &RunnableSkill,
-    dispatcher: &ArtifactDispatcher,
-    plan: &RunPlan,
-    context: &ExecutionContext,
-    output: &Output,
-) -> Result<ExitCode> {
-    let mut rows = Vec::new();
-    for step in &plan.steps {
-        let family = context.model_family();
-        let info = dispatcher
-            .executable_artifact(skill, step, &family)
-            .unwrap_or(step);
-        if info != step {
+fn show_plan(steps: &[PlannedStep], run: &PreparedRun, output: &Output) -> Result<ExitCode> {
+    for step in steps {
+        if let Some(name) = &step.fallback_for {
             output.print_warning(terminal_safe(&format!(
-                "{}: the sidecar is not available, so {} stands in for it",
-                step.artifact.name, info.artifact.name
+                "{name}: the sidecar is not available, so {} stands in for it",
+                step.artifact.artifact.name
             )));
         }
-        let written = skill.load_content(info)?;
-        let text = match info.artifact.kind {
-            ArtifactKind::PromptTemplate => {
-                let values = context.template_values();
-                context.engine.render_str(&written, &values)?
-            }
-            ArtifactKind::CodeTemplate => {
-                let values = context.template_values();
-                let constants = read_constants(&info.artifact)?;
-                let code = context.engine.render_code(&written, &values, &constants)?;
-                code.display_source()
-            }
-            _ => written,
-        };
-        rows.push((info, text));
     }
+    let skipped = &run.plan.skipped;
     if output.json {
-        let steps: Vec<Value> = rows
+        let steps: Vec<Value> = steps
             .iter()
-            .map(|(info, text)| {
+            .map(|step| {
+                let artifact = &step.artifact.artifact;
                 json!({
-                    "artifact": info.artifact.name, "kind": info.artifact.kind,
-                    "variant": info.artifact.model_variant, "text": text,
+                    "artifact": artifact.name, "kind": artifact.kind,
+                    "variant": artifact.model_variant, "text": step.text,
                 })
             })
             .collect();
-        output.print_json(&json!({"steps": steps, "skipped": plan.skipped}))?;
+        output.print_json(&json!({"steps": steps, "skipped": skipped}))?;
         return Ok(ExitCode::SUCCESS);
     }
-    for (info, text) in rows {
-        let name = terminal_safe(&info.artifact.name);
-        let kind = info.artifact.kind.as_str();
+    for step in steps {
+        let name = terminal_safe(&step.artifact.artifact.name);
+        let kind = step.artifact.artifact.kind.as_str();
         output.print_text(&format!(
             "{BOLD}{name}{BOLD:#} {DIM}({kind}){DIM:#}\n{}\n\n",
-            terminal_safe(text.trim_end())
+            terminal_safe(step.text.trim_end())
         ))?;
     }
-    for skipped in &plan.skipped {
+    for skipped in skipped {
         output.print_warning(terminal_safe(skipped));
     }
     Ok(ExitCode::SUCCESS)

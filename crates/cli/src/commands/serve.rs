@@ -5,6 +5,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use repertoire_app::{Reoptimiser, RunLimits, Runner, RunnerSettings};
 use repertoire_core::{Digest, SkillId, text::terminal_safe};
 use repertoire_registry::{
     Registry, RegistrySettings as Sources, Trusted,
@@ -13,13 +14,13 @@ use repertoire_registry::{
 };
 use repertoire_runtime::{Redactor, Vault, Workspace, sidecar::Sidecar};
 use repertoire_serve::{
-    ActivationOptions, PromptExposure, RunSettings, ServeOptions, SkillService,
+    ActivationOptions, PromptExposure, ServeOptions, SkillService,
     client::ConnectionPool,
     http::{AccessLog, AllowedHosts, Auth, HttpListener, HttpOptions},
 };
 use tokio::{runtime::Runtime, sync::Notify};
 
-use super::{bus_mode::BusMode, reoptimise::Reoptimiser};
+use super::bus_mode::BusMode;
 use crate::{
     args::{BusArgs, ExposeArgs, OfferedTool},
     failure::UsageError,
@@ -97,14 +98,15 @@ pub(crate) fn serve_http(
         let mut sources = settings.sources_for(paths)?;
         side.adapt_sources(&mut sources, settings);
         // Serving works without it.
-        let renewal = build_reoptimiser(settings).unwrap_or_else(|error| {
+        let renewal = reoptimiser_settings(settings).unwrap_or_else(|error| {
             tracing::warn!("states of DSPy modules are not renewed: {error:#}");
             None
         });
         let background = tokio::runtime::Handle::current();
         let engine = open_service(sources, expose, settings, output, move |registry| {
-            if let Some(renewal) = renewal {
-                background.spawn(renewal.reoptimise_all(registry.clone()));
+            if let Some((sidecar, settings)) = renewal {
+                let runner = Runner::new(registry.clone(), settings);
+                background.spawn(Reoptimiser { sidecar, runner }.reoptimise_all());
             }
             if !quiet {
                 let skills = format_count(registry.snapshot().len(), "skill");
@@ -284,22 +286,34 @@ fn open_service(
     Ok(engine)
 }
 
-/// Builds the background re-optimisation, if it is enabled and possible.
-fn build_reoptimiser(settings: &CliSettings) -> Result<Option<Reoptimiser>> {
+/// Returns the sidecar and the settings for optimising states again, if it is possible and allowed.
+fn reoptimiser_settings(settings: &CliSettings) -> Result<Option<(Sidecar, RunnerSettings)>> {
     let sidecar = Sidecar::new(super::setup::sidecar::sidecar_program(settings));
-    let model = settings.model.as_deref().filter(|id| *id != "host");
-    let (true, None, Some(model)) = (settings.renew, sidecar.unavailable_reason(), model) else {
+    let has_model = settings.model.as_deref().is_some_and(|id| id != "host");
+    if !settings.renew || !has_model || sidecar.unavailable_reason().is_some() {
         return Ok(None);
-    };
+    }
+    Ok(Some((sidecar, serving_runner(settings)?)))
+}
+
+/// Builds the settings of runs that a server starts. A model named `host` is the host's own.
+fn serving_runner(settings: &CliSettings) -> Result<RunnerSettings> {
+    let providers = settings.resolved_providers();
+    let (max_tokens, max_cost) = settings.run_limits;
+    let model = settings.model.as_deref().filter(|id| *id != "host");
     let vault = settings.vault.as_ref().map(|folder| Vault::open(folder));
     let vault = vault.transpose()?;
-    let (max_tokens, max_cost) = settings.run_limits;
-    Ok(Some(Reoptimiser {
-        sidecar,
-        model: settings.resolved_providers().resolve_model(model)?,
+    Ok(RunnerSettings {
+        model: model.map(|id| providers.resolve_model(id)).transpose()?,
         workspace: vault.map(|vault| Arc::new(vault) as Arc<dyn Workspace>),
-        limits: (max_tokens.or(Some(DEFAULT_RUN_TOKENS)), max_cost),
-    }))
+        dispatcher: super::run::build_dispatcher(settings),
+        redactor: Redactor::with_environment(providers.secrets()),
+        limits: RunLimits {
+            max_tokens: max_tokens.or(Some(DEFAULT_RUN_TOKENS)),
+            max_cost,
+            ..RunLimits::default()
+        },
+    })
 }
 
 /// Builds the tools that are offered beyond reading, if any are.
@@ -313,25 +327,9 @@ fn build_activation(
     if !search && !run {
         return Ok(None);
     }
-    let providers = settings.resolved_providers();
-    let (max_tokens, max_cost) = settings.run_limits;
-    let runs = || -> Result<RunSettings> {
-        let model = settings.model.as_deref().filter(|id| *id != "host");
-        let vault = settings.vault.as_ref().map(|folder| Vault::open(folder));
-        Ok(RunSettings {
-            model: model.map(|id| providers.resolve_model(id)).transpose()?,
-            workspace: vault
-                .transpose()?
-                .map(|vault| Arc::new(vault) as Arc<dyn Workspace>),
-            dispatcher: super::run::build_dispatcher(settings),
-            redactor: Redactor::with_environment(providers.secrets()),
-            max_tokens: max_tokens.or(Some(DEFAULT_RUN_TOKENS)),
-            max_cost,
-        })
-    };
     Ok(Some(ActivationOptions {
         search,
-        run: run.then(runs).transpose()?,
+        run: run.then(|| serving_runner(settings)).transpose()?,
         embedder: search
             .then(|| super::setup::open_encoder(None, settings, output))
             .flatten(),

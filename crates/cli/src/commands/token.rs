@@ -3,7 +3,6 @@
 use std::{process::ExitCode, sync::Arc};
 
 use anyhow::Result;
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use repertoire_core::text::terminal_safe;
 use repertoire_registry::{
     Error,
@@ -14,7 +13,6 @@ use serde_json::json;
 
 use crate::{
     args::TokenCommand,
-    failure::UsageError,
     output::{DIM, ID, Output},
     settings::CliSettings,
 };
@@ -66,16 +64,7 @@ fn create_token(
     expires: Option<std::time::Duration>,
     output: &Output,
 ) -> Result<ExitCode> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
-    if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
-        return Err(UsageError(
-            "a token's name is 1 to 64 letters, digits and `-`, `_`, `.`, `@`".to_owned(),
-        )
-        .into());
-    }
-    let random = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()].map(uuid::Uuid::into_bytes);
-    let secret = format!("rpt_{}", URL_SAFE_NO_PAD.encode(random.concat()));
-    let token = store.add_token(name, &secret, access, expires)?;
+    let (token, secret) = repertoire_app::create_token(store, name, access, expires)?;
     if output.json {
         let mut value = json!(token);
         value["token"] = secret.into();

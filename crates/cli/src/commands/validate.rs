@@ -137,7 +137,7 @@ fn check_folder(folder: &Path, level: ValidationLevel) -> Vec<ValidationProblem>
     let given = document.as_ref().map(|(name, bytes)| (*name, &bytes[..]));
     let mut problems = validate_skill(&name, given, level);
     // The reference validator ignores the other files, but no host could be served invalid ones.
-    match folder::read(folder) {
+    match folder::read_folder(folder) {
         Ok(files) => {
             let entries = files
                 .iter()

@@ -39,7 +39,10 @@ impl WorkerBus {
     }
 
     async fn call_function(&self, function: &str, payload: Value) -> Result<Value, String> {
-        let answer = self.client.ask(function, &payload.to_string(), WAIT).await;
+        let answer = self
+            .client
+            .call_json(function, &payload.to_string(), WAIT)
+            .await;
         let answer = answer.map_err(|error| error.to_string())?;
         Ok(serde_json::from_str(&answer).unwrap())
     }

@@ -29,6 +29,11 @@ pub enum ArtifactKind {
 }
 
 impl ArtifactKind {
+    /// Whether it is context for a model and is not executed.
+    pub const fn is_context(self) -> bool {
+        matches!(self, Self::Description | Self::Approach | Self::Example)
+    }
+
     /// Every kind.
     pub const ALL: [Self; 6] = [
         Self::Description,
@@ -129,6 +134,23 @@ pub struct Artifact {
 }
 
 impl Artifact {
+    /// Creates an artifact without content.
+    pub fn new(kind: ArtifactKind, name: impl Into<String>) -> Self {
+        Self {
+            id: None,
+            kind,
+            name: name.into(),
+            ordinal: 0,
+            content: String::new(),
+            file: None,
+            model_variant: None,
+            metadata: None,
+            state_blob: None,
+            created_at: None,
+            updated_at: None,
+        }
+    }
+
     /// The name of the fallback artifact, if there is one.
     pub fn fallback_name(&self) -> Option<&str> {
         self.metadata.as_ref()?.get("fallback_artifact")?.as_str()

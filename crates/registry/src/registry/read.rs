@@ -54,7 +54,7 @@ impl Registry {
     }
 
     /// Reads the resource that a URI names.
-    pub fn read(&self, uri: &Uri) -> Result<ServedContent> {
+    pub fn read_uri(&self, uri: &Uri) -> Result<ServedContent> {
         let snapshot = self.snapshot();
         let missing = || Error::NotFound {
             what: "resource",

@@ -104,7 +104,7 @@ impl Registry {
     }
 
     /// Registers a markdown body under an id, replacing an existing one.
-    pub fn register(&self, id: &SkillId, body: &str) -> Result<()> {
+    pub fn register_skill(&self, id: &SkillId, body: &str) -> Result<()> {
         let row = registered::skill_row(id, body)?;
         self.state_set(SKILLS_SCOPE, id.as_str(), row.value)?;
         Ok(())
@@ -116,7 +116,7 @@ impl Registry {
     }
 
     /// Sets the reader for files of other servers.
-    pub fn connect(&self, remotes: Arc<dyn RemoteReader>) {
+    pub fn set_remote_reader(&self, remotes: Arc<dyn RemoteReader>) {
         // The first reader stays, because it may already be in use.
         let _ = self.remote_reader.set(remotes);
     }

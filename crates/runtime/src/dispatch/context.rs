@@ -184,7 +184,7 @@ impl ExecutionNotes {
     }
 
     /// The skill and the artifact that are being executed.
-    pub fn place(&self) -> String {
+    pub fn current_artifact(&self) -> String {
         self.lock_notes().place.clone()
     }
 

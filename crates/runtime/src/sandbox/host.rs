@@ -111,7 +111,11 @@ impl ScriptHost {
             .set_usage_source(move |used| counted.report_usage(used, &limits, begun, &budget));
         Arc::new(Self {
             session: context.session_id.clone(),
-            artifact: format!("{}{}", context.checkpoint_scope, context.notes.place()),
+            artifact: format!(
+                "{}{}",
+                context.checkpoint_scope,
+                context.notes.current_artifact()
+            ),
             engine: context.engine.clone(),
             model,
             max_tokens: context.max_tokens,
@@ -305,7 +309,7 @@ impl ScriptHost {
         let none = || Error::Model("this skill needs a model, but none is named".to_owned());
         let model = self.model.as_ref().ok_or_else(none)?;
         self.notes.set_model(model.id());
-        let reply = model.ask(ask, None).await?;
+        let reply = model.send_request(ask, None).await?;
         self.notes.add_usage(reply.usage);
         Ok(reply.text)
     }

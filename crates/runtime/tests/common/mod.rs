@@ -14,14 +14,14 @@ use serde_json::Value;
 
 /// A model that returns its answers in order and records the requests.
 #[derive(Debug)]
-pub(crate) struct Scripted {
+pub(crate) struct ScriptedModel {
     pub(crate) id: String,
     pub(crate) answers: Mutex<Vec<Result<String>>>,
     pub(crate) requests: Mutex<Vec<ModelRequest>>,
     pub(crate) price: Option<Price>,
 }
 
-impl Scripted {
+impl ScriptedModel {
     pub(crate) fn new(answers: &[&str]) -> Arc<Self> {
         Self::with_id("test/model", answers)
     }
@@ -41,7 +41,7 @@ impl Scripted {
 }
 
 #[async_trait]
-impl Model for Scripted {
+impl Model for ScriptedModel {
     fn id(&self) -> &str {
         &self.id
     }
@@ -50,7 +50,7 @@ impl Model for Scripted {
         self.price
     }
 
-    async fn ask(
+    async fn send_request(
         &self,
         ask: &ModelRequest,
         listener: Option<&ReplyListener>,

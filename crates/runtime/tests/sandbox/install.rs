@@ -7,7 +7,8 @@ async fn an_idle_sandbox_is_unloaded_and_loaded_again() {
     let Some(folder) = installed_sandbox() else {
         return;
     };
-    let scripts = ScriptHandler::new(folder, Limits::default()).idle(Duration::from_millis(20));
+    let scripts =
+        ScriptHandler::new(folder, Limits::default()).with_idle_timeout(Duration::from_millis(20));
     let scripts = Arc::new(scripts);
     let mut dispatcher = ArtifactDispatcher::default();
     dispatcher.add_handler(scripts.clone());

@@ -78,7 +78,7 @@ impl Model for EchoModel {
         })
     }
 
-    async fn ask(
+    async fn send_request(
         &self,
         ask: &ModelRequest,
         _: Option<&ReplyListener>,
@@ -262,7 +262,7 @@ impl Model for CountingModel {
         "test/counting"
     }
 
-    async fn ask(
+    async fn send_request(
         &self,
         _: &ModelRequest,
         _: Option<&ReplyListener>,

@@ -59,7 +59,8 @@ async fn a_cancelled_script_is_stopped_and_leaves_its_record() {
     let Some(folder) = installed_sandbox() else {
         return;
     };
-    let scripts = ScriptHandler::new(folder, Limits::default()).idle(Duration::from_millis(20));
+    let scripts =
+        ScriptHandler::new(folder, Limits::default()).with_idle_timeout(Duration::from_millis(20));
     let scripts = Arc::new(scripts);
     let mut dispatcher = ArtifactDispatcher::default();
     dispatcher.add_handler(scripts.clone());
@@ -137,7 +138,7 @@ impl Model for FailingModel {
         "test/failing"
     }
 
-    async fn ask(
+    async fn send_request(
         &self,
         ask: &ModelRequest,
         _: Option<&ReplyListener>,

@@ -194,7 +194,7 @@ impl RemoteConnection {
     }
 
     /// Reads one resource with a size limit.
-    pub(crate) async fn read(&self, uri: &str, limit: u64) -> Result<Bytes> {
+    pub(crate) async fn read_resource(&self, uri: &str, limit: u64) -> Result<Bytes> {
         let mut params = Map::new();
         params.insert("uri".into(), uri.into());
         // JSON escapes may expand text sixfold; base64 adds a third.

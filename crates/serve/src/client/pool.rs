@@ -61,7 +61,7 @@ impl ConnectionPool {
             read_permits: Semaphore::new(MAX_CONCURRENT_READS),
             runtime: OnceLock::new(),
         });
-        registry.connect(pool.clone());
+        registry.set_remote_reader(pool.clone());
         pool
     }
 
@@ -244,7 +244,7 @@ impl ConnectionPool {
         for attempt in 0.. {
             let read = async {
                 let connection = self.open_connection(label, &target).await?;
-                connection.read(uri, limit).await
+                connection.read_resource(uri, limit).await
             };
             match read.await {
                 // Retry once: an idle connection may have been closed by the server.
@@ -262,7 +262,7 @@ impl ConnectionPool {
 }
 
 impl RemoteReader for ConnectionPool {
-    fn read(&self, label: &str, uri: &str, limit: u64) -> Result<Bytes> {
+    fn read_resource(&self, label: &str, uri: &str, limit: u64) -> Result<Bytes> {
         let read = async {
             let read = self.read_resource(label, uri, limit);
             let read = tokio::time::timeout(READ_TIMEOUT, read).await;

@@ -184,7 +184,7 @@ async fn check_request(
         .map(crate::error::shorten_text);
     if let Some(message) = &message
         && has_matching_headers(&parts.headers, message)
-        && let Some(answer) = fast_path::answer(&shared.service, message, ProtocolEra::Modern)
+        && let Some(answer) = fast_path::try_answer(&shared.service, message, ProtocolEra::Modern)
     {
         return Ok(GuardOutcome::Answered(answer));
     }

@@ -1,164 +1,360 @@
-//! A client for calling a bus from outside: one connection, calls and their answers.
+//! One connection to a bus: calls and their answers, and the messages a worker receives.
 //!
-//! Used by the command line, by tests and benches, and by a worker that has to read an answer
-//! larger than its SDK accepts.
+//! The command line, tests and benches call functions with it. The `skills` worker also offers
+//! functions on it and receives calls and subscriptions through a [`PeerHandler`].
+//!
+//! Messages leave in the order in which they were queued, which keeps events in order.
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
-use futures::{SinkExt, StreamExt, future::BoxFuture, stream::SplitSink};
+use futures::{
+    SinkExt, StreamExt,
+    future::BoxFuture,
+    stream::{SplitSink, SplitStream},
+};
 use serde_json::Value;
-use tokio::{net::TcpStream, sync::oneshot, task::JoinHandle};
+use tokio::{
+    net::TcpStream,
+    sync::{mpsc, oneshot},
+};
 use tokio_tungstenite::{
     MaybeTlsStream, WebSocketStream, connect_async_with_config,
     tungstenite::{
         Message as Ws, client::IntoClientRequest, http::HeaderValue, protocol::WebSocketConfig,
     },
 };
+use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
 use super::{
     bus::{Bus, BusResult, CallError},
-    protocol::{Frame, TraceContext, invoke_text},
+    protocol::{Frame, HubMessage, TraceContext, invoke_text, result_text},
 };
 use crate::error::{Error, Result};
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 type PendingReplies = Arc<Mutex<HashMap<String, oneshot::Sender<BusResult>>>>;
 
-/// The most bytes of one answer. Large, because only answers to own calls are read.
-const MAX_ANSWER: usize = 4 << 30;
+/// The most bytes of one message. Large, because answers to own calls may be.
+const MAX_MESSAGE: usize = 4 << 30;
+/// The most bytes that wait to be written. A bus that takes nothing is given up at this size.
+const MAX_QUEUED: usize = 256 << 20;
+/// How long connecting and the greeting may take, each.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection to a bus.
-#[derive(Debug)]
-pub struct Client {
-    sink: Arc<tokio::sync::Mutex<SplitSink<Socket, Ws>>>,
-    waiting: PendingReplies,
-    reading: JoinHandle<()>,
+/// Receives the messages of a bus that are not answers to own calls.
+///
+/// The methods run on the connection's reading task and must not block.
+pub trait PeerHandler: Send + Sync {
+    /// A function of this worker is called.
+    fn on_call(&self, call: IncomingCall);
+    /// A function subscribed to a trigger type of this worker.
+    fn on_subscribe(&self, trigger_type: &str, id: &str, function_id: &str);
+    /// A subscription ended.
+    fn on_unsubscribe(&self, id: &str);
+    /// The bus refused to register this worker or one of its functions.
+    fn on_rejected(&self, code: &str, function_id: Option<&str>);
 }
 
-impl Drop for Client {
-    fn drop(&mut self) {
-        self.reading.abort();
+/// A call of one of this worker's functions.
+#[derive(Debug)]
+pub struct IncomingCall {
+    /// The called function.
+    pub function_id: String,
+    /// The payload, as JSON.
+    pub payload: String,
+    /// None for a call that expects no answer.
+    invocation_id: Option<String>,
+    outgoing: OutgoingQueue,
+}
+
+impl IncomingCall {
+    /// Sends the answer, unless the call expects none.
+    pub fn respond(self, outcome: &BusResult) {
+        let Some(invocation_id) = &self.invocation_id else {
+            return;
+        };
+        let error = outcome.as_ref().err().map(|error| {
+            // Serializing two strings cannot fail.
+            serde_json::to_string(error).unwrap_or_default()
+        });
+        let outcome = match (outcome, &error) {
+            (Ok(result), _) => Ok(result.as_str()),
+            (Err(_), error) => Err(error.as_deref().unwrap_or("{}")),
+        };
+        let trace = TraceContext::default();
+        let text = result_text(invocation_id, &self.function_id, outcome, trace);
+        // If the connection is gone, the caller has been informed by the bus.
+        let _ = self.outgoing.push(text);
     }
+}
+
+/// The messages that wait to be written, in order.
+#[derive(Debug, Clone)]
+struct OutgoingQueue {
+    sender: mpsc::UnboundedSender<String>,
+    queued_bytes: Arc<AtomicUsize>,
+    closed: CancellationToken,
+}
+
+impl OutgoingQueue {
+    fn push(&self, text: String) -> Result<()> {
+        let size = text.len();
+        let queued = self.queued_bytes.fetch_add(size, Ordering::Relaxed);
+        // One message may exceed the limit: it was accepted on the way in.
+        if queued > 0 && queued + size > MAX_QUEUED {
+            self.closed.cancel();
+        }
+        if self.closed.is_cancelled() || self.sender.send(text).is_err() {
+            return Err(connection_closed());
+        }
+        Ok(())
+    }
+}
+
+fn connection_closed() -> Error {
+    Error::Transport("the bus closed the connection".to_owned())
+}
+
+/// A connection to a bus. Dropping it closes the connection.
+#[derive(Debug)]
+pub struct Client {
+    outgoing: OutgoingQueue,
+    pending: PendingReplies,
+    closed: CancellationToken,
+    _close_on_drop: DropGuard,
 }
 
 impl Client {
     /// Connects and waits for the greeting of the bus.
     pub async fn connect(url: &str, token: Option<&str>) -> Result<Self> {
-        let refuse = |reason: &dyn std::fmt::Display| {
-            Error::Transport(format!("{url}: no bus answers there ({reason})"))
+        Self::connect_with(url, token, None).await
+    }
+
+    /// Connects as a worker: `handler` receives calls and subscriptions.
+    pub async fn connect_worker(
+        url: &str,
+        token: Option<&str>,
+        handler: Arc<dyn PeerHandler>,
+    ) -> Result<Self> {
+        Self::connect_with(url, token, Some(handler)).await
+    }
+
+    async fn connect_with(
+        url: &str,
+        token: Option<&str>,
+        handler: Option<Arc<dyn PeerHandler>>,
+    ) -> Result<Self> {
+        let socket = open_socket(url, token).await?;
+        let (sink, stream) = socket.split();
+        let (sender, messages) = mpsc::unbounded_channel();
+        let closed = CancellationToken::new();
+        let outgoing = OutgoingQueue {
+            sender,
+            queued_bytes: Arc::default(),
+            closed: closed.clone(),
         };
-        let mut request = url.into_client_request().map_err(|e| refuse(&e))?;
-        if let Some(token) = token {
-            let value = HeaderValue::from_str(&format!("Bearer {token}"));
-            let value = value.map_err(|_| Error::Transport("invalid token".to_owned()))?;
-            request.headers_mut().insert("authorization", value);
-        }
-        let config = WebSocketConfig::default()
-            .max_message_size(Some(MAX_ANSWER))
-            .max_frame_size(Some(MAX_ANSWER));
-        let connected = connect_async_with_config(request, Some(config), true);
-        let patience = Duration::from_secs(10);
-        let connected = tokio::time::timeout(patience, connected).await;
-        let (mut socket, _) = connected
-            .map_err(|_| refuse(&"the connection timed out"))?
-            .map_err(|error| match error {
-                tokio_tungstenite::tungstenite::Error::Http(response) => {
-                    let body = response.body().as_deref().unwrap_or_default();
-                    let body: Value = repertoire_core::json::from_slice(body).unwrap_or_default();
-                    let message = body["error"]["message"].as_str().unwrap_or_default();
-                    Error::Transport(format!("{url}: {}: {message}", response.status()))
-                }
-                other => refuse(&other),
-            })?;
-        let greeted = async {
-            while let Some(Ok(message)) = socket.next().await {
-                if let Ws::Text(text) = message
-                    && Frame::parse(&text).is_ok_and(|f| f.kind == "workerregistered")
-                {
-                    return true;
-                }
-            }
-            false
-        };
-        if !tokio::time::timeout(patience, greeted)
-            .await
-            .unwrap_or(false)
-        {
-            return Err(refuse(&"no greeting received"));
-        }
-        let (sink, mut stream) = socket.split();
-        let waiting = PendingReplies::default();
-        let answers = waiting.clone();
-        let reading = tokio::spawn(async move {
-            while let Some(Ok(message)) = stream.next().await {
-                if let Ws::Text(text) = message {
-                    resolve_reply(&answers, &text);
-                }
-            }
-            let gone = CallError::new("disconnected", "the bus closed the connection");
-            let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
-            for (_, sender) in answers.drain() {
-                let _ = sender.send(Err(gone.clone()));
-            }
-        });
+        let pending = PendingReplies::default();
+        tokio::spawn(write_messages(sink, messages, outgoing.clone()));
+        tokio::spawn(read_messages(
+            stream,
+            outgoing.clone(),
+            pending.clone(),
+            handler,
+        ));
         Ok(Self {
-            sink: Arc::new(tokio::sync::Mutex::new(sink)),
-            waiting,
-            reading,
+            outgoing,
+            pending,
+            _close_on_drop: closed.clone().drop_guard(),
+            closed,
         })
     }
 
-    /// Sends a text message without changing it.
-    pub async fn send_text(&self, text: String) -> Result<()> {
-        let sent = self.sink.lock().await.send(Ws::text(text)).await;
-        sent.map_err(|error| Error::Transport(error.to_string()))
+    /// Whether the connection has ended.
+    pub fn is_closed(&self) -> bool {
+        self.closed.is_cancelled()
+    }
+
+    /// Waits until the connection has ended.
+    pub async fn closed(&self) {
+        self.closed.cancelled().await;
+    }
+
+    /// Queues a text message without changing it.
+    pub fn send_text(&self, text: String) -> Result<()> {
+        self.outgoing.push(text)
     }
 
     /// Calls a function with a JSON payload.
-    pub async fn ask(&self, function_id: &str, payload: &str, deadline: Duration) -> BusResult {
+    pub async fn call_json(
+        &self,
+        function_id: &str,
+        payload: &str,
+        deadline: Duration,
+    ) -> BusResult {
         let invocation = Uuid::new_v4().to_string();
         let (sender, receiver) = oneshot::channel();
-        let lock = || self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         lock().insert(invocation.clone(), sender);
-        let none = TraceContext::default();
-        let text = invoke_text(Some(&invocation), function_id, payload, None, none);
-        let asked = async {
-            let sent = self.send_text(text).await;
-            sent.map_err(|error| CallError::new("disconnected", error.to_string()))?;
-            if self.reading.is_finished() {
-                lock().remove(&invocation);
-                let message = "the bus closed the connection";
-                return Err(CallError::new("disconnected", message));
-            }
-            receiver.await.unwrap_or_else(|_| {
-                let message = "the bus closed the connection";
-                Err(CallError::new("disconnected", message))
-            })
-        };
-        let Ok(answer) = tokio::time::timeout(deadline, asked).await else {
+        let trace = TraceContext::default();
+        let text = invoke_text(Some(&invocation), function_id, payload, None, trace);
+        let disconnected = || CallError::new("disconnected", "the bus closed the connection");
+        // A connection that ends after this check drops the sender.
+        if self.outgoing.push(text).is_err() || self.closed.is_cancelled() {
+            lock().remove(&invocation);
+            return Err(disconnected());
+        }
+        let Ok(answer) = tokio::time::timeout(deadline, receiver).await else {
             lock().remove(&invocation);
             return Err(CallError::timeout(function_id, deadline));
         };
-        answer
+        answer.unwrap_or_else(|_| Err(disconnected()))
+    }
+}
+
+/// Opens the socket and waits for the greeting.
+async fn open_socket(url: &str, token: Option<&str>) -> Result<Socket> {
+    let refuse = |reason: &dyn std::fmt::Display| {
+        Error::Transport(format!("{url}: no bus answers there ({reason})"))
+    };
+    let mut request = url.into_client_request().map_err(|e| refuse(&e))?;
+    if let Some(token) = token {
+        let value = HeaderValue::from_str(&format!("Bearer {token}"));
+        let value = value.map_err(|_| Error::Transport("invalid token".to_owned()))?;
+        request.headers_mut().insert("authorization", value);
+    }
+    let config = WebSocketConfig::default()
+        .max_message_size(Some(MAX_MESSAGE))
+        .max_frame_size(Some(MAX_MESSAGE));
+    let connected = connect_async_with_config(request, Some(config), true);
+    let connected = tokio::time::timeout(CONNECT_TIMEOUT, connected).await;
+    let (mut socket, _) = connected
+        .map_err(|_| refuse(&"the connection timed out"))?
+        .map_err(|error| match error {
+            tokio_tungstenite::tungstenite::Error::Http(response) => {
+                let body = response.body().as_deref().unwrap_or_default();
+                let body: Value = repertoire_core::json::from_slice(body).unwrap_or_default();
+                let message = body["error"]["message"].as_str().unwrap_or_default();
+                Error::Transport(format!("{url}: {}: {message}", response.status()))
+            }
+            other => refuse(&other),
+        })?;
+    let greeted = async {
+        while let Some(Ok(message)) = socket.next().await {
+            if let Ws::Text(text) = message
+                && Frame::parse(&text).is_ok_and(|f| f.kind == "workerregistered")
+            {
+                return true;
+            }
+        }
+        false
+    };
+    let greeted = tokio::time::timeout(CONNECT_TIMEOUT, greeted).await;
+    if !greeted.unwrap_or(false) {
+        return Err(refuse(&"no greeting received"));
+    }
+    Ok(socket)
+}
+
+/// Writes queued messages until the connection ends. One flush covers all that are waiting.
+async fn write_messages(
+    mut sink: SplitSink<Socket, Ws>,
+    mut messages: mpsc::UnboundedReceiver<String>,
+    queue: OutgoingQueue,
+) {
+    let work = async {
+        while let Some(text) = messages.recv().await {
+            let mut next = Some(text);
+            while let Some(text) = next {
+                let size = text.len();
+                sink.feed(Ws::text(text)).await.ok()?;
+                queue.queued_bytes.fetch_sub(size, Ordering::Relaxed);
+                next = messages.try_recv().ok();
+            }
+            sink.flush().await.ok()?;
+        }
+        Some(())
+    };
+    tokio::select! {
+        _ = work => {}
+        () = queue.closed.cancelled() => {}
+    }
+    queue.closed.cancel();
+    // The peer may be gone already.
+    let _ = tokio::time::timeout(Duration::from_secs(1), sink.close()).await;
+}
+
+/// Reads messages until the connection ends, then fails the calls that wait.
+async fn read_messages(
+    mut stream: SplitStream<Socket>,
+    outgoing: OutgoingQueue,
+    pending: PendingReplies,
+    handler: Option<Arc<dyn PeerHandler>>,
+) {
+    loop {
+        let message = tokio::select! {
+            message = stream.next() => message,
+            () = outgoing.closed.cancelled() => break,
+        };
+        match message {
+            Some(Ok(Ws::Text(text))) => {
+                handle_message(&text, &outgoing, &pending, handler.as_deref());
+            }
+            Some(Ok(_)) => {}
+            Some(Err(_)) | None => break,
+        }
+    }
+    outgoing.closed.cancel();
+    // Dropping the senders informs the callers.
+    let mut pending = pending.lock().unwrap_or_else(PoisonError::into_inner);
+    pending.clear();
+}
+
+/// Passes one message to the call or the handler it is for.
+fn handle_message(
+    text: &str,
+    outgoing: &OutgoingQueue,
+    pending: &PendingReplies,
+    handler: Option<&dyn PeerHandler>,
+) {
+    let Ok(frame) = Frame::parse_any_depth(text) else {
+        return;
+    };
+    let function_id = frame.function_id.as_deref();
+    let id = frame.id.as_deref().unwrap_or_default();
+    match (&*frame.kind, handler) {
+        ("invocationresult", _) => resolve_reply(pending, &frame),
+        ("ping", _) => drop(outgoing.push(HubMessage::Pong.to_json())),
+        ("invokefunction", Some(handler)) => handler.on_call(IncomingCall {
+            function_id: function_id.unwrap_or_default().to_owned(),
+            payload: frame.data.map_or("null", |raw| raw.get()).to_owned(),
+            invocation_id: frame.invocation_id.map(std::borrow::Cow::into_owned),
+            outgoing: outgoing.clone(),
+        }),
+        ("registertrigger", Some(handler)) => {
+            let kind = frame.trigger_type.as_deref().unwrap_or_default();
+            handler.on_subscribe(kind, id, function_id.unwrap_or_default());
+        }
+        ("unregistertrigger", Some(handler)) => handler.on_unsubscribe(id),
+        ("registrationrejected", Some(handler)) => {
+            handler.on_rejected(frame.code.as_deref().unwrap_or_default(), function_id);
+        }
+        _ => {}
     }
 }
 
 /// Passes an answer to the call that waits for it.
-fn resolve_reply(waiting: &PendingReplies, text: &str) {
-    let Ok(frame) = Frame::parse_any_depth(text) else {
-        return;
-    };
-    if frame.kind != "invocationresult" {
-        return;
-    }
+fn resolve_reply(pending: &PendingReplies, frame: &Frame<'_>) {
     let id = frame.invocation_id.as_deref().unwrap_or_default();
-    let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(sender) = waiting.remove(id) {
+    let mut pending = pending.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(sender) = pending.remove(id) {
         let _ = sender.send(match frame.error {
             None => Ok(frame.result.map_or("null", |raw| raw.get()).to_owned()),
             Some(error) => Err(repertoire_core::json::from_str(error.get())
@@ -174,7 +370,10 @@ impl Bus for Client {
         payload: Value,
         deadline: Duration,
     ) -> BoxFuture<'a, BusResult> {
-        Box::pin(async move { self.ask(function_id, &payload.to_string(), deadline).await })
+        Box::pin(async move {
+            self.call_json(function_id, &payload.to_string(), deadline)
+                .await
+        })
     }
 
     fn fire_and_forget(&self, function_id: &str, payload: &Value) {
@@ -185,9 +384,7 @@ impl Bus for Client {
             None,
             TraceContext::default(),
         );
-        let sink = self.sink.clone();
-        tokio::spawn(async move {
-            let _ = sink.lock().await.send(Ws::text(text)).await;
-        });
+        // A call without an answer has no caller that could be informed.
+        let _ = self.outgoing.push(text);
     }
 }

@@ -12,7 +12,6 @@ pub mod hub;
 pub(crate) mod protocol;
 pub mod startup_log;
 mod update_ops;
-#[cfg(feature = "worker")]
 pub mod worker;
 
 pub use bus::{Bus, CallError};

@@ -27,6 +27,8 @@ pub(crate) struct Frame<'a> {
     #[serde(borrow, default)]
     pub(crate) description: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
+    pub(crate) code: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
     pub(crate) previous_worker_id: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     pub(crate) reattach_token: Option<Cow<'a, str>>,

@@ -1,4 +1,4 @@
-//! Runs the `skills` worker on an external bus, through its SDK.
+//! Runs the `skills` worker on an external bus.
 //!
 //! Registered content is stored in the state of the engine. The catalogue follows it through an
 //! initial full read, our own writes, and the `state` trigger of the engine. An engine without
@@ -8,32 +8,31 @@
 //! every second whether the functions have an owner, and take over functions and trigger types
 //! that have none.
 
-mod sdk;
+mod connection;
 mod state_feed;
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    collections::{BTreeSet, HashMap},
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
-use iii_sdk::{
-    Error as SdkError, IIIClient, InitOptions, RegisterFunction, RegisterTriggerType,
-    protocol::RegisterTriggerInput,
-    register_worker,
-    runtime::{FunctionRef, IIIConnectionState, WorkerMetadata},
-    trigger::{TriggerConfig, TriggerHandler},
-};
 use serde_json::{Value, json};
-use tokio::{runtime::Handle, sync::watch, time::Instant};
+use tokio::{
+    sync::{Semaphore, watch},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use self::{sdk::SdkBus, state_feed::StateFeed};
+use self::{connection::WorkerBus, state_feed::StateFeed};
 use super::{
-    bus::{Bus, CallError},
+    bus::{Bus, BusResult, CallError},
     changes,
-    client::Client,
+    client::{Client, IncomingCall, PeerHandler},
     functions::{self, FunctionOptions, SkillFunctions, TRIGGER_TYPES, is_tool},
     startup_log,
 };
@@ -43,8 +42,10 @@ use crate::service::{FunctionTool, SkillService};
 const OWNER_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the state is read again if the bus does not report changes.
 const STATE_POLL_INTERVAL: Duration = Duration::from_secs(5);
-/// How often the connection is checked.
-const CONNECTION_POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// How long to wait before the next attempt to connect.
+const RECONNECT_INTERVAL: Duration = Duration::from_millis(250);
+/// The most calls that are answered at the same time.
+const MAX_CALLS: usize = 1024;
 
 /// The address of the bus and the behaviour of the worker on it.
 #[derive(Debug, Clone)]
@@ -104,32 +105,12 @@ impl TriggerSubscribers {
     }
 }
 
-/// Receives the subscriptions to a trigger type from the bus.
-struct TriggerTypeHandler {
-    kind: &'static str,
-    subscribers: Arc<TriggerSubscribers>,
-}
-
-#[async_trait::async_trait]
-impl TriggerHandler for TriggerTypeHandler {
-    async fn register_trigger(&self, config: TriggerConfig) -> Result<(), SdkError> {
-        let follower = (self.kind, config.function_id);
-        self.subscribers.lock().insert(config.id, follower);
-        Ok(())
-    }
-
-    async fn unregister_trigger(&self, config: TriggerConfig) -> Result<(), SdkError> {
-        self.subscribers.lock().remove(&config.id);
-        Ok(())
-    }
-}
-
 /// The worker.
 #[derive(Debug)]
 pub struct SkillsWorker {
     service: Arc<SkillService>,
     options: WorkerOptions,
-    bus: Arc<SdkBus>,
+    bus: Arc<WorkerBus>,
     functions: Arc<SkillFunctions>,
     state_feed: Arc<StateFeed>,
     subscribers: Arc<TriggerSubscribers>,
@@ -137,6 +118,8 @@ pub struct SkillsWorker {
     instance: String,
     /// Whether all subscribers are known. Calls wait until then.
     ready: watch::Sender<bool>,
+    calls: Arc<Semaphore>,
+    files_logged: AtomicBool,
     stop: CancellationToken,
 }
 
@@ -153,38 +136,32 @@ enum WorkerRole {
 /// The functions and trigger types that this process has offered.
 #[derive(Default)]
 struct OfferedFunctions {
-    functions: HashMap<&'static str, FunctionRef>,
+    functions: BTreeSet<&'static str>,
     /// Whether the trigger types were offered.
     types_offered: bool,
     /// Whether the bus has listed this process as the owner of the functions.
     confirmed: bool,
 }
 
-/// The state of the connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LinkState {
-    New,
-    Up,
-    Down,
-}
-
 impl SkillsWorker {
     /// Creates a worker over a service whose registered content is stored by a bus.
-    pub fn new(engine: Arc<SkillService>, options: WorkerOptions) -> Arc<Self> {
-        let bus = Arc::new(SdkBus::new(Handle::current()));
-        let feeder = Arc::new(StateFeed::new(engine.clone(), &options));
-        bus.attach_feed(feeder.clone());
-        let functions = SkillFunctions::new(engine.clone(), bus.clone(), options.functions.clone());
-        engine.join(bus.clone(), options.functions.clone());
-        let stop = engine.stop.child_token();
+    pub fn new(service: Arc<SkillService>, options: WorkerOptions) -> Arc<Self> {
+        let feed = Arc::new(StateFeed::new(service.clone(), &options));
+        let bus = Arc::new(WorkerBus::new(feed.clone()));
+        let functions =
+            SkillFunctions::new(service.clone(), bus.clone(), options.functions.clone());
+        service.join_bus(bus.clone(), options.functions.clone());
+        let stop = service.stop.child_token();
         Arc::new(Self {
-            service: engine,
+            service,
             bus,
             functions: Arc::new(functions),
-            state_feed: feeder,
+            state_feed: feed,
             subscribers: Arc::default(),
             instance: Uuid::new_v4().to_string(),
             ready: watch::Sender::new(false),
+            calls: Arc::new(Semaphore::new(MAX_CALLS)),
+            files_logged: AtomicBool::new(false),
             options,
             stop,
         })
@@ -203,89 +180,109 @@ impl SkillsWorker {
         ));
         let (feeder, bus) = (self.state_feed.clone(), self.bus.clone());
         let feed_task = tokio::spawn(async move { feeder.apply_changes(bus).await });
+        let mut outage_logged = false;
         while !self.stop.is_cancelled() {
-            let client = self.connect_client();
-            self.bus.replace_client(client.clone());
-            let ended = self.run_connection(&client).await;
-            // Joining the SDK's thread may take a while; nothing below depends on it.
-            client.shutdown_async().await;
-            if let Err(error) = ended {
-                tracing::warn!(%error, "the bus rejected this worker: trying again");
-                tokio::select! {
-                    () = tokio::time::sleep(OWNER_CHECK_INTERVAL) => {}
-                    () = self.stop.cancelled() => {}
+            let handler = Arc::new(ConnectionHandler {
+                worker: Arc::downgrade(&self),
+                rejected: watch::Sender::new(false),
+            });
+            let (url, token) = (&self.options.url, self.options.token.as_deref());
+            let connecting = Client::connect_worker(url, token, handler.clone());
+            let connected = tokio::select! {
+                connected = connecting => connected,
+                () = self.stop.cancelled() => break,
+            };
+            match connected {
+                Ok(client) => {
+                    let client = Arc::new(client);
+                    self.bus.replace_client(Some(client.clone()));
+                    let rejected = handler.rejected.subscribe();
+                    self.run_connection(&client, rejected, &mut outage_logged)
+                        .await;
+                    self.bus.replace_client(None);
+                    // The bus sends all subscriptions again on the next connection.
+                    self.subscribers.lock().clear();
+                    self.ready.send_replace(false);
                 }
+                Err(error) if !outage_logged => {
+                    tracing::warn!("waiting for the bus: {error}");
+                    outage_logged = true;
+                }
+                Err(_) => {}
+            }
+            tokio::select! {
+                () = tokio::time::sleep(RECONNECT_INTERVAL) => {}
+                () = self.stop.cancelled() => {}
             }
         }
         change_task.abort();
         feed_task.abort();
     }
 
-    fn connect_client(&self) -> IIIClient {
-        let otel = iii_helpers::observability::OtelConfig {
-            enabled: Some(false),
-            ..Default::default()
-        };
-        let headers =
-            self.options.token.as_ref().map(|token| {
-                HashMap::from([("Authorization".to_owned(), format!("Bearer {token}"))])
-            });
-        let metadata = WorkerMetadata {
-            name: self.options.name.clone(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            ..WorkerMetadata::default()
-        };
-        let options = InitOptions {
-            metadata: Some(metadata),
-            headers,
-            otel: Some(otel),
-            ..InitOptions::default()
-        };
-        register_worker(&self.options.url, options)
+    /// Introduces this worker to the bus.
+    fn register_worker(&self, client: &Client) {
+        let namespace = std::env::var("III_NAMESPACE").ok();
+        let namespace = namespace.filter(|namespace| !namespace.trim().is_empty());
+        let mut worker = json!({
+            "name": self.options.name, "version": env!("CARGO_PKG_VERSION"), "runtime": "rust",
+            "os": format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+            "pid": std::process::id(), "description": "Skills and prompts of Repertoire.",
+            "features": ["large-messages.v1"],
+        });
+        if let Some(namespace) = namespace {
+            worker["namespace"] = namespace.into();
+        }
+        client.fire_and_forget("engine::workers::register", &worker);
     }
 
-    /// Runs one connection: follows the state, and serves while no other worker does.
-    async fn run_connection(self: &Arc<Self>, client: &IIIClient) -> Result<(), SdkError> {
+    /// Runs one connection until it ends: follows the state, and serves while no other worker
+    /// does.
+    async fn run_connection(
+        self: &Arc<Self>,
+        client: &Arc<Client>,
+        mut rejected: watch::Receiver<bool>,
+        outage_logged: &mut bool,
+    ) {
+        self.register_worker(client);
         self.subscribe_to_state(client);
-        let mut files_logged = false;
         let mut role = WorkerRole::Unknown;
-        let mut link = LinkState::New;
-        let mut next_look = Instant::now();
+        let mut is_loaded = false;
         let mut last_read = Instant::now();
+        let mut ticks = tokio::time::interval(OWNER_CHECK_INTERVAL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                () = tokio::time::sleep(CONNECTION_POLL_INTERVAL) => {}
+                _ = ticks.tick() => {}
+                () = client.closed() => {
+                    tracing::warn!(url = self.options.url, "waiting for the bus");
+                    *outage_logged = true;
+                    return;
+                }
+                () = async { drop(rejected.wait_for(|rejected| *rejected).await) } => {
+                    tracing::warn!("the bus rejected this worker: trying again");
+                    tokio::time::sleep(OWNER_CHECK_INTERVAL).await;
+                    return;
+                }
                 () = self.stop.cancelled() => {
                     if let WorkerRole::Serving(serving) = role {
                         self.withdraw_functions(client, serving).await;
                     }
-                    return Ok(());
+                    return;
                 }
             }
-            if let Some(error) = client.fatal_error() {
-                return Err(error);
-            }
-            if client.get_connection_state() != IIIConnectionState::Connected {
-                if link != LinkState::Down {
-                    self.log_connection_error().await;
-                    // The bus sends all subscriptions again after a reconnect.
-                    self.subscribers.lock().clear();
-                    self.ready.send_replace(false);
-                    link = LinkState::Down;
-                }
-                continue;
-            }
-            if link != LinkState::Up {
+            if !is_loaded {
                 // Changes made while disconnected were missed: read the state again.
                 if let Err(error) = self.state_feed.reload_state(&*self.bus).await {
                     tracing::warn!(%error, "the state could not be read: trying again");
                     continue;
                 }
-                if let Some(registry) = self.service.opened_registry().filter(|_| !files_logged) {
+                if let Some(registry) = self.service.opened_registry()
+                    && !self.files_logged.swap(true, Ordering::Relaxed)
+                {
                     startup_log::log_loaded_files(registry);
-                    files_logged = true;
                 }
-                link = LinkState::Up;
+                is_loaded = true;
+                *outage_logged = false;
                 last_read = Instant::now();
                 tracing::info!(url = self.options.url, "connected to the bus");
             }
@@ -296,24 +293,10 @@ impl SkillsWorker {
                     tracing::warn!(%error, "the state could not be read");
                 }
             }
-            if Instant::now() >= next_look {
-                next_look = Instant::now() + OWNER_CHECK_INTERVAL;
-                match self.fetch_owners().await {
-                    Ok(owners) => role = self.update_role(client, role, owners).await,
-                    Err(error) => tracing::debug!(%error, "the functions cannot be listed"),
-                }
+            match self.fetch_owners().await {
+                Ok(owners) => role = self.update_role(client, role, owners).await,
+                Err(error) => tracing::debug!(%error, "the functions cannot be listed"),
             }
-        }
-    }
-
-    /// Logs why there is no connection, because the SDK does not report the reason.
-    async fn log_connection_error(&self) {
-        let tried = Client::connect(&self.options.url, self.options.token.as_deref());
-        let tried = tokio::time::timeout(Duration::from_secs(2), tried).await;
-        if let Ok(Err(error)) = tried {
-            tracing::warn!("waiting for the bus: {error}");
-        } else {
-            tracing::warn!(url = self.options.url, "waiting for the bus");
         }
     }
 
@@ -323,7 +306,7 @@ impl SkillsWorker {
     /// or that another worker owned before, as soon as they are free.
     async fn update_role(
         self: &Arc<Self>,
-        client: &IIIClient,
+        client: &Client,
         role: WorkerRole,
         owners: FunctionOwners,
     ) -> WorkerRole {
@@ -349,7 +332,7 @@ impl SkillsWorker {
                     }
                     // Only now: offering a type takes it away from its current provider.
                     if !serving.types_offered || owners.types_lost {
-                        self.offer_trigger_types(client);
+                        Self::offer_trigger_types(client);
                         serving.types_offered = true;
                     }
                     if !*self.ready.borrow() {
@@ -395,7 +378,7 @@ impl SkillsWorker {
             }
             Some(_) => LeaderStatus::OtherWorker,
         };
-        let free = functions::all().iter().map(|f| f.id);
+        let free = functions::all_functions().iter().map(|f| f.id);
         let free = free.filter(|id| find(id).is_none()).collect();
         // Not every bus lists trigger types; without a list none counts as lost.
         let types = self
@@ -436,9 +419,9 @@ impl SkillsWorker {
     }
 
     /// Offers the functions.
-    fn offer_functions(self: &Arc<Self>, client: &IIIClient) -> OfferedFunctions {
+    fn offer_functions(self: &Arc<Self>, client: &Client) -> OfferedFunctions {
         let mut serving = OfferedFunctions::default();
-        for described in functions::all() {
+        for described in functions::all_functions() {
             self.offer_function(client, &mut serving, described.id);
         }
         serving
@@ -447,75 +430,54 @@ impl SkillsWorker {
     /// Offers one function; replaces an earlier offer of the same function.
     fn offer_function(
         self: &Arc<Self>,
-        client: &IIIClient,
+        client: &Client,
         serving: &mut OfferedFunctions,
         id: &'static str,
     ) {
-        let Some(described) = functions::all().iter().find(|f| f.id == id) else {
+        let Some(described) = functions::all_functions().iter().find(|f| f.id == id) else {
             return;
         };
-        if let Some(before) = serving.functions.remove(id) {
-            before.unregister();
+        if !serving.functions.insert(id) {
+            send(client, &json!({"type": "unregisterfunction", "id": id}));
         }
-        let (worker, runtime) = (self.clone(), Handle::current());
-        let function = RegisterFunction::new_async(move |payload: Value| {
-            // The SDK runs everything on one thread, so the work runs on our runtime.
-            let (worker, runtime) = (worker.clone(), runtime.clone());
-            async move {
-                let work = runtime.spawn(async move { worker.answer_call(id, payload).await });
-                let failed = |error: CallError| SdkError::Remote {
-                    code: error.code,
-                    message: error.message,
-                    stacktrace: None,
-                };
-                match work.await {
-                    Ok(answer) => answer.map_err(failed),
-                    Err(_) => Err(failed(CallError::new("internal", "the function failed"))),
-                }
-            }
-        });
-        let function = function
-            .description(described.about)
-            .metadata(json!({"instance": self.instance}))
-            .request_format(described.request.clone())
-            .response_format(described.response.clone())
-            .local_dispatch(false);
-        let function = client.register_function(id, function);
-        serving.functions.insert(id, function);
+        send(
+            client,
+            &json!({
+                "type": "registerfunction", "id": id, "description": described.about,
+                "metadata": {"instance": self.instance},
+                "request_format": described.request, "response_format": described.response,
+            }),
+        );
     }
 
     /// Offers the trigger types.
-    fn offer_trigger_types(&self, client: &IIIClient) {
+    fn offer_trigger_types(client: &Client) {
         for kind in TRIGGER_TYPES {
-            let provider = TriggerTypeHandler {
-                kind: kind.id,
-                subscribers: self.subscribers.clone(),
-            };
-            #[allow(
-                deprecated,
-                reason = "trigger types are what the seed's workers follow"
-            )]
-            client.register_trigger_type(RegisterTriggerType::new(kind.id, kind.about, provider));
+            send(
+                client,
+                &json!({
+                    "type": "registertriggertype", "id": kind.id, "description": kind.about,
+                }),
+            );
         }
     }
 
     /// Withdraws the functions and trigger types of this process.
-    async fn withdraw_functions(&self, client: &IIIClient, serving: OfferedFunctions) {
-        for function in serving.functions.into_values() {
-            function.unregister();
+    async fn withdraw_functions(&self, client: &Client, serving: OfferedFunctions) {
+        for id in serving.functions {
+            send(client, &json!({"type": "unregisterfunction", "id": id}));
         }
         if serving.types_offered {
             for kind in TRIGGER_TYPES {
-                #[allow(
-                    deprecated,
-                    reason = "trigger types are what the seed's workers follow"
-                )]
-                client.unregister_trigger_type(kind.id);
+                send(
+                    client,
+                    &json!({"type": "unregistertriggertype", "id": kind.id}),
+                );
             }
         }
         self.subscribers.lock().clear();
         self.ready.send_replace(false);
-        // The SDK drops queued messages at shutdown; a round trip makes sure they were sent.
+        // Closing the connection drops queued messages; an answer shows that they were sent.
         self.round_trip().await;
     }
 
@@ -529,7 +491,9 @@ impl SkillsWorker {
     }
 
     /// Answers one of the functions.
-    async fn answer_call(&self, id: &str, payload: Value) -> Result<Value, CallError> {
+    async fn answer_call(&self, id: &str, payload: &str) -> BusResult {
+        let payload = repertoire_core::json::from_str(payload)
+            .map_err(|error| CallError::new("invocation_failed", error.to_string()))?;
         let mut ready = self.ready.subscribe();
         let waited = ready.wait_for(|ready| *ready);
         let _ = tokio::time::timeout(self.options.functions.deadline, waited).await;
@@ -537,28 +501,94 @@ impl SkillsWorker {
             self.state_feed.reload_state(&*self.bus).await?;
         }
         self.state_feed.wait_applied().await;
-        let answer = self.functions.call_function(id, payload).await?;
-        repertoire_core::json::from_str(&answer)
-            .map_err(|error| CallError::new("internal", error.to_string()))
+        self.functions.call_function(id, payload).await
+    }
+
+    /// The function by which this process receives changes of the state. Content, prompts and
+    /// tools cannot call functions in this namespace.
+    fn state_function(&self) -> String {
+        format!("skills::on_state::{}", self.instance)
     }
 
     /// Subscribes to changes of the state.
-    fn subscribe_to_state(self: &Arc<Self>, client: &IIIClient) {
-        // Content, prompts and tools cannot call functions in this namespace.
-        let function_id = format!("skills::on_state::{}", self.instance);
-        let feeder = self.state_feed.clone();
-        let heard = RegisterFunction::new(move |event: Value| {
-            feeder.receive_change(&event);
-            Ok::<_, SdkError>(Value::Null)
-        });
-        let heard = heard.description("Receives changes of the state.");
-        client.register_function(function_id.clone(), heard);
+    fn subscribe_to_state(self: &Arc<Self>, client: &Client) {
+        let function_id = self.state_function();
+        send(
+            client,
+            &json!({
+                "type": "registerfunction", "id": function_id,
+                "description": "Receives changes of the state.",
+            }),
+        );
         for scope in self.state_feed.watched_scopes() {
-            let trigger = RegisterTriggerInput::new("state", &function_id, json!({"scope": scope}));
-            #[allow(deprecated, reason = "this is how the state is followed")]
-            if let Err(error) = client.register_trigger(trigger) {
-                tracing::warn!(%error, scope, "the state cannot be followed");
+            send(
+                client,
+                &json!({
+                    "type": "registertrigger", "id": Uuid::new_v4().to_string(),
+                    "trigger_type": "state", "function_id": function_id,
+                    "config": {"scope": scope},
+                }),
+            );
+        }
+    }
+}
+
+/// Queues a message. If the connection has ended, the next one registers everything again.
+fn send(client: &Client, message: &Value) {
+    let _ = client.send_text(message.to_string());
+}
+
+/// Receives the messages of one connection.
+struct ConnectionHandler {
+    worker: Weak<SkillsWorker>,
+    /// Whether the bus refused this worker.
+    rejected: watch::Sender<bool>,
+}
+
+impl PeerHandler for ConnectionHandler {
+    fn on_call(&self, call: IncomingCall) {
+        let Some(worker) = self.worker.upgrade() else {
+            return;
+        };
+        if call.function_id == worker.state_function() {
+            // In the order of arrival: later events replace earlier ones.
+            if let Ok(event) = repertoire_core::json::from_str(&call.payload) {
+                worker.state_feed.receive_change(&event);
             }
+            call.respond(&Ok("null".to_owned()));
+            return;
+        }
+        let Ok(permit) = worker.calls.clone().try_acquire_owned() else {
+            let message = format!("more than {MAX_CALLS} calls at a time: try again");
+            call.respond(&Err(CallError::new("overloaded", message)));
+            return;
+        };
+        tokio::spawn(async move {
+            let answer = worker.answer_call(&call.function_id, &call.payload).await;
+            call.respond(&answer);
+            drop(permit);
+        });
+    }
+
+    fn on_subscribe(&self, trigger_type: &str, id: &str, function_id: &str) {
+        let kind = TRIGGER_TYPES.iter().find(|kind| kind.id == trigger_type);
+        if let (Some(kind), Some(worker)) = (kind, self.worker.upgrade()) {
+            let subscriber = (kind.id, function_id.to_owned());
+            worker.subscribers.lock().insert(id.to_owned(), subscriber);
+        }
+    }
+
+    fn on_unsubscribe(&self, id: &str) {
+        if let Some(worker) = self.worker.upgrade() {
+            worker.subscribers.lock().remove(id);
+        }
+    }
+
+    fn on_rejected(&self, code: &str, function_id: Option<&str>) {
+        tracing::debug!(code, function_id, "the bus rejected a registration");
+        // A refused function is retried by the owner check; a refused worker has to reconnect.
+        if code == "WORKER_NAMESPACE_CONFLICT" {
+            self.rejected.send_replace(true);
         }
     }
 }

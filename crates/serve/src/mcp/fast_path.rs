@@ -99,7 +99,7 @@ impl FastMessage<'_> {
 }
 
 /// Answers a message, if it is one that the fast path supports.
-pub(crate) fn answer(
+pub(crate) fn try_answer(
     service: &SkillService,
     message: &FastMessage<'_>,
     era: ProtocolEra,

@@ -91,7 +91,7 @@ impl Model for HostModel {
         self.id.get().map_or("host/model", String::as_str)
     }
 
-    async fn ask(
+    async fn send_request(
         &self,
         ask: &ModelRequest,
         listener: Option<&ReplyListener>,

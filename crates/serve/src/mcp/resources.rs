@@ -163,7 +163,7 @@ pub(super) async fn read_content(
     let Ok(parsed) = uri.parse::<Uri>() else {
         return Err(not_found_error(uri, NotFoundKind::Resource));
     };
-    let read = service.read(registry, &parsed).await;
+    let read = service.read_uri(registry, &parsed).await;
     read.map_err(|error| error_for_uri(uri, &error, NotFoundKind::Resource))
 }
 

@@ -8,15 +8,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use repertoire_app::{RunRequest, Runner, RunnerSettings};
 use repertoire_core::markdown::{to_single_line, truncate_text};
 use repertoire_registry::{
-    QualifiedSkillId, Registry,
+    self as registry, QualifiedSkillId, Registry,
     search::{COSINE_THRESHOLD, LEXICAL_THRESHOLD, Recommendation},
 };
-use repertoire_runtime::{
-    Budget, Error, ExecutionContext, ExecutionRecord, MeteredModel, Model, PromptEngine,
-    run::{RunReport, plan_run, run_plan},
-};
+use repertoire_runtime::{Error, Model, run::RunReport};
 use rmcp::{
     RoleServer,
     model::{
@@ -30,12 +28,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::host_model::{self, HostModel, SamplingRequest};
-use crate::{
-    activation::{ActivationState, RunSettings},
-    error::shorten_text,
-    runs::{RunnableSkill, attach_registry, trace_from_record},
-    service::SkillService,
-};
+use crate::{activation::ActivationState, error::shorten_text, service::SkillService};
 
 pub(super) const SEARCH_TOOL: &str = "skills_search";
 pub(super) const RUN_TOOL: &str = "skill_run";
@@ -191,70 +184,62 @@ pub(crate) struct ActiveRun {
 
 /// Prepares a run without executing anything yet.
 fn prepare_run(
-    runs: &RunSettings,
+    settings: &RunnerSettings,
     registry: &Arc<Registry>,
     arguments: &JsonObject,
     context: &RequestContext<RoleServer>,
 ) -> Result<ActiveRun, String> {
     let name = text_argument(arguments, "skill")?.ok_or("`skill` must be given")?;
-    let reference: QualifiedSkillId = name
+    let skill: QualifiedSkillId = name
         .parse()
         .map_err(|_| format!("{}: not a valid skill id", shorten_text(name)))?;
-    let params: Map<String, Value> = match arguments.get("params") {
+    let values: Map<String, Value> = match arguments.get("params") {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(params)) => params.clone(),
         Some(_) => return Err("`params` must be an object".to_owned()),
     };
-    let names: Vec<String> = match arguments.get("artifacts") {
+    let artifacts: Vec<String> = match arguments.get("artifacts") {
         None | Some(Value::Null) => Vec::new(),
         Some(names) => serde_json::from_value(names.clone())
             .map_err(|_| "`artifacts` must be an array of strings".to_owned())?,
     };
-    let entry = registry.snapshot().find_skill(&reference).cloned();
-    let entry = entry.ok_or_else(|| format!("skill {}: not found", shorten_text(name)))?;
-    let skill = RunnableSkill::new(registry, &entry).map_err(|error| error.to_string())?;
-    let (model, questions): (Option<Arc<dyn Model>>, _) = match &runs.model {
+    let (model, requests): (Option<Arc<dyn Model>>, _) = match &settings.model {
         Some(model) => (Some(model.clone()), None),
         None if host_model::has_sampling(context) => {
-            let (model, questions) = HostModel::new();
-            (Some(model), Some(questions))
+            let (model, requests) = HostModel::new();
+            (Some(model), Some(requests))
         }
         None => (None, None),
     };
-    let mut going = ExecutionContext::new();
-    going.values = params;
-    going.message = text_argument(arguments, "message")?.map(str::to_owned);
-    going.redactor = runs.redactor.clone();
-    if let Some(workspace) = &runs.workspace {
-        going.engine = PromptEngine::with_workspace(workspace.clone());
-    }
-    let budget = Arc::new(Budget::new(runs.max_tokens, runs.max_cost));
-    going.model =
-        model.map(|model| -> Arc<dyn Model> { Arc::new(MeteredModel::new(model, budget)) });
-    let dispatcher = runs.dispatcher.clone();
-    attach_registry(&mut going, registry, &dispatcher);
-    let steps = plan_run(&skill, &dispatcher, &going.model_family(), &names);
-    let steps = steps.map_err(|error| error.to_string())?;
-    if going.model.is_none() && steps.requires_model() {
+    let has_model = model.is_some();
+    let settings = RunnerSettings {
+        model,
+        ..settings.clone()
+    };
+    let request = RunRequest {
+        artifacts,
+        values,
+        message: text_argument(arguments, "message")?.map(str::to_owned),
+        ..RunRequest::default()
+    };
+    let stop = request.stop.clone();
+    let runner = Runner::new(registry.clone(), settings);
+    let run = runner.plan(&skill, &request).map_err(|error| match error {
+        repertoire_app::Error::Registry(registry::Error::NotFound { .. }) => {
+            format!("skill {}: not found", shorten_text(name))
+        }
+        other => other.to_string(),
+    })?;
+    if !has_model && run.plan.requires_model() {
         return Err(
             "there is no model to ask: this server has none, and the host offers none over \
              sampling"
                 .to_owned(),
         );
     }
-    let stop = going.stop.clone();
-    let registry = registry.clone();
-    let running = async move {
-        let mut keep = |record: &ExecutionRecord| {
-            if let Err(error) = registry.put_trace(trace_from_record(record)) {
-                tracing::warn!(%error, "a trace could not be stored");
-            }
-        };
-        run_plan(&skill, &dispatcher, &steps, &mut going, &mut keep).await
-    };
     Ok(ActiveRun {
-        run: Box::pin(running),
-        requests: questions,
+        run: Box::pin(run.execute()),
+        requests,
         stop,
         arguments: arguments.clone(),
     })

@@ -225,7 +225,7 @@ async fn t14_content_that_reads_itself_is_stopped() {
     let uri = json!({"uri": "iii://fn/demo/self"});
     let reading = tokio::spawn(async move {
         let uri = r#"{"uri":"iii://fn/demo/self"}"#;
-        client.ask("skill::fetch", uri, WAIT).await
+        client.call_json("skill::fetch", uri, WAIT).await
     });
     let mut rounds = 0;
     while !reading.is_finished() {
@@ -262,7 +262,7 @@ async fn t14_slow_content_times_out() {
     let client = place.client().await;
     let start = Instant::now();
     let uri = r#"{"uri":"iii://fn/demo/never"}"#;
-    let read = client.ask("skills::resources-read", uri, WAIT).await;
+    let read = client.call_json("skills::resources-read", uri, WAIT).await;
     assert_eq!(read.unwrap_err().code, "timeout");
     assert!(start.elapsed() < Duration::from_secs(2));
     // A late answer is ignored.

@@ -132,7 +132,7 @@ async fn worker_that_does_not_read_is_dropped() {
     let start = Instant::now();
     while place.hub.worker_count() > 1 {
         // Other clients do not wait for it.
-        client.ask("state::set", &large, WAIT).await.unwrap();
+        client.call_json("state::set", &large, WAIT).await.unwrap();
         assert!(
             start.elapsed() < Duration::from_mins(1),
             "the hub kept waiting"
@@ -148,7 +148,7 @@ async fn large_answers_are_split_into_frames() {
     let client = place.client().await;
     let value = "x".repeat(5_000_000);
     let set = json!({"scope": "s", "key": "k", "value": value}).to_string();
-    client.ask("state::set", &set, WAIT).await.unwrap();
+    client.call_json("state::set", &set, WAIT).await.unwrap();
     let mut stream = RawPeer::connect(&place).await.stream();
     let asked = invoke_message("c", "state::get", json!({"scope": "s", "key": "k"})).to_string();
     let mut frame = vec![0x81, 0xfe];
@@ -239,7 +239,7 @@ async fn write_token_is_required_once_a_token_exists() {
     let client = Client::connect(&place.url(), Some("may-write")).await;
     client
         .unwrap()
-        .ask("skills::list", "{}", WAIT)
+        .call_json("skills::list", "{}", WAIT)
         .await
         .unwrap();
 }
@@ -283,11 +283,11 @@ async fn a_thousand_idle_workers_do_not_delay_fifty_busy_ones() {
                 let start = Instant::now();
                 let key = format!("k{n}");
                 let set = json!({"scope": "busy", "key": key, "value": round}).to_string();
-                client.ask("state::set", &set, WAIT).await.unwrap();
-                let got = client.ask("state::get", &set, WAIT).await.unwrap();
+                client.call_json("state::set", &set, WAIT).await.unwrap();
+                let got = client.call_json("state::get", &set, WAIT).await.unwrap();
                 assert_eq!(got, round.to_string());
                 let payload = json!({"n": round}).to_string();
-                let echo = client.ask("busy::echo", &payload, WAIT).await;
+                let echo = client.call_json("busy::echo", &payload, WAIT).await;
                 assert_eq!(echo.unwrap(), round.to_string());
                 slowest = slowest.max(start.elapsed());
             }

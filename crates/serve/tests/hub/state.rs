@@ -60,8 +60,8 @@ async fn state_functions_behave_like_the_engine() {
     let client = place.client().await;
     let number = "123456789012345678901234567890.10";
     let exact = format!(r#"{{"scope":"s","key":"n","value":{number}}}"#);
-    client.ask("state::set", &exact, WAIT).await.unwrap();
-    let got = client.ask("state::get", &exact, WAIT).await.unwrap();
+    client.call_json("state::set", &exact, WAIT).await.unwrap();
+    let got = client.call_json("state::get", &exact, WAIT).await.unwrap();
     assert_eq!(got, number);
     for (function, wrong) in [
         ("state::set", json!({"scope": "", "key": "k", "value": 1})),
@@ -76,7 +76,7 @@ async fn state_functions_behave_like_the_engine() {
             json!({"scope": "s", "key": "k", "ops": [{"type": "explode"}]}),
         ),
     ] {
-        let error = client.ask(function, &wrong.to_string(), WAIT).await;
+        let error = client.call_json(function, &wrong.to_string(), WAIT).await;
         assert_eq!(error.unwrap_err().code, "invalid_request");
     }
 }
@@ -89,12 +89,12 @@ async fn listings_do_not_grow_with_body_size() {
         let body = format!("# {n}\n\nLarge.\n{}", "x".repeat(256 * 1024 - 32));
         let payload = json!({"id": format!("big/{n}"), "skill": body}).to_string();
         client
-            .ask("skills::register", &payload, WAIT)
+            .call_json("skills::register", &payload, WAIT)
             .await
             .unwrap();
     }
     for function in ["skills::list", "skills::resources-list"] {
-        let listed = client.ask(function, "{}", WAIT).await.unwrap();
+        let listed = client.call_json(function, "{}", WAIT).await.unwrap();
         assert!(
             listed.len() < 64 * 1024,
             "{function}: {} bytes",
@@ -104,7 +104,7 @@ async fn listings_do_not_grow_with_body_size() {
         assert_eq!(listed.get("next_cursor"), None);
     }
     let uri = r#"{"uri":"iii://skills"}"#;
-    let index = client.ask("skills::resources-read", uri, WAIT).await;
+    let index = client.call_json("skills::resources-read", uri, WAIT).await;
     assert!(index.unwrap().len() < 64 * 1024);
 }
 
@@ -117,7 +117,7 @@ async fn long_listings_are_paged_without_a_limit() {
     let register = async |n: usize| {
         let payload = json!({"id": id(n), "skill": "# x"}).to_string();
         client
-            .ask("skills::register", &payload, WAIT)
+            .call_json("skills::register", &payload, WAIT)
             .await
             .unwrap();
     };
@@ -129,7 +129,10 @@ async fn long_listings_are_paged_without_a_limit() {
     let (mut seen, mut pages, mut cursor) = (0, 0, Value::Null);
     loop {
         let payload = json!({"cursor": cursor}).to_string();
-        let listed = client.ask("skills::list", &payload, WAIT).await.unwrap();
+        let listed = client
+            .call_json("skills::list", &payload, WAIT)
+            .await
+            .unwrap();
         assert!(listed.len() <= 8 * 1024 * 1024);
         let listed: Value = serde_json::from_str(&listed).unwrap();
         for row in listed["skills"].as_array().unwrap() {

@@ -68,7 +68,7 @@ impl TestHub {
 
     pub(crate) async fn call_function(&self, function: &str, payload: Value) -> Value {
         let client = self.client().await;
-        let answer = client.ask(function, &payload.to_string(), WAIT).await;
+        let answer = client.call_json(function, &payload.to_string(), WAIT).await;
         serde_json::from_str(&answer.unwrap()).unwrap()
     }
 

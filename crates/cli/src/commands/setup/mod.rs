@@ -370,7 +370,9 @@ pub(super) fn build_skill_index(
     while begun.elapsed() < patience
         && let Some(lesson) = finder.next_batch(registry, snapshot, EMBEDDING_BATCH_SIZE)
     {
-        bar.inc(u64::try_from(finder.insert_embeddings(&lesson.read()?))?);
+        bar.inc(u64::try_from(
+            finder.insert_embeddings(&lesson.compute_embeddings()?),
+        )?);
     }
     bar.finish_and_clear();
     Ok(finder)

@@ -105,7 +105,7 @@ fn json_schema<T: JsonSchema>() -> Value {
 }
 
 /// Every function with its schemas.
-pub fn all() -> &'static [FunctionSpec] {
+pub fn all_functions() -> &'static [FunctionSpec] {
     static ALL: LazyLock<Vec<FunctionSpec>> = LazyLock::new(|| {
         let one = |id, about, request, response| FunctionSpec {
             id,
@@ -209,7 +209,7 @@ pub(crate) fn is_tool(list: &[String], guard: &FunctionGuard, id: &str) -> bool 
 
 /// Whether an id names one of the functions.
 pub fn is_skill_function(id: &str) -> bool {
-    all().iter().any(|function| function.id == id)
+    all_functions().iter().any(|function| function.id == id)
 }
 
 impl SkillFunctions {

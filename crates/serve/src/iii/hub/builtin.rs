@@ -175,7 +175,7 @@ impl Hub {
         let mut rows: Vec<Value> = rows.iter().map(|row| json!(row)).collect();
         if self.functions.get().is_some() {
             rows.extend(
-                functions::all()
+                functions::all_functions()
                     .iter()
                     .filter_map(|f| self.native_row(f.id)),
             );
@@ -196,7 +196,7 @@ impl Hub {
             }));
         }
         self.functions.get()?;
-        let described = functions::all().iter().find(|f| f.id == id)?;
+        let described = functions::all_functions().iter().find(|f| f.id == id)?;
         Some(json!({
             "function_id": id, "namespace": NAMESPACE, "worker_name": "skills",
             "worker_id": self.id, "description": described.about,

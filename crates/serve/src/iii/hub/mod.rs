@@ -145,7 +145,7 @@ impl Hub {
             let functions = SkillFunctions::new(engine.clone(), hub.clone(), on.clone());
             let _ = hub.functions.set(functions);
         }
-        engine.join(hub.clone(), on);
+        engine.join_bus(hub.clone(), on);
         hub.lock_table()
             .add_builtin_types(builtin::trigger_types(&hub.options));
         tokio::spawn(hub.clone().publish_changes());

@@ -16,10 +16,7 @@ use tokio::sync::{Notify, watch};
 
 use super::WorkerOptions;
 use crate::{
-    iii::{
-        bus::{Bus, CallError},
-        client::Client,
-    },
+    iii::bus::{Bus, CallError},
     service::SkillService,
 };
 
@@ -90,8 +87,6 @@ type FeedKey = (RegisteredScope, String);
 #[derive(Debug)]
 pub(super) struct StateFeed {
     service: Arc<SkillService>,
-    url: String,
-    token: Option<String>,
     skills: String,
     prompts: String,
     deadline: Duration,
@@ -131,8 +126,6 @@ impl StateFeed {
     pub(super) fn new(service: Arc<SkillService>, options: &WorkerOptions) -> Self {
         Self {
             service,
-            url: options.url.clone(),
-            token: options.token.clone(),
             skills: options.functions.skills.clone(),
             prompts: options.functions.prompts.clone(),
             deadline: options.functions.deadline,
@@ -292,12 +285,8 @@ impl StateFeed {
             // Changes reported meanwhile are newer, and are applied afterwards.
             let _turn = self.apply_lock.lock().await;
             let start = Instant::now();
-            // A separate connection, because the SDK does not accept an answer of this size.
-            let client = Client::connect(&self.url, self.token.as_deref()).await;
-            let client =
-                client.map_err(|error| CallError::new("disconnected", error.to_string()))?;
             for feed in [RegisteredScope::Skills, RegisteredScope::Prompts] {
-                let rows = self.list_rows(&client, feed).await?;
+                let rows = self.list_rows(bus, feed).await?;
                 let touched: HashSet<String> = {
                     let known = self.lock_keys();
                     let touched = known
@@ -317,7 +306,7 @@ impl StateFeed {
     /// Returns every row of a scope. Rows without a name are skipped.
     async fn list_rows(
         &self,
-        client: &Client,
+        bus: &dyn Bus,
         feed: RegisteredScope,
     ) -> Result<Vec<(String, Box<RawValue>)>, CallError> {
         let mut rows = Vec::new();
@@ -327,8 +316,8 @@ impl StateFeed {
             if let Some(cursor) = &cursor {
                 payload["cursor"] = json!(cursor);
             }
-            let listed = client
-                .ask("state::list", &payload.to_string(), LIST_TIMEOUT)
+            let listed = bus
+                .call_function("state::list", payload, LIST_TIMEOUT)
                 .await?;
             let unreadable = |error: serde_json::Error| {
                 CallError::new("internal", format!("the state cannot be listed: {error}"))

@@ -40,27 +40,12 @@ impl RunnableSkill {
             .into_iter()
             .map(|(id, artifact)| ArtifactInfo { id, artifact })
             .collect();
-        let is_context = |info: &ArtifactInfo| {
-            matches!(
-                info.artifact.kind,
-                ArtifactKind::Description | ArtifactKind::Approach | ArtifactKind::Example
-            )
-        };
-        if artifacts.iter().all(is_context) {
+        if artifacts.iter().all(|info| info.artifact.kind.is_context()) {
             let implied = |kind: ArtifactKind, name: &str, ordinal: i64| ArtifactInfo {
                 id: format!("{}:{name}", parts.skill_id),
                 artifact: Artifact {
-                    id: None,
-                    kind,
-                    name: name.to_owned(),
                     ordinal,
-                    content: String::new(),
-                    file: None,
-                    model_variant: None,
-                    metadata: None,
-                    state_blob: None,
-                    created_at: None,
-                    updated_at: None,
+                    ..Artifact::new(kind, name)
                 },
             };
             if artifacts.is_empty() {
@@ -102,7 +87,7 @@ impl SkillSource for RunnableSkill {
 }
 
 /// Gives a run access to the registry: other skills to run, and storage for checkpoints.
-pub fn attach_registry(
+pub(crate) fn attach_registry(
     context: &mut ExecutionContext,
     registry: &Arc<Registry>,
     dispatcher: &ArtifactDispatcher,

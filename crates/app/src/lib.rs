@@ -1,0 +1,52 @@
+//! What Repertoire does, however it is called.
+//!
+//! This crate joins the registry and the runtime: it finds skills for a message, plans and runs
+//! them, lets a model decide ([`Runner::ask`]), evaluates and optimises them, and stores what came
+//! of it as traces. The command line, MCP tools and programs call the same functions. It knows no
+//! wire format and no terminal.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! use repertoire_app::{RunRequest, Runner, RunnerSettings};
+//! use repertoire_registry::{Registry, RegistrySettings};
+//! # async fn example(model: Arc<dyn repertoire_runtime::Model>) -> Result<(), repertoire_app::Error> {
+//! let registry = Registry::open(RegistrySettings::from_folders(["skills".into()]))?;
+//! let settings = RunnerSettings {
+//!     model: Some(model),
+//!     ..RunnerSettings::default()
+//! };
+//! let runner = Runner::new(registry, settings);
+//! let request = RunRequest {
+//!     message: Some("what changed in this release?".to_owned()),
+//!     ..RunRequest::default()
+//! };
+//! let report = runner.run(&"release-notes".parse()?, &request).await?;
+//! println!("{}", report.outcome?.text);
+//! # Ok(())
+//! # }
+//! ```
+
+mod ask;
+mod conversation;
+mod error;
+mod evaluate;
+mod optimize;
+mod reoptimise;
+mod runnable;
+mod runner;
+mod skill_index;
+mod stored_skill;
+mod tokens;
+
+pub use ask::{AskOutcome, AskProgress, AskRequest, SkillShortlist};
+pub use conversation::{last_session, load_conversation};
+pub use error::{Error, Result};
+pub use evaluate::{CaseOutcome, CaseResult, OutputCase};
+pub use optimize::{OptimizeReport, OptimizeRequest, TrainingSource, training_examples};
+pub use reoptimise::Reoptimiser;
+pub use runnable::{RunnableSkill, trace_from_record};
+pub use runner::{PlannedStep, PreparedRun, RunLimits, RunRequest, Runner, RunnerSettings};
+pub use skill_index::LiveSkillIndex;
+pub use stored_skill::find_stored_skill;
+pub use tokens::create_token;
