@@ -100,16 +100,45 @@ impl Manifest {
         Self::digest_of(&self.files)
     }
 
-    /// The digest of a set of files that came from a manifest.
+    /// The whole-skill digest of a set of files that came from a manifest.
+    ///
+    /// SHA-256 over, for each file in bytewise order of the paths: the path, a NUL byte, the raw
+    /// SHA-256 of the content, and a line feed. File modes and times are not part of it.
+    ///
+    /// ```
+    /// use repertoire_core::{FileEntry, Manifest};
+    ///
+    /// let files = [
+    ///     FileEntry::from_bytes("SKILL.md".parse()?, b"---\nname: a\n---\n"),
+    ///     FileEntry::from_bytes("scripts/x.sh".parse()?, b"echo\n"),
+    /// ];
+    /// let digest = "sha256:ca68cc62e37c8b84d2287c57e4c211375260c1314b6aaa27840f0add9dea9be8";
+    /// assert_eq!(Manifest::digest_of(&files).to_string(), digest);
+    /// # Ok::<(), repertoire_core::Error>(())
+    /// ```
     pub fn digest_of(files: &[FileEntry]) -> Digest {
-        let mut hasher = Hasher::default();
-        for file in files {
-            hasher.update(file.path.as_str().as_bytes());
-            hasher.update(&[0]);
-            hasher.update(file.digest.as_bytes());
-        }
-        hasher.finish()
+        hash_files(files, b"\n")
     }
+
+    /// The digest as it was before its final form, without the line feeds. Only for recognising
+    /// approvals that were given then.
+    pub fn legacy_digest_of(files: &[FileEntry]) -> Digest {
+        hash_files(files, b"")
+    }
+}
+
+/// Hashes paths and content digests in bytewise order of the paths.
+fn hash_files(files: &[FileEntry], separator: &[u8]) -> Digest {
+    let mut files: Vec<&FileEntry> = files.iter().collect();
+    files.sort_by(|a, b| a.path.as_str().cmp(b.path.as_str()));
+    let mut hasher = Hasher::default();
+    for file in files {
+        hasher.update(file.path.as_str().as_bytes());
+        hasher.update(&[0]);
+        hasher.update(file.digest.as_bytes());
+        hasher.update(separator);
+    }
+    hasher.finish()
 }
 
 /// Collects a file set and refuses excess files before their bytes are read.

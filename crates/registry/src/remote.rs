@@ -265,9 +265,15 @@ pub(crate) fn listing_changes<'a>(
 ///
 /// The digest covers the frontmatter, because it is shown before the document is read.
 fn approval_identity(label: &RemoteLabel, uri: &str, head: &SkillMetadata) -> (String, String) {
+    (
+        format!("{label} {uri}"),
+        approval_binding(head, head.digest()),
+    )
+}
+
+fn approval_binding(head: &SkillMetadata, files: Digest) -> String {
     let front = head.frontmatter.as_deref().unwrap_or_default();
-    let binding = Digest::hash_bytes(format!("{}\n{front}", head.digest()).as_bytes());
-    (format!("{label} {uri}"), binding.to_string())
+    Digest::hash_bytes(format!("{files}\n{front}").as_bytes()).to_string()
 }
 
 fn skill_trust(
@@ -281,11 +287,21 @@ fn skill_trust(
         return Ok(Trusted::No);
     }
     let (subject, binding) = approval_identity(label, uri, head);
-    let given = account.find_approval(REMOTE_APPROVAL_KIND, &subject)?;
-    Ok(match given {
-        Some(given) if given.binding == binding => Trusted::Yes,
-        _ => Trusted::No,
-    })
+    let Some(given) = account.find_approval(REMOTE_APPROVAL_KIND, &subject)? else {
+        return Ok(Trusted::No);
+    };
+    if given.binding == binding {
+        return Ok(Trusted::Yes);
+    }
+    // An approval from before the final form of the digest is renewed if it was given for exactly
+    // the files listed now: both digests are computed from the same list.
+    if given.binding == approval_binding(head, Manifest::legacy_digest_of(&head.files)) {
+        if account.is_writable() {
+            account.grant_approval(REMOTE_APPROVAL_KIND, &subject, &binding)?;
+        }
+        return Ok(Trusted::Yes);
+    }
+    Ok(Trusted::No)
 }
 
 /// Approves a remote skill with exactly its current files.
@@ -536,5 +552,42 @@ mod tests {
         }
         assert!(is_same_value(&json!({"a": [1]}), &json!({"a": [1.0]})));
         assert!(!is_same_value(&json!({"a": 1}), &json!({"a": "1"})));
+    }
+
+    #[test]
+    fn approvals_move_to_the_final_digest_only_over_unchanged_files() {
+        use crate::store::{Store, StoreTrust};
+
+        let folder = tempfile::tempdir().unwrap();
+        let account = Store::open(&folder.path().join("agents.db"), StoreTrust::Own).unwrap();
+        let label: RemoteLabel = "acme".parse().unwrap();
+        let uri = "skill://pdf/SKILL.md";
+        let skill = listed_skill(uri, json!([listed_file(uri)]));
+        let (_, head, _) = check_listed_skill(&label, &skill).unwrap();
+        let (subject, binding) = approval_identity(&label, uri, &head);
+        let legacy = approval_binding(&head, Manifest::legacy_digest_of(&head.files));
+        assert_ne!(legacy, binding);
+        let grant = |binding: &str| {
+            account
+                .grant_approval(REMOTE_APPROVAL_KIND, &subject, binding)
+                .unwrap();
+        };
+        let stored = || {
+            let approval = account.find_approval(REMOTE_APPROVAL_KIND, &subject);
+            approval.unwrap().unwrap().binding
+        };
+
+        grant(&legacy);
+        let trusted = skill_trust(&account, &label, uri, &head).unwrap();
+        assert_eq!((trusted, stored()), (Trusted::Yes, binding.clone()));
+
+        let more = listed_skill(
+            uri,
+            json!([listed_file(uri), listed_file("skill://pdf/more.md")]),
+        );
+        let (_, changed, _) = check_listed_skill(&label, &more).unwrap();
+        grant(&legacy);
+        let trusted = skill_trust(&account, &label, uri, &changed).unwrap();
+        assert_eq!((trusted, stored()), (Trusted::No, legacy));
     }
 }
