@@ -10,9 +10,11 @@
 
 mod bus;
 mod commands;
+mod features;
 mod fuzz;
 mod install;
 mod interop;
+mod licences;
 mod models;
 mod reference_validator;
 mod runtime;
@@ -26,6 +28,7 @@ usage: cargo xtask COMMAND
   test                  format, lints, unit, integration and doc tests, the reference
                         validator, the official MCP conformance suite, inspector and SDKs,
                         the iii SDKs, the worker, the fuzz targets
+  test --quick          format, lints and the tests that need nothing installed
   interop               only the part with the MCP suite, inspector and SDKs
   bus                   only the part with the iii SDKs and the worker
   bench catalogue       measure the catalogue against sha256sum and bare SQLite
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let result = match args.as_slice() {
         ["test"] => test::run_all(),
+        ["test", "--quick"] => test::run_quick(),
         ["interop"] => test::test_interop(),
         ["bus"] => test::test_bus(),
         ["sidecar"] => test::test_sidecar(),

@@ -11,8 +11,8 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
     bus,
-    commands::{CheckCount, cargo_command, project_dir, run_checked, run_counted},
-    fuzz, interop,
+    commands::{CheckCount, build_program, cargo_command, project_dir, run_checked, run_counted},
+    features, fuzz, interop, licences,
     models::TestModels,
     reference_validator,
     runtime::{self, RuntimeParts},
@@ -82,16 +82,13 @@ fn test_readme() -> Result<()> {
         .context("the README runs nothing")?
         .split(' ')
         .collect();
-    run_checked(&mut cargo_command(&[
-        "build",
-        "--release",
-        "--bin",
-        "repertoire",
-    ]))?;
+    // The command under test, as the other steps build it: a release build would compile
+    // everything once more.
+    let program = build_program()?;
     let home = project_dir().join("target/xtask/home");
     // A home of its own, so that nothing of this machine is shown or changed; and any port, in
     // case the usual one is in use.
-    let mut server = Command::new(project_dir().join("target/release/repertoire"))
+    let mut server = Command::new(program)
         .args(args)
         .args(["--port", "0", "--hub", "0", "--json"])
         .env("REPERTOIRE_HOME", home)
@@ -130,26 +127,42 @@ fn wait_until_healthy(server: &mut Child) -> Result<()> {
     }
 }
 
+/// Runs what needs nothing installed: for the inner loop.
+pub(crate) fn run_quick() -> Result<()> {
+    let mut total = CheckCount::default();
+    total.add(run_step("format", &mut check_format));
+    total.add(run_step("lints", &mut check_lints));
+    total.add(run_step("licences", &mut licences::check_licences));
+    total.add(run_step("unit, integration and doc tests", &mut || {
+        let mut command = cargo_command(&["test", "--workspace", "--no-fail-fast"]);
+        run_counted(command.env("REPERTOIRE_TEST_QUICK", "1"))
+    }));
+    report_total(total)
+}
+
+#[allow(clippy::unnecessary_wraps, reason = "the form of a step")]
+fn check_format() -> Result<CheckCount> {
+    let result = run_checked(&mut cargo_command(&["fmt", "--all", "--check"]));
+    Ok(CheckCount::from_result("format", result))
+}
+
+#[allow(clippy::unnecessary_wraps, reason = "the form of a step")]
+fn check_lints() -> Result<CheckCount> {
+    let mut command = cargo_command(&["clippy", "--workspace", "--all-targets"]);
+    let result = run_checked(command.args(["--", "-D", "warnings"]));
+    Ok(CheckCount::from_result("lints", result))
+}
+
+/// Runs everything.
 pub(crate) fn run_all() -> Result<()> {
     let started = Instant::now();
     let mut total = CheckCount::default();
     let mut step =
         |name: &str, work: &mut dyn FnMut() -> Result<CheckCount>| total.add(run_step(name, work));
-    step("format", &mut || {
-        let result = run_checked(&mut cargo_command(&["fmt", "--all", "--check"]));
-        Ok(CheckCount::from_result("format", result))
-    });
-    step("lints", &mut || {
-        let mut command = cargo_command(&[
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--",
-            "-D",
-            "warnings",
-        ]);
-        Ok(CheckCount::from_result("lints", run_checked(&mut command)))
-    });
+    step("format", &mut check_format);
+    step("lints", &mut check_lints);
+    step("features", &mut features::check_features);
+    step("licences", &mut licences::check_licences);
     step("documentation", &mut || {
         let mut command = cargo_command(&["doc", "--workspace", "--no-deps", "--quiet"]);
         command.env("RUSTDOCFLAGS", "-D warnings");
@@ -175,17 +188,6 @@ pub(crate) fn run_all() -> Result<()> {
     step("iii SDKs", &mut bus::test_iii_sdks);
     step("the features against a worker", &mut bus::test_worker);
     step("fuzz targets", &mut fuzz::run_smoke);
-    step("licences and advisories", &mut || {
-        let installed = Command::new("cargo-deny").arg("--version").output();
-        if !installed.is_ok_and(|out| out.status.success()) {
-            println!("cargo-deny is not installed: skipped");
-            return Ok(CheckCount::default());
-        }
-        Ok(CheckCount::from_result(
-            "deny",
-            run_checked(&mut cargo_command(&["deny", "check"])),
-        ))
-    });
     println!("\nfinished in {:.0?}", started.elapsed());
     report_total(total)
 }

@@ -10,6 +10,8 @@
 
 #[path = "../../runtime/tests/common/fake.rs"]
 mod fake;
+#[path = "../../core/tests/support/part.rs"]
+mod part;
 mod wire;
 
 use std::{fs, path::Path, process::Command, time::Duration};
@@ -272,7 +274,7 @@ fn without_sessions_the_host_sends_the_model_answer_in_a_second_call() {
 #[cfg(unix)]
 #[test]
 fn a_script_without_model_calls_needs_no_model() {
-    let Some(sandbox) = std::env::var_os("REPERTOIRE_TEST_SANDBOX") else {
+    let Some(sandbox) = part::installed_part("REPERTOIRE_TEST_SANDBOX") else {
         return;
     };
     let home = home_with_skill("");

@@ -9,6 +9,8 @@
     reason = "a test"
 )]
 
+#[path = "../../core/tests/support/part.rs"]
+mod part;
 mod provider_home;
 
 use std::{
@@ -26,10 +28,9 @@ struct ModelServer(Child, String);
 impl ModelServer {
     /// Starts the server, if the test command has installed one.
     fn start() -> Option<Self> {
-        let python = std::env::var_os("REPERTOIRE_TEST_PYTHON");
+        let python = part::installed_part("REPERTOIRE_TEST_PYTHON");
         let script = std::env::var_os("REPERTOIRE_TEST_SERVER");
         let (Some(python), Some(script)) = (python, script) else {
-            eprintln!("REPERTOIRE_TEST_PYTHON does not name a Python with a model: skipped");
             return None;
         };
         let mut child = Command::new(python)
@@ -156,8 +157,7 @@ fn a_real_model_run_is_checked_and_its_tokens_are_traced() {
 #[cfg(unix)]
 #[test]
 fn a_module_is_optimised_with_a_real_model_and_the_next_run_uses_it() {
-    let Some(sidecar) = std::env::var_os("REPERTOIRE_TEST_SIDECAR") else {
-        eprintln!("REPERTOIRE_TEST_SIDECAR does not name a sidecar: skipped");
+    let Some(sidecar) = part::installed_part("REPERTOIRE_TEST_SIDECAR") else {
         return;
     };
     let Some(server) = ModelServer::start() else {

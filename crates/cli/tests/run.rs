@@ -9,6 +9,8 @@
     reason = "a test"
 )]
 
+#[path = "../../core/tests/support/part.rs"]
+mod part;
 mod provider_home;
 
 use std::{fs, process::Command};
@@ -358,10 +360,10 @@ fn eval_measures_activation_and_fails_on_missed_goals() {
 
 #[test]
 fn with_embeddings_search_finds_skills_by_meaning() {
-    let Ok(model) = std::env::var("REPERTOIRE_TEST_MODEL") else {
-        eprintln!("REPERTOIRE_TEST_MODEL does not name a folder with a model: skipped");
+    let Some(model) = part::installed_part("REPERTOIRE_TEST_MODEL") else {
         return;
     };
+    let model = model.to_str().unwrap();
     let fake = FakeProvider::start(vec![FakeResponse::NoResponse]);
     let home = home_with_checker(&fake);
     let nothing = run_cli(home.path(), &["setup"]);
@@ -376,7 +378,7 @@ fn with_embeddings_search_finds_skills_by_meaning() {
     assert!(to_text(&wrong.stderr).contains("not the file that was expected"));
     assert_eq!(fs::read_dir(home.path().join("models")).unwrap().count(), 0);
 
-    let set_up = run_cli(home.path(), &["setup", "embeddings", "--from", &model]);
+    let set_up = run_cli(home.path(), &["setup", "embeddings", "--from", model]);
     assert!(set_up.status.success(), "{}", to_text(&set_up.stderr));
     assert!(to_text(&set_up.stderr).contains("can be found by what a message means"));
     let well = to_text(&run_cli(home.path(), &["doctor"]).stdout);

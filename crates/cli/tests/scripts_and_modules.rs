@@ -1,6 +1,6 @@
 //! Scripts and DSPy modules of packages: run, traced, resumed and optimised.
 //!
-//! The test command installs a sandbox and a sidecar; without them these tests are skipped.
+//! The test command installs a sandbox and a sidecar; without them these tests fail.
 
 #![allow(
     missing_docs,
@@ -12,6 +12,8 @@
 )]
 #![cfg(unix)]
 
+#[path = "../../core/tests/support/part.rs"]
+mod part;
 mod provider_home;
 
 use std::{fs, path::Path, process::Command};
@@ -27,10 +29,7 @@ fn home_with_parts(fake: &FakeProvider, parts: &[&str]) -> Option<tempfile::Temp
     let home = home_with_provider(fake);
     for part in parts {
         let variable = format!("REPERTOIRE_TEST_{}", part.to_uppercase());
-        let Some(folder) = std::env::var_os(&variable) else {
-            eprintln!("{variable} is not set: skipped");
-            return None;
-        };
+        let folder = part::installed_part(&variable)?;
         std::os::unix::fs::symlink(folder, home.path().join(part)).unwrap();
     }
     Some(home)

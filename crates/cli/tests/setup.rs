@@ -9,6 +9,8 @@
 )]
 
 mod common;
+#[path = "../../core/tests/support/part.rs"]
+mod part;
 
 use std::{
     fs,
@@ -84,7 +86,7 @@ fn a_python_that_is_too_old_is_reported_before_anything_is_installed() {
 
 #[test]
 fn a_sidecar_of_an_earlier_version_is_updated_without_a_download() {
-    let Some(installed) = std::env::var_os("REPERTOIRE_TEST_SIDECAR") else {
+    let Some(installed) = part::installed_part("REPERTOIRE_TEST_SIDECAR") else {
         return;
     };
     let installed = Path::new(&installed);

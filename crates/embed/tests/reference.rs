@@ -1,8 +1,11 @@
 //! Compares embeddings with those of another implementation that uses the same weights.
 //!
-//! The weights are installed by the test command; without them the test is skipped.
+//! The weights are installed by the test command; without them the test fails.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test")]
+
+#[path = "../../core/tests/support/part.rs"]
+mod part;
 
 use std::path::PathBuf;
 
@@ -19,8 +22,7 @@ struct ReferenceEmbedding {
 
 #[test]
 fn embeddings_match_the_reference_implementation() {
-    let Some(folder) = std::env::var_os("REPERTOIRE_TEST_MODEL").map(PathBuf::from) else {
-        eprintln!("REPERTOIRE_TEST_MODEL does not name a folder with the weights: skipped");
+    let Some(folder) = part::installed_part("REPERTOIRE_TEST_MODEL").map(PathBuf::from) else {
         return;
     };
     let model = EmbeddingModel::open(&folder).unwrap();

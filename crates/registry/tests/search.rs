@@ -9,6 +9,9 @@
     reason = "a test"
 )]
 
+#[path = "../../core/tests/support/part.rs"]
+mod part;
+
 use std::{path::Path, sync::Arc};
 
 use repertoire_core::{Package, SkillId};
@@ -179,10 +182,7 @@ fn a_change_is_visible_to_the_next_query_with_the_same_score_as_a_rebuild() {
 
 /// Opens the sentence encoder, if the test environment provides a model.
 fn open_encoder(registry: &Registry) -> Option<Arc<SentenceEncoder>> {
-    let Some(folder) = std::env::var_os("REPERTOIRE_TEST_MODEL") else {
-        eprintln!("REPERTOIRE_TEST_MODEL does not name a folder with a model: skipped");
-        return None;
-    };
+    let folder = part::installed_part("REPERTOIRE_TEST_MODEL")?;
     let store = registry.store(StoreScope::Account).unwrap().clone();
     Some(Arc::new(
         SentenceEncoder::open(Path::new(&folder), Some(store)).unwrap(),

@@ -12,6 +12,8 @@
 )]
 
 mod common;
+#[path = "../../core/tests/support/part.rs"]
+mod part;
 
 use std::{
     path::{Path, PathBuf},
@@ -363,10 +365,7 @@ async fn stale_process_folders_are_removed_and_used_ones_are_kept() {
 }
 
 fn installed_sidecar() -> Option<Arc<Sidecar>> {
-    let Some(folder) = std::env::var_os("REPERTOIRE_TEST_SIDECAR").map(PathBuf::from) else {
-        eprintln!("skipped: REPERTOIRE_TEST_SIDECAR is not set");
-        return None;
-    };
+    let folder = part::installed_part("REPERTOIRE_TEST_SIDECAR").map(PathBuf::from)?;
     let args = vec!["-I".into(), folder.join("main.py").into()];
     let mut program =
         SidecarCommand::new(folder.join("python/bin/python"), args, folder.join("home"));

@@ -172,6 +172,7 @@ impl ExecutionNotes {
     }
 
     /// Sets how the printed text is computed if the execution is stopped.
+    #[cfg(feature = "sandbox")]
     pub(crate) fn set_output_source(&self, so_far: impl Fn() -> String + Send + 'static) {
         let note = move |printed: &mut Option<String>| {
             *printed = Some(so_far()).filter(|text| !text.is_empty());

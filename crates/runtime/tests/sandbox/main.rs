@@ -16,6 +16,8 @@
 mod common;
 mod install;
 mod nested;
+#[path = "../../../core/tests/support/part.rs"]
+mod part;
 mod reporting;
 mod untrusted;
 
@@ -42,11 +44,7 @@ use serde_json::{Value, json};
 use common::RecordingSkill;
 
 fn installed_sandbox() -> Option<PathBuf> {
-    let folder = std::env::var_os("REPERTOIRE_TEST_SANDBOX").map(PathBuf::from);
-    if folder.is_none() {
-        eprintln!("skipped: REPERTOIRE_TEST_SANDBOX is not set");
-    }
-    folder
+    part::installed_part("REPERTOIRE_TEST_SANDBOX").map(PathBuf::from)
 }
 
 /// One sandbox shared by all tests of the process.

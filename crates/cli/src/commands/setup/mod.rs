@@ -123,7 +123,7 @@ pub(crate) fn run(
         }
         #[cfg(not(feature = "sandbox"))]
         Some(SetupCommand::Sandbox { .. }) => {
-            bail!(Usage("this build is without the sandbox".to_owned()))
+            bail!(UsageError("this build is without the sandbox".to_owned()))
         }
         Some(SetupCommand::Embeddings { from, remove }) => {
             let target = model_dir(settings);
