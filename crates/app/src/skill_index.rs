@@ -7,17 +7,22 @@ use std::{
 
 use repertoire_registry::{
     ItemKind, Registry, Result,
-    search::{Recommendation, SentenceEncoder, SkillIndex},
+    search::{EmbeddingBatch, Recommendation, SentenceEncoder, SkillIndex},
 };
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// How many skills are embedded in one batch.
 const EMBEDDING_BATCH_SIZE: usize = 4;
+/// How long to wait after embedding failed.
+const RETRY_PAUSE: Duration = Duration::from_secs(10);
 
 /// A search index that follows the catalogue.
 #[derive(Debug)]
 pub struct LiveSkillIndex {
     registry: Arc<Registry>,
     current: Mutex<IndexState>,
+    _stop_on_drop: DropGuard,
 }
 
 #[derive(Debug)]
@@ -33,6 +38,8 @@ impl LiveSkillIndex {
         registry: &Arc<Registry>,
         embedder: Option<Arc<SentenceEncoder>>,
     ) -> Result<Arc<Self>> {
+        let changes = registry.subscribe_changes();
+        let stop = CancellationToken::new();
         let snapshot = registry.snapshot();
         let finder = SkillIndex::with_encoder(registry, &snapshot, embedder)?;
         let finding = Arc::new(Self {
@@ -41,11 +48,45 @@ impl LiveSkillIndex {
                 index: finder,
                 seq: snapshot.seq(),
             }),
+            _stop_on_drop: stop.clone().drop_guard(),
         });
-        let follower = Arc::downgrade(&finding);
+        let follow = follow_catalogue(Arc::downgrade(&finding), changes, stop);
         // A thread instead of a task, because it reads from disk and computes.
-        std::thread::spawn(move || follow_catalogue(&follower));
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_time()
+                .build();
+            match runtime {
+                Ok(runtime) => runtime.block_on(follow),
+                Err(error) => tracing::warn!(%error, "the search index is not kept current"),
+            }
+        });
         Ok(finding)
+    }
+
+    /// Applies pending changes and computes the next batch of embeddings.
+    fn update_once(&self) -> Pending {
+        let mut current = self.lock_state();
+        if let Err(error) = self.catch_up(&mut current) {
+            tracing::warn!(%error, "the search index could not be updated");
+        }
+        let snapshot = self.registry.snapshot();
+        let batch = current
+            .index
+            .next_batch(&self.registry, &snapshot, EMBEDDING_BATCH_SIZE);
+        drop(current);
+        // The lock is released, so that searches do not wait for the computation.
+        match batch.map(EmbeddingBatch::compute_embeddings) {
+            Some(Ok(embedded)) => {
+                self.lock_state().index.insert_embeddings(&embedded);
+                Pending::Batch
+            }
+            Some(Err(error)) => {
+                tracing::warn!(%error, "embeddings could not be computed");
+                Pending::Retry
+            }
+            None => Pending::Nothing,
+        }
     }
 
     /// Finds the skills that fit a message, after applying all pending changes.
@@ -81,31 +122,40 @@ impl LiveSkillIndex {
 }
 
 /// Updates an index and computes missing embeddings until the index is dropped.
-fn follow_catalogue(finding: &Weak<LiveSkillIndex>) {
+async fn follow_catalogue(
+    index: Weak<LiveSkillIndex>,
+    mut changes: watch::Receiver<u64>,
+    stop: CancellationToken,
+) {
     loop {
-        let Some(now) = finding.upgrade() else { return };
-        let seq = now.lock_state().seq;
-        // Short waits, so that the thread ends soon after its index.
-        let news = now.registry.wait_events(seq, Duration::from_millis(50));
-        let mut current = now.lock_state();
-        if news.map_or(true, |events| !events.is_empty())
-            && let Err(error) = now.catch_up(&mut current)
-        {
-            tracing::warn!(%error, "the search index could not be updated");
-        }
-        let snapshot = now.registry.snapshot();
-        let lesson = current
-            .index
-            .next_batch(&now.registry, &snapshot, EMBEDDING_BATCH_SIZE);
-        drop(current);
-        // The lock is released, so that searches do not wait for the computation.
-        match lesson.map(repertoire_registry::search::EmbeddingBatch::compute_embeddings) {
-            Some(Ok(learned)) => drop(now.lock_state().index.insert_embeddings(&learned)),
-            Some(Err(error)) => {
-                tracing::warn!(%error, "embeddings could not be computed");
-                std::thread::park_timeout(Duration::from_secs(10));
+        let is_pending = {
+            let Some(index) = index.upgrade() else { return };
+            index.update_once()
+        };
+        // While embeddings are missing, the next batch follows at once.
+        let wait = async {
+            match is_pending {
+                Pending::Batch => {}
+                Pending::Retry => tokio::time::sleep(RETRY_PAUSE).await,
+                Pending::Nothing => drop(changes.changed().await),
             }
-            None => {}
+        };
+        tokio::select! {
+            () = wait => {}
+            () = stop.cancelled() => return,
         }
+        if changes.has_changed().is_err() {
+            return;
+        }
+        changes.mark_unchanged();
     }
+}
+
+/// What an index still has to do.
+enum Pending {
+    /// More skills have to be embedded.
+    Batch,
+    /// Embedding failed; the next attempt waits.
+    Retry,
+    Nothing,
 }

@@ -16,6 +16,7 @@ use std::{
 use arc_swap::ArcSwap;
 use repertoire_core::{FileEntry, Prompt, PromptName, RelPath, SkillId, SkillUri, mime};
 use rpds::RedBlackTreeMapSync;
+use tokio::sync::watch;
 
 use crate::{
     origin::{Origin, QualifiedSkillId, Trusted},
@@ -379,6 +380,8 @@ pub(crate) struct Catalogue {
     current: ArcSwap<Snapshot>,
     log: Mutex<EventLog>,
     changed: Condvar,
+    /// The number of the last event, for those who wait asynchronously.
+    seq: watch::Sender<u64>,
 }
 
 impl Catalogue {
@@ -387,11 +390,17 @@ impl Catalogue {
             current: ArcSwap::from_pointee(Snapshot::empty()),
             log: Mutex::default(),
             changed: Condvar::new(),
+            seq: watch::Sender::new(0),
         }
     }
 
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
         self.current.load_full()
+    }
+
+    /// The number of the last event, as it changes.
+    pub(crate) fn subscribe_changes(&self) -> watch::Receiver<u64> {
+        self.seq.subscribe()
     }
 
     fn lock_log(&self) -> MutexGuard<'_, EventLog> {
@@ -444,6 +453,7 @@ impl Catalogue {
             next.seq = log.seq;
             self.current.store(Arc::new(next));
             self.changed.notify_all();
+            self.seq.send_replace(log.seq);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use repertoire_app::FileWatching;
 use repertoire_core::{Skill, SkillId, Skills};
 use repertoire_registry::{Registry, RegistrySettings};
 
@@ -126,7 +127,7 @@ impl ServerBuilder {
             identity: self.identity,
             prompts: PromptExposure::None,
             aliases,
-            watch: false,
+            watch: FileWatching::Off,
             ..ServeOptions::default()
         };
         let service = SkillService::with_registry(registry.clone(), options);

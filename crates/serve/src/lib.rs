@@ -57,6 +57,7 @@ pub use activation::ActivationOptions;
 pub use builder::{Server, ServerBuilder};
 pub use error::{Error, Result};
 pub use mcp::McpConnection;
+pub use repertoire_app::FileWatching;
 pub use repertoire_core::{Skill, SkillReference, Skills, Uri};
 #[doc(hidden)]
 pub use repertoire_macros as macros;

@@ -95,13 +95,15 @@ impl SkillService {
 
     /// Calls a function for content or a prompt, with guard, deadline and size limit.
     async fn call_for_content(&self, function_id: &str, payload: Value) -> Result<String> {
-        let Some(BusBinding { bus, options }) = self.bus() else {
+        let Some(binding) = self.bus() else {
             let message = format!("{function_id} cannot be called: no bus is connected");
             return Err(CallError::new("no_bus", message).into());
         };
+        let options = &binding.options;
         options.guard.check_function(function_id)?;
         let _making = ContentCall::begin(self, function_id)?;
-        let made = bus
+        let made = binding
+            .bus()?
             .call_function(function_id, payload, options.deadline)
             .await?;
         if made.len() > MAX_CONTENT_BYTES {
@@ -123,7 +125,7 @@ impl SkillService {
         let payload = json!({"scope": scope(on), "key": key});
         let deadline = on.options.deadline;
         let row = on
-            .bus
+            .bus()?
             .call_function("state::get", payload, deadline)
             .await?;
         Ok(Some(row).filter(|row| row != "null"))
@@ -216,11 +218,12 @@ impl SkillService {
     pub(crate) async fn call_tool(&self, function_id: &str, arguments: Value) -> Result<String> {
         /// Longer than for content, because tools may do real work.
         const TOOL_TIMEOUT: Duration = Duration::from_mins(1);
-        let Some(BusBinding { bus, options }) = self.bus() else {
+        let Some(binding) = self.bus() else {
             return Err(CallError::function_not_found(function_id).into());
         };
-        options.guard.check_function(function_id)?;
-        Ok(bus
+        binding.options.guard.check_function(function_id)?;
+        Ok(binding
+            .bus()?
             .call_function(function_id, arguments, TOOL_TIMEOUT)
             .await?)
     }

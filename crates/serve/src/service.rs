@@ -6,20 +6,20 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     path::PathBuf,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
-    time::{Duration, Instant},
+    sync::{Arc, Mutex, OnceLock, Weak},
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use repertoire_app::{FileWatching, LiveRegistry, OnSettled};
 use repertoire_core::SkillId;
-use repertoire_registry::{Registry, RegistrySettings, SkillEntry, Trusted, WatchHandle};
-use tokio::sync::{SetOnce, watch};
+use repertoire_registry::{Registry, RegistrySettings, SkillEntry, Trusted};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     activation::{ActivationOptions, ActivationState},
     error::{Error, Result},
-    iii::{Bus, functions::FunctionOptions},
+    iii::{Bus, CallError, functions::FunctionOptions},
     instructions,
     metrics::Metrics,
 };
@@ -68,7 +68,7 @@ pub struct ServeOptions {
     /// The approximate token limit of the instructions.
     pub instruction_tokens: usize,
     /// Whether changes on disk are watched.
-    pub watch: bool,
+    pub watch: FileWatching,
     /// File with the instructions of the last run, used until the index is loaded.
     pub instructions_file: Option<PathBuf>,
 }
@@ -82,7 +82,7 @@ impl Default for ServeOptions {
             page_size: 100,
             // Hosts truncate instructions after 2 KiB.
             instruction_tokens: 480,
-            watch: true,
+            watch: FileWatching::On,
             instructions_file: None,
         }
     }
@@ -105,8 +105,16 @@ impl ServeOptions {
 /// The bus a service has joined, and the options for calls to it.
 #[derive(Debug)]
 pub(crate) struct BusBinding {
-    pub(crate) bus: Arc<dyn Bus>,
+    bus: Weak<dyn Bus>,
     pub(crate) options: FunctionOptions,
+}
+
+impl BusBinding {
+    /// The bus, while it exists.
+    pub(crate) fn bus(&self) -> Result<Arc<dyn Bus>, CallError> {
+        let gone = || CallError::new("disconnected", "the bus was shut down");
+        self.bus.upgrade().ok_or_else(gone)
+    }
 }
 
 /// A function of a worker that is offered as a tool.
@@ -159,15 +167,12 @@ fn notice_messages(registry: &Registry) -> HashSet<String> {
 /// A service that answers requests about one registry.
 #[derive(Debug)]
 pub struct SkillService {
-    registry: SetOnce<Result<Arc<Registry>, Arc<repertoire_registry::Error>>>,
+    live: Arc<LiveRegistry>,
     /// The settings it is served with.
     pub(crate) options: ServeOptions,
     pub(crate) metrics: Metrics,
-    /// The number of the last event; receivers check for newer events when it changes.
-    change_seq: watch::Sender<u64>,
     /// Cancelled on shutdown; tasks that wait for changes end then.
     pub(crate) stop: CancellationToken,
-    watcher: Mutex<Option<WatchHandle>>,
     /// The bus this service has joined, if any.
     bus: OnceLock<BusBinding>,
     /// Search and execution of skills, if offered.
@@ -184,12 +189,10 @@ pub struct SkillService {
 impl SkillService {
     fn new(options: ServeOptions) -> Arc<Self> {
         Arc::new(Self {
-            registry: SetOnce::new(),
+            live: LiveRegistry::new(),
             options,
             metrics: Metrics::default(),
-            change_seq: watch::Sender::new(0),
             stop: CancellationToken::new(),
-            watcher: Mutex::new(None),
             bus: OnceLock::new(),
             activation: OnceLock::new(),
             content_calls: Mutex::default(),
@@ -202,7 +205,9 @@ impl SkillService {
     /// Serves an open registry.
     pub fn with_registry(registry: Arc<Registry>, options: ServeOptions) -> Arc<Self> {
         let service = Self::new(options);
-        service.follow_registry(registry);
+        let on_settled = service.on_settled();
+        let watching = service.options.watch;
+        service.live.follow(registry, watching, on_settled);
         service
     }
 
@@ -213,83 +218,37 @@ impl SkillService {
         then: impl FnOnce(&Arc<Registry>) + Send + 'static,
     ) -> Arc<Self> {
         let service = Self::new(options);
-        let opening = service.clone();
-        // A thread instead of a task, because opening blocks on disk reads.
-        std::thread::spawn(move || match Registry::open(settings) {
-            Ok(registry) => {
-                then(&registry);
-                opening.follow_registry(registry);
-            }
-            Err(error) => drop(opening.registry.set(Err(Arc::new(error)))),
-        });
+        let (live, on_settled) = (&service.live, service.on_settled());
+        live.open_in_background(settings, service.options.watch, on_settled, then);
         service
     }
 
-    fn follow_registry(self: &Arc<Self>, registry: Arc<Registry>) {
-        if self.options.watch {
-            match registry.start_watching() {
-                Ok(watch) => {
-                    *self.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Some(watch);
-                }
-                Err(error) => tracing::warn!(%error, "changes on disk are not watched"),
-            }
-        }
+    /// Logs newly skipped skills and saves the instructions for the next start.
+    fn on_settled(self: &Arc<Self>) -> OnSettled {
         let service = Arc::downgrade(self);
-        let follow = registry.clone();
-        // Taken before any request is answered, so that no later change is missed.
-        let mut seen = follow.snapshot().seq();
-        let mut known: HashSet<String> = notice_messages(&follow);
-        drop(self.registry.set(Ok(registry)));
-        self.save_instructions();
-        std::thread::spawn(move || {
-            // Work on the whole catalogue is batched over many changes.
-            let mut looked = Instant::now();
-            let mut pause = Duration::from_secs(1);
-            let mut due = false;
-            loop {
-                // Short waits, so that the thread ends soon after the service is dropped.
-                let news = follow.wait_events(seen, Duration::from_millis(100));
-                let Some(service) = service.upgrade() else {
-                    return;
-                };
-                let changed = news.map_or(true, |events| !events.is_empty());
-                if changed {
-                    seen = follow.snapshot().seq();
-                    service.change_seq.send_replace(seen);
-                }
-                due |= changed;
-                if due && (!changed || looked.elapsed() > pause.min(Duration::from_secs(10))) {
-                    let begun = Instant::now();
-                    // Log every skill that is skipped from now on.
-                    let now = notice_messages(&follow);
-                    for message in now.difference(&known) {
-                        tracing::warn!("skipped {message}");
-                    }
-                    known = now;
-                    service.save_instructions();
-                    looked = Instant::now();
-                    // The larger the catalogue, the less often this runs.
-                    pause = (begun.elapsed() * 20).max(Duration::from_secs(1));
-                    due = false;
-                }
-                if service.stop.is_cancelled() {
-                    return;
+        let mut known: Option<HashSet<String>> = None;
+        Box::new(move |registry| {
+            let now = notice_messages(registry);
+            if let Some(known) = &known {
+                for message in now.difference(known) {
+                    tracing::warn!("skipped {message}");
                 }
             }
-        });
+            known = Some(now);
+            if let Some(service) = service.upgrade() {
+                service.save_instructions();
+            }
+        })
     }
 
     /// Waits until the registry is open and returns it.
     pub async fn registry(&self) -> Result<&Arc<Registry>> {
-        match self.registry.wait().await {
-            Ok(registry) => Ok(registry),
-            Err(error) => Err(Error::Open(error.clone())),
-        }
+        self.live.registry().await.map_err(Error::Open)
     }
 
     /// Returns the registry if it is already open.
     pub fn opened_registry(&self) -> Option<&Arc<Registry>> {
-        self.registry.get()?.as_ref().ok()
+        self.live.opened()
     }
 
     /// Signals shutdown to all waiting tasks.
@@ -297,14 +256,19 @@ impl SkillService {
         self.stop.cancel();
     }
 
+    pub(crate) fn live_registry(&self) -> &Arc<LiveRegistry> {
+        &self.live
+    }
+
     pub(crate) fn subscribe_changes(&self) -> watch::Receiver<u64> {
-        self.change_seq.subscribe()
+        self.live.subscribe_changes()
     }
 
     /// Joins a bus, which makes content and prompts of its functions available.
     ///
-    /// Only the first call has an effect.
-    pub fn join_bus(&self, bus: Arc<dyn Bus>, options: FunctionOptions) {
+    /// Only the first call has an effect. The service does not keep the bus alive.
+    pub fn join_bus(&self, bus: &Arc<dyn Bus>, options: FunctionOptions) {
+        let bus = Arc::downgrade(bus);
         let _ = self.bus.set(BusBinding { bus, options });
     }
 

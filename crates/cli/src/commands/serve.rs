@@ -5,7 +5,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use repertoire_app::{Reoptimiser, RunLimits, Runner, RunnerSettings};
+use repertoire_app::{FileWatching, Reoptimiser, RunLimits, Runner, RunnerSettings};
 use repertoire_core::{Digest, SkillId, text::terminal_safe};
 use repertoire_registry::{
     Registry, RegistrySettings as Sources, Trusted,
@@ -228,7 +228,11 @@ fn open_service(
     let kept = settings.instructions_cache_dir();
     let options = ServeOptions {
         prompts,
-        watch: !expose.no_watch,
+        watch: if expose.no_watch {
+            FileWatching::Off
+        } else {
+            FileWatching::On
+        },
         instructions_file: Some(kept.join(format!("{}.md", &key[..16]))),
         ..ServeOptions::default()
     };

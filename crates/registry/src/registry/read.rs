@@ -28,6 +28,12 @@ impl Registry {
         self.catalogue.snapshot()
     }
 
+    /// Returns the number of the last event, as it changes. The receiver reports an error once the
+    /// registry is dropped.
+    pub fn subscribe_changes(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.catalogue.subscribe_changes()
+    }
+
     /// Returns the events after a sequence number; waits for one until the timeout.
     pub fn wait_events(
         &self,

@@ -3,36 +3,57 @@
 //! Every registration is published, even if nothing in it is new, because subscribers rely on it.
 //! Changes in files are published when they change a visible entry.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
-use repertoire_registry::{CatalogueEvent, EventOp, ItemKind, Origin, Snapshot};
+use repertoire_registry::{CatalogueEvent, EventOp, ItemKind, Origin, Registry, Snapshot};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::service::SkillService;
 
 const SKILLS_TRIGGER: &str = "skills::on-change";
 const PROMPTS_TRIGGER: &str = "prompts::on-change";
 
-/// Passes every change to the callback, by trigger type, until the service shuts down.
-pub(crate) async fn publish_changes(
-    engine: Arc<SkillService>,
-    notify: impl Fn(&'static str, &Value),
+/// Passes every change to the callback, by trigger type, until the service shuts down or is dropped.
+pub(crate) fn publish_changes<F: Fn(&'static str, &Value)>(
+    service: &Arc<SkillService>,
+    notify: F,
+) -> impl Future<Output = ()> + use<F> {
+    let (changes, stop) = (service.subscribe_changes(), service.stop.clone());
+    let live = service.live_registry().clone();
+    async move {
+        let registry = match live.registry().await {
+            Ok(registry) => Arc::downgrade(registry),
+            Err(_) => return,
+        };
+        drop(live);
+        tokio::select! {
+            () = follow_catalogue(changes, registry, &notify) => {}
+            () = stop.cancelled() => {}
+        }
+    }
+}
+
+async fn follow_catalogue(
+    mut changes: watch::Receiver<u64>,
+    registry: Weak<Registry>,
+    notify: &impl Fn(&'static str, &Value),
 ) {
-    let mut changes = engine.subscribe_changes();
-    let Ok(registry) = engine.registry().await else {
+    let Some(mut known) = registry.upgrade().map(|registry| registry.snapshot()) else {
         return;
     };
-    let mut known = registry.snapshot();
     let mut seen = known.seq();
-    loop {
-        tokio::select! {
-            alive = changes.changed() => if alive.is_err() { return },
-            () = engine.stop.cancelled() => return,
-        }
+    while changes.changed().await.is_ok() {
+        let Some(registry) = registry.upgrade() else {
+            return;
+        };
         let snapshot = registry.snapshot();
         let Ok(events) = registry.wait_events(seen, Duration::ZERO) else {
             // Events were dropped: publish the difference between the two snapshots.
-            publish_difference(&known, &snapshot, &notify);
+            publish_difference(&known, &snapshot, notify);
             seen = snapshot.seq();
             known = snapshot;
             continue;

@@ -148,9 +148,10 @@ impl SkillsWorker {
     pub fn new(service: Arc<SkillService>, options: WorkerOptions) -> Arc<Self> {
         let feed = Arc::new(StateFeed::new(service.clone(), &options));
         let bus = Arc::new(WorkerBus::new(feed.clone()));
-        let functions =
-            SkillFunctions::new(service.clone(), bus.clone(), options.functions.clone());
-        service.join_bus(bus.clone(), options.functions.clone());
+        let shared: Arc<dyn Bus> = bus.clone();
+        let weak = Arc::downgrade(&shared);
+        let functions = SkillFunctions::new(service.clone(), weak, options.functions.clone());
+        service.join_bus(&shared, options.functions.clone());
         let stop = service.stop.child_token();
         Arc::new(Self {
             service,
@@ -171,7 +172,7 @@ impl SkillsWorker {
     pub async fn run(self: Arc<Self>) {
         let (followers, bus) = (self.subscribers.clone(), self.bus.clone());
         let change_task = tokio::spawn(changes::publish_changes(
-            self.service.clone(),
+            &self.service,
             move |kind, payload| {
                 for function in followers.subscribed_functions(kind) {
                     bus.fire_and_forget(&function, payload);

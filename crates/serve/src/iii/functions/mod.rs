@@ -9,7 +9,7 @@ mod prompts;
 mod skills;
 
 use std::{
-    sync::{Arc, LazyLock},
+    sync::{Arc, LazyLock, Weak},
     time::Duration,
 };
 
@@ -91,7 +91,8 @@ struct EmptyInput {}
 #[derive(Debug)]
 pub struct SkillFunctions {
     service: Arc<SkillService>,
-    bus: Arc<dyn Bus>,
+    /// The hub owns its functions, so they do not own the hub.
+    bus: Weak<dyn Bus>,
     options: FunctionOptions,
 }
 
@@ -214,7 +215,7 @@ pub fn is_skill_function(id: &str) -> bool {
 
 impl SkillFunctions {
     /// Creates the functions over the catalogue of a service, on a bus.
-    pub fn new(service: Arc<SkillService>, bus: Arc<dyn Bus>, options: FunctionOptions) -> Self {
+    pub fn new(service: Arc<SkillService>, bus: Weak<dyn Bus>, options: FunctionOptions) -> Self {
         Self {
             service,
             bus,
@@ -264,10 +265,15 @@ impl SkillFunctions {
         answer
     }
 
+    fn bus(&self) -> Result<Arc<dyn Bus>, CallError> {
+        let gone = || CallError::new("disconnected", "the bus was shut down");
+        self.bus.upgrade().ok_or_else(gone)
+    }
+
     /// Stores a row through the bus.
     async fn store_row(&self, scope: &str, key: &str, row: RegisteredRow) -> Result<(), CallError> {
         let deadline = self.options.deadline;
-        self.bus.store_row(scope, key, row, deadline).await
+        self.bus()?.store_row(scope, key, row, deadline).await
     }
 
     /// Deletes a row; returns whether it existed.
@@ -275,7 +281,7 @@ impl SkillFunctions {
         let payload = serde_json::json!({"scope": scope, "key": key});
         let deadline = self.options.deadline;
         let old = self
-            .bus
+            .bus()?
             .call_function("state::delete", payload, deadline)
             .await?;
         Ok(match repertoire_core::json::from_str::<Value>(&old) {

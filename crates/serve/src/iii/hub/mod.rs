@@ -118,9 +118,15 @@ pub struct Hub {
     weak_self: Weak<Self>,
     runtime: Handle,
     /// Notified when functions are registered or removed.
-    functions_changed: Notify,
+    functions_changed: Arc<Notify>,
     catalogue_sync: state::CatalogueSync,
     stop: CancellationToken,
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
 }
 
 impl Hub {
@@ -135,22 +141,29 @@ impl Hub {
             id: Uuid::new_v4().to_string().into(),
             table: Mutex::new(RoutingTable::new(options.max_registrations)),
             functions: OnceLock::new(),
-            functions_changed: Notify::new(),
+            functions_changed: Arc::default(),
             catalogue_sync: state::CatalogueSync::default(),
             stop: CancellationToken::new(),
             options,
         });
+        let weak: Weak<dyn Bus> = hub.weak_self.clone();
         let on = hub.options.functions.clone();
         if hub.options.skills_provider == SkillsProvider::OnHub {
-            let functions = SkillFunctions::new(engine.clone(), hub.clone(), on.clone());
+            let functions = SkillFunctions::new(engine.clone(), weak.clone(), on.clone());
             let _ = hub.functions.set(functions);
         }
-        engine.join_bus(hub.clone(), on);
+        let shared: Arc<dyn Bus> = hub.clone();
+        engine.join_bus(&shared, on);
         hub.lock_table()
             .add_builtin_types(builtin::trigger_types(&hub.options));
-        tokio::spawn(hub.clone().publish_changes());
-        tokio::spawn(hub.clone().expire_calls());
-        tokio::spawn(hub.clone().offer_tools());
+        // Tasks hold the hub only while they use it, so that dropping the last handle frees it.
+        let (own, stop) = (&hub.weak_self, &hub.stop);
+        if hub.options.skills_provider == SkillsProvider::OnHub {
+            tokio::spawn(Self::publish_changes(own.clone(), engine, stop.clone()));
+        }
+        tokio::spawn(Self::expire_calls(own.clone(), stop.clone()));
+        let changed = hub.functions_changed.clone();
+        tokio::spawn(Self::offer_tools(own.clone(), changed, stop.clone()));
         hub
     }
 
@@ -292,46 +305,55 @@ impl Hub {
         }
     }
 
-    async fn publish_changes(self: Arc<Self>) {
-        if self.options.skills_provider == SkillsProvider::OnWorker {
-            return;
+    fn publish_changes(
+        hub: Weak<Self>,
+        service: &Arc<SkillService>,
+        stop: CancellationToken,
+    ) -> impl Future<Output = ()> + use<> {
+        let publish = changes::publish_changes(service, move |kind, payload| {
+            if let Some(hub) = hub.upgrade() {
+                hub.fire_trigger_type(kind, payload);
+            }
+        });
+        async move {
+            tokio::select! {
+                () = publish => {}
+                () = stop.cancelled() => {}
+            }
         }
-        let hub = self.clone();
-        changes::publish_changes(self.service.clone(), move |kind, payload| {
-            hub.fire_trigger_type(kind, payload);
-        })
-        .await;
     }
 
     /// Fails calls that are not answered before their deadline.
-    async fn expire_calls(self: Arc<Self>) {
+    async fn expire_calls(hub: Weak<Self>, stop: CancellationToken) {
         let mut tick = tokio::time::interval(Duration::from_secs(1));
         loop {
             tokio::select! {
                 _ = tick.tick() => {}
-                () = self.stop.cancelled() => return,
+                () = stop.cancelled() => return,
             }
-            let mut table = self.lock_table();
+            let Some(hub) = hub.upgrade() else { return };
+            let mut table = hub.lock_table();
             for pending in table.take_overdue(Instant::now()) {
-                let error = CallError::timeout(&pending.function_id, self.options.call_deadline);
+                let error = CallError::timeout(&pending.function_id, hub.options.call_deadline);
                 table.fail_call(pending, &error);
             }
         }
     }
 
     /// Offers the functions of the workers as MCP tools.
-    async fn offer_tools(self: Arc<Self>) {
+    async fn offer_tools(hub: Weak<Self>, changed: Arc<Notify>, stop: CancellationToken) {
         loop {
             tokio::select! {
-                () = self.functions_changed.notified() => {}
-                () = self.stop.cancelled() => return,
+                () = changed.notified() => {}
+                () = stop.cancelled() => return,
             }
             // Wait briefly: a worker registers its functions one by one.
             tokio::time::sleep(Duration::from_millis(10)).await;
-            let guard = &self.options.functions.guard;
-            let mut rows = self.lock_table().list_functions();
-            rows.retain(|row| is_tool(&self.options.tools, guard, &row.function_id));
-            self.service
+            let Some(hub) = hub.upgrade() else { return };
+            let guard = &hub.options.functions.guard;
+            let mut rows = hub.lock_table().list_functions();
+            rows.retain(|row| is_tool(&hub.options.tools, guard, &row.function_id));
+            hub.service
                 .offer_tools(rows.iter().map(FunctionRow::to_tool));
         }
     }
