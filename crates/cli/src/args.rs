@@ -1,5 +1,7 @@
 //! The command line as typed; `settings` resolves it.
 
+mod duration;
+mod groups;
 mod run_args;
 mod serve_args;
 
@@ -9,6 +11,7 @@ use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
 use repertoire_core::SkillId;
 use repertoire_registry::{Origin, QualifiedSkillId};
 
+pub(crate) use groups::parse_args;
 pub(crate) use run_args::{
     ArtifactCommand, AskArgs, CatalogueArgs, EvalArgs, ModelArgs, NewArtifact, OptimizeArgs,
     OptimizerArg, ParamValue, RunArgs, SearchArgs, SetupCommand, TraceCommand, TraceFilterArgs,
@@ -18,7 +21,7 @@ pub(crate) use serve_args::{
     AddFrom, BusArgs, ExposeArgs, OfferedTool, RemoteCommand, TokenCommand, UrlArgs,
 };
 
-use serve_args::parse_timeout;
+use duration::parse_duration;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -215,34 +218,13 @@ pub(crate) enum Command {
         #[arg(long)]
         url: Option<String>,
     },
-    /// Call a function on the bus
+    /// Call and list the functions on the bus
     #[command(
-        after_help = "Examples:\n  repertoire call skills::list\n  repertoire call skill::fetch \
-                            '{\"uri\": \"iii://skills\"}'\n  repertoire call demo::greet - < \
-                            payload.json"
+        after_help = "Examples:\n  repertoire bus functions\n  repertoire bus call skills::list"
     )]
-    Call {
-        /// The function
-        function: String,
-        /// The payload as JSON; `-` reads stdin
-        #[arg(default_value = "{}")]
-        payload: String,
-        /// How long to wait: 500ms, 30s, 5m
-        #[arg(long, value_name = "TIME", value_parser = parse_timeout, default_value = "30s")]
-        timeout: std::time::Duration,
-        #[command(flatten)]
-        bus: UrlArgs,
-    },
-    /// List the functions on the bus
-    #[command(
-        after_help = "Examples:\n  repertoire functions\n  repertoire functions --internal --json"
-    )]
-    Functions {
-        /// Also show the bus's own functions
-        #[arg(long)]
-        internal: bool,
-        #[command(flatten)]
-        bus: UrlArgs,
+    Bus {
+        #[command(subcommand)]
+        command: BusCommand,
     },
     /// Find the skills that fit a message, without calling a model
     #[command(
@@ -423,42 +405,15 @@ pub(crate) enum Command {
         #[arg(long, env = "REPERTOIRE_SCOPE", hide_env_values = true)]
         scope: Option<ScopeArg>,
     },
-    /// Store packages from their JSON form
-    #[command(after_help = "Examples:\n  repertoire import tone-check.json\n  \
-                            curl -s localhost:9000/pkg.json | repertoire import -")]
-    Import {
-        /// Package files; `-` reads stdin
-        #[arg(required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
-        files: Vec<PathBuf>,
-        #[command(flatten)]
-        write: WriteArgs,
-    },
-    /// Print a skill in the JSON form
-    #[command(after_help = "Examples:\n  repertoire export tone-check -o tone-check.json")]
-    Export {
-        /// The skill
-        skill: QualifiedSkillId,
-        /// Write here instead of stdout
-        #[arg(long, short, value_name = "FILE")]
-        output: Option<PathBuf>,
-    },
-    /// Turn a skill folder into its JSON form
-    Pack {
-        /// The folder
-        #[arg(value_hint = ValueHint::DirPath)]
-        folder: PathBuf,
-        /// Write here instead of stdout
-        #[arg(long, short, value_name = "FILE")]
-        output: Option<PathBuf>,
-    },
-    /// Turn the JSON form into a skill folder
-    Unpack {
-        /// The package; `-` reads stdin
-        #[arg(value_hint = ValueHint::FilePath)]
-        file: PathBuf,
-        /// The folder to create [default: the skill's name]
-        #[arg(long, short, value_name = "DIR")]
-        output: Option<PathBuf>,
+    /// Convert, import and export packages
+    #[command(
+        after_help = "Examples:\n  repertoire package import tone-check.json\n  \
+                            repertoire package export tone-check -o tone-check.json\n  \
+                            repertoire package pack ./tone-check -o tone-check.json"
+    )]
+    Package {
+        #[command(subcommand)]
+        command: PackageCommand,
     },
     /// Manage other MCP servers that provide skills
     #[command(
@@ -506,6 +461,82 @@ pub(crate) enum Command {
     Completions {
         /// The shell
         shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PackageCommand {
+    /// Store packages from their JSON form
+    #[command(
+        after_help = "Examples:\n  repertoire package import tone-check.json\n  \
+                            curl -s localhost:9000/pkg.json | repertoire package import -"
+    )]
+    Import {
+        /// Package files; `-` reads stdin
+        #[arg(required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        files: Vec<PathBuf>,
+        #[command(flatten)]
+        write: WriteArgs,
+    },
+    /// Print a skill in the JSON form
+    #[command(after_help = "Examples:\n  repertoire package export tone-check -o tone-check.json")]
+    Export {
+        /// The skill
+        skill: QualifiedSkillId,
+        /// Write here instead of stdout
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// Turn a skill folder into its JSON form
+    Pack {
+        /// The folder
+        #[arg(value_hint = ValueHint::DirPath)]
+        folder: PathBuf,
+        /// Write here instead of stdout
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// Turn the JSON form into a skill folder
+    Unpack {
+        /// The package; `-` reads stdin
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// The folder to create [default: the skill's name]
+        #[arg(long, short, value_name = "DIR")]
+        output: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BusCommand {
+    /// Call a function on the bus
+    #[command(
+        after_help = "Examples:\n  repertoire bus call skills::list\n  repertoire bus call skill::fetch \
+                            '{\"uri\": \"iii://skills\"}'\n  repertoire bus call demo::greet - < \
+                            payload.json"
+    )]
+    Call {
+        /// The function
+        function: String,
+        /// The payload as JSON; `-` reads stdin
+        #[arg(default_value = "{}")]
+        payload: String,
+        /// How long to wait: 500ms, 30s, 5m
+        #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "30s")]
+        timeout: std::time::Duration,
+        #[command(flatten)]
+        bus: UrlArgs,
+    },
+    /// List the functions on the bus
+    #[command(
+        after_help = "Examples:\n  repertoire bus functions\n  repertoire bus functions --internal --json"
+    )]
+    Functions {
+        /// Also show the bus's own functions
+        #[arg(long)]
+        internal: bool,
+        #[command(flatten)]
+        bus: UrlArgs,
     },
 }
 

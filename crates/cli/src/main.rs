@@ -9,12 +9,10 @@ mod settings;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use crate::{args::Args, output::Output};
+use crate::output::Output;
 
 fn main() -> ExitCode {
-    let mut args = match Args::try_parse() {
+    let mut args = match args::parse_args() {
         Ok(args) => args,
         Err(error) => return failure::report_usage_error(&error),
     };

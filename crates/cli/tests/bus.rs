@@ -76,7 +76,11 @@ fn a_standby_takes_over_and_subscribers_stay_notified() {
     let (_hub, url) = start_server(home.path(), &["--hub", "0", "--bare-hub"]);
     let register = |id: &str| {
         let payload = json!({"id": id, "skill": format!("# {id}")}).to_string();
-        run_with_bus(home.path(), &url, &["call", "skills::register", &payload])
+        run_with_bus(
+            home.path(),
+            &url,
+            &["bus", "call", "skills::register", &payload],
+        )
     };
     on_runtime(async {
         let mut before = subscribe_to_changes(&url, "f::before");
@@ -101,7 +105,11 @@ fn a_standby_takes_over_and_subscribers_stay_notified() {
         before.wait_for_change("two").await;
         let mut after = subscribe_to_changes(&url, "f::after");
         // Earlier registrations are still listed, and the state still sends notifications.
-        let listed = run_with_bus(home.path(), &url, &["call", "skills::list", "--json"]);
+        let listed = run_with_bus(
+            home.path(),
+            &url,
+            &["bus", "call", "skills::list", "--json"],
+        );
         let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
         assert_eq!(listed["skills"][0]["id"], "one");
         let start = Instant::now();
@@ -123,7 +131,7 @@ fn a_standby_takes_over_and_subscribers_stay_notified() {
         second.send_signal("-TERM");
         let start = Instant::now();
         loop {
-            let functions = run_with_bus(home.path(), &url, &["functions", "--json"]);
+            let functions = run_with_bus(home.path(), &url, &["bus", "functions", "--json"]);
             if !to_text(&functions.stdout).contains("skills::register") {
                 break;
             }
@@ -148,7 +156,11 @@ fn a_worker_waits_for_its_bus_and_reconnects() {
         let start = Instant::now();
         loop {
             let payload = r#"{"id": "back", "skill": "back again"}"#;
-            let called = run_with_bus(home.path(), &url, &["call", "skills::register", payload]);
+            let called = run_with_bus(
+                home.path(),
+                &url,
+                &["bus", "call", "skills::register", payload],
+            );
             if called.status.success() {
                 break;
             }
@@ -198,13 +210,13 @@ fn worker_file_globs_are_relative_to_the_original_config() {
     let read = run_with_bus(
         home.path(),
         &url,
-        &["call", "skill::fetch", r#"{"uri": "iii://guide"}"#],
+        &["bus", "call", "skill::fetch", r#"{"uri": "iii://guide"}"#],
     );
     assert_eq!(
         to_text(&read.stdout),
         "# iii://guide\n\n# Guide\n\nTells.\n\n"
     );
-    let functions = run_with_bus(home.path(), &url, &["functions"]);
+    let functions = run_with_bus(home.path(), &url, &["bus", "functions"]);
     assert!(to_text(&functions.stdout).contains("skills-of-mine"));
 }
 
@@ -239,7 +251,7 @@ fn a_port_in_use_is_reported_with_the_alternatives() {
 fn call_and_functions_commands_work_on_a_hub() {
     let home = tempfile::tempdir().unwrap();
     let (_hub, url) = start_server(home.path(), &["--hub", "0"]);
-    let call = |args: &[&str]| run_with_bus(home.path(), &url, &[&["call"], args].concat());
+    let call = |args: &[&str]| run_with_bus(home.path(), &url, &[&["bus", "call"], args].concat());
     let skill = r##"{"id": "demo", "skill": "# Demo"}"##;
     assert!(call(&["skills::register", skill]).status.success());
     let fetched = call(&["skill::fetch", r#"{"uri": "iii://demo"}"#]);
@@ -259,13 +271,17 @@ fn call_and_functions_commands_work_on_a_hub() {
         assert_eq!(called.status.code(), Some(code), "{args:?}: {called:?}");
         assert!(to_text(&called.stderr).contains(words), "{called:?}");
     }
-    let functions = run_with_bus(home.path(), &url, &["functions"]);
+    let functions = run_with_bus(home.path(), &url, &["bus", "functions"]);
     assert_eq!(to_text(&functions.stdout).lines().count(), 13);
-    let all = run_with_bus(home.path(), &url, &["functions", "--internal", "--json"]);
+    let all = run_with_bus(
+        home.path(),
+        &url,
+        &["bus", "functions", "--internal", "--json"],
+    );
     let all: Value = serde_json::from_slice(&all.stdout).unwrap();
     assert!(all["functions"].as_array().unwrap().len() > 20);
     let mut child = cli_command(home.path())
-        .args(["call", "state::set", "-"])
+        .args(["bus", "call", "state::set", "-"])
         .env("III_URL", &url)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -292,13 +308,13 @@ fn a_hub_with_tokens_requires_one() {
         .output();
     let token = to_text(&made.unwrap().stdout).trim().to_owned();
     let (_hub, url) = start_server(home.path(), &["--hub", "0"]);
-    let refused = run_with_bus(home.path(), &url, &["call", "skills::list"]);
+    let refused = run_with_bus(home.path(), &url, &["bus", "call", "skills::list"]);
     assert_eq!(refused.status.code(), Some(7));
     assert!(to_text(&refused.stderr).contains("401"), "{refused:?}");
     let list = |home: &Path| {
         let mut command = cli_command(home);
         command
-            .args(["call", "skills::list"])
+            .args(["bus", "call", "skills::list"])
             .env("III_URL", &url)
             .env("III_TOKEN", &token);
         command.output().unwrap()
@@ -442,9 +458,13 @@ fn lint_fix_rewrites_old_links_in_folders_and_stores() {
     let (_hub, url) = start_server(home.path(), &["--hub", "0"]);
     let skill = json!({"id": "registered", "skill": old}).to_string();
     assert!(
-        self::run_with_bus(home.path(), &url, &["call", "skills::register", &skill])
-            .status
-            .success()
+        self::run_with_bus(
+            home.path(),
+            &url,
+            &["bus", "call", "skills::register", &skill]
+        )
+        .status
+        .success()
     );
     run(&["lint", "--fix"]);
     assert!(run(&["cat", "skill://in-folder/SKILL.md"]).ends_with(new));

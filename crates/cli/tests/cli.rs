@@ -153,9 +153,9 @@ fn stores_and_packages_preserve_every_byte() {
     place.write_file("crlf/SKILL.md", text);
     place.write_file("crlf/data.bin", [0u8, 255, 13, 10, 0]);
     place.run_ok(&["add", "crlf", "--scope", "account"]);
-    let exported = place.run_ok(&["export", "crlf"]);
+    let exported = place.run_ok(&["package", "export", "crlf"]);
     place.write_file("crlf.json", &exported);
-    place.run_ok(&["unpack", "crlf.json", "-o", "copy"]);
+    place.run_ok(&["package", "unpack", "crlf.json", "-o", "copy"]);
     for file in ["SKILL.md", "data.bin"] {
         let want = fs::read(place.work_dir().join("crlf").join(file)).unwrap();
         let stored = place
@@ -173,14 +173,17 @@ fn a_plain_skill_stays_plain_after_export_and_import() {
     let place = TestWorkspace::new();
     let text = "---\nname: refunds\ndescription: Use when money goes back.\n---\n# Refunds\n";
     place.write_file("skills/acme/refunds/SKILL.md", text);
-    let exported = place.run_ok(&["--from", "skills", "export", "acme/refunds"]);
+    let exported = place.run_ok(&["--from", "skills", "package", "export", "acme/refunds"]);
     place.write_file("a.json", &exported);
-    place.run_ok(&["unpack", "a.json", "-o", "out/refunds"]);
+    place.run_ok(&["package", "unpack", "a.json", "-o", "out/refunds"]);
     let files = fs::read_dir(place.work_dir().join("out/refunds")).unwrap();
     let files: Vec<_> = files.map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(files, ["SKILL.md"]);
-    place.run_ok(&["import", "a.json", "--scope", "account"]);
-    assert_eq!(place.run_ok(&["export", "account:acme/refunds"]), exported);
+    place.run_ok(&["package", "import", "a.json", "--scope", "account"]);
+    assert_eq!(
+        place.run_ok(&["package", "export", "account:acme/refunds"]),
+        exported
+    );
     let history = place.run_json(&["history", "account:acme/refunds", "--json"]);
     let files = &history["revisions"][0]["files"];
     assert_eq!(files.as_array().unwrap().len(), 1, "{history}");
@@ -189,16 +192,22 @@ fn a_plain_skill_stays_plain_after_export_and_import() {
 #[test]
 fn packages_round_trip_through_import_and_unpack() {
     let place = example_workspace();
-    let packed = place.run_ok(&["pack", "examples/release-notes"]);
+    let packed = place.run_ok(&["package", "pack", "examples/release-notes"]);
     place.write_file("a.json", &packed);
-    place.run_ok(&["import", "a.json"]);
-    assert_eq!(place.run_ok(&["export", "release-notes"]), packed);
-    place.run_ok(&["unpack", "a.json", "-o", "out/release-notes"]);
-    assert_eq!(place.run_ok(&["pack", "out/release-notes"]), packed);
-    let again = place.run(&["unpack", "a.json", "-o", "out/release-notes"]);
+    place.run_ok(&["package", "import", "a.json"]);
+    assert_eq!(
+        place.run_ok(&["package", "export", "release-notes"]),
+        packed
+    );
+    place.run_ok(&["package", "unpack", "a.json", "-o", "out/release-notes"]);
+    assert_eq!(
+        place.run_ok(&["package", "pack", "out/release-notes"]),
+        packed
+    );
+    let again = place.run(&["package", "unpack", "a.json", "-o", "out/release-notes"]);
     assert_eq!(again.exit_code(), 4, "an existing folder is left alone");
     let stdin = place
-        .command(&["import", "-", "--dry-run"])
+        .command(&["package", "import", "-", "--dry-run"])
         .stdin(fs::File::open(place.work_dir().join("a.json")).unwrap())
         .output()
         .unwrap();
@@ -218,7 +227,7 @@ fn import_warns_about_artifacts_that_will_fail_and_keeps_them() {
         ],
     });
     place.write_file("half.json", package.to_string());
-    let imported = place.run(&["import", "half.json"]);
+    let imported = place.run(&["package", "import", "half.json"]);
     assert_eq!(imported.exit_code(), 0, "{}", imported.stderr());
     let said = imported.stderr();
     let warnings: Vec<&str> = said.lines().filter(|l| l.contains("will fail")).collect();
@@ -358,9 +367,9 @@ fn wrong_input_gets_an_answer() {
         &["list", "--origin", "mars"],
         &["list", "--json", "--origin", "mars"],
         &["lint", "."],
-        &["pack", "release-notes"],
+        &["package", "pack", "release-notes"],
         &["rollback", "good", "1"],
-        &["import", "missing.json"],
+        &["package", "import", "missing.json"],
         &["validate", "missing"],
         &["list", "missing"],
         &["trust"],
@@ -400,7 +409,7 @@ fn t8_escape_sequences_of_a_skill_never_reach_the_terminal() {
         "artifacts": [],
     });
     place.write_file("pack.json", package.to_string());
-    place.run_ok(&["import", "pack.json"]);
+    place.run_ok(&["package", "import", "pack.json"]);
     for args in [
         &["list", "all"][..],
         &["list", "all", "--tree"],
@@ -542,7 +551,7 @@ fn help_has_examples() {
     let help = place.run_ok(&["--help"]);
     assert_snapshot!("help", help);
     for command in [
-        "list", "show", "cat", "validate", "lint", "add", "import", "trust",
+        "list", "show", "cat", "validate", "lint", "add", "package", "trust",
     ] {
         assert!(
             place.run_ok(&[command, "--help"]).contains("Example"),
@@ -552,9 +561,20 @@ fn help_has_examples() {
 }
 
 #[test]
+fn options_work_after_free_text() {
+    let place = TestWorkspace::new();
+    place.write_skill("skills/pdf-forms", "Fills in PDF forms.");
+    let found = place.run_ok(&["--from", "skills", "search", "pdf", "forms", "--json"]);
+    let found: serde_json::Value = serde_json::from_str(&found).unwrap();
+    assert_eq!(found["message"], "pdf forms");
+    let help = place.run_ok(&["search", "pdf", "--help"]);
+    assert!(help.contains("Usage: repertoire search"), "{help}");
+}
+
+#[test]
 fn the_readme_shows_real_output() {
     let readme = fs::read_to_string(project_dir().join("README.md")).unwrap();
-    let section = readme.split("## What you see").nth(1).unwrap();
+    let section = readme.split("## A short session").nth(1).unwrap();
     let block = section.split("```").nth(1).unwrap();
     let mut shown = 0;
     for example in block.split("\n$ repertoire ").skip(1) {

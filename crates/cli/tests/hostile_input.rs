@@ -145,7 +145,7 @@ fn library_error_code(case: &RejectCase, place: &TestWorkspace) -> Option<String
                     .map(|_| ())
             })
         }
-        "import" => Package::from_json(&fs::read(input).unwrap())
+        "package" => Package::from_json(&fs::read(input).unwrap())
             .map_err(Error::from)
             .and_then(|package| NewSkill::from_package(&package).map(|_| ())),
         "cat" => case.command[1]
@@ -271,11 +271,12 @@ fn t5_archives_are_not_accepted() {
     place.write_file("skill.zip", b"PK\x03\x04 and so on");
     place.write_file("skill.tar.gz", b"\x1f\x8b\x08 and so on");
     for archive in ["skill.zip", "skill.tar.gz"] {
-        for command in ["add", "import", "unpack"] {
-            let run = place.run(&[command, archive]);
+        let commands: [&[&str]; 3] = [&["add"], &["package", "import"], &["package", "unpack"]];
+        for command in commands {
+            let run = place.run(&[command, &[archive]].concat());
             assert!(
                 matches!(run.exit_code(), 2 | 4),
-                "{command} {archive}: {}",
+                "{command:?} {archive}: {}",
                 run.stderr()
             );
         }

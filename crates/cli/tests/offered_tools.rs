@@ -35,7 +35,7 @@ fn home_with_skill(config: &str) -> tempfile::TempDir {
         ],
     });
     fs::write(home.path().join("skill.json"), skill.to_string()).unwrap();
-    let imported = run_cli(home.path(), &["import", "skill.json"]);
+    let imported = run_cli(home.path(), &["package", "import", "skill.json"]);
     assert!(imported.status.success());
     home
 }
@@ -284,7 +284,7 @@ fn a_script_without_model_calls_needs_no_model() {
         {"kind": "code_template", "name": "Add", "content": script},
     ]});
     fs::write(home.path().join("sums.json"), sums.to_string()).unwrap();
-    let imported = run_cli(home.path(), &["import", "sums.json"]);
+    let imported = run_cli(home.path(), &["package", "import", "sums.json"]);
     assert!(imported.status.success());
     let mut server = StdioServer::start(home.path(), &["--offer", "run"], ProtocolEra::Modern);
     let arguments = json!({"skill": "sums", "params": {"more": 2}});

@@ -88,7 +88,7 @@ fn a_real_model_run_is_checked_and_its_tokens_are_traced() {
         ],
     });
     fs::write(home.path().join("picker.json"), package.to_string()).unwrap();
-    let imported = run_cli(home.path(), &["import", "picker.json"]);
+    let imported = run_cli(home.path(), &["package", "import", "picker.json"]);
     assert!(imported.status.success());
 
     let args = ["run", "colour-picker", "-m", "a calm evening", "--json"];
@@ -180,7 +180,7 @@ fn a_module_is_optimised_with_a_real_model_and_the_next_run_uses_it() {
     });
     fs::write(home.path().join("moods.json"), package.to_string()).unwrap();
     assert!(
-        run_cli(home.path(), &["import", "moods.json"])
+        run_cli(home.path(), &["package", "import", "moods.json"])
             .status
             .success()
     );

@@ -25,7 +25,10 @@ use serde_json::{Value, json};
 fn home_with_checker(fake: &FakeProvider) -> tempfile::TempDir {
     let home = home_with_provider(fake);
     let package = examples_dir().join("packages/consistency-checker.json");
-    let imported = run_cli(home.path(), &["import", package.to_str().unwrap()]);
+    let imported = run_cli(
+        home.path(),
+        &["package", "import", package.to_str().unwrap()],
+    );
     assert!(imported.status.success(), "{}", to_text(&imported.stderr));
     home
 }

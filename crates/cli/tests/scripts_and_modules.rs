@@ -37,7 +37,7 @@ fn home_with_parts(fake: &FakeProvider, parts: &[&str]) -> Option<tempfile::Temp
 
 fn import_package(home: &Path, package: &Value) {
     fs::write(home.join("package.json"), package.to_string()).unwrap();
-    let imported = run_cli(home, &["import", "package.json"]);
+    let imported = run_cli(home, &["package", "import", "package.json"]);
     assert!(imported.status.success(), "{}", to_text(&imported.stderr));
 }
 
@@ -420,7 +420,7 @@ fn a_worse_module_state_is_not_kept() {
 
 /// Returns the state of the module as exported, and the whole package.
 fn module_state(home: &Path) -> (Value, Value) {
-    let packed = run_cli(home, &["export", "colours"]);
+    let packed = run_cli(home, &["package", "export", "colours"]);
     let package: Value = serde_json::from_slice(&packed.stdout)
         .unwrap_or_else(|_| panic!("{} {}", to_text(&packed.stdout), to_text(&packed.stderr)));
     let module = package["artifacts"]
@@ -544,7 +544,7 @@ fn a_script_only_skill_fails_without_the_sandbox() {
          "metadata": {"limits": {"second": 1}}},
     ]});
     fs::write(home.path().join("sums.json"), package.to_string()).unwrap();
-    let imported = run_cli(home.path(), &["import", "sums.json"]);
+    let imported = run_cli(home.path(), &["package", "import", "sums.json"]);
     let said = to_text(&imported.stderr);
     assert!(
         said.contains("will fail when it is run") && said.contains("second"),

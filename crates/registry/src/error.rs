@@ -185,7 +185,7 @@ impl Error {
             Self::NotFound { what, .. } => match *what {
                 "skill" => "`repertoire list --all` shows every skill",
                 "revision" => "`repertoire history` shows every revision",
-                "folder to pack" => "`repertoire export` prints a skill of a store",
+                "folder to pack" => "`repertoire package export` prints a skill of a store",
                 "server" => "`repertoire remote list` shows every server",
                 "token" => "`repertoire token list` shows every token",
                 "prompt" => "`repertoire list --prompts` shows every prompt",

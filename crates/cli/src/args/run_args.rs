@@ -1,12 +1,12 @@
 //! Arguments of the commands that run, evaluate and inspect skills.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint, builder::TypedValueParser as _};
 use repertoire_core::ArtifactKind;
 use repertoire_registry::QualifiedSkillId;
 
-use super::ScopeArg;
+use super::{ScopeArg, duration::parse_duration};
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
@@ -140,25 +140,9 @@ pub(crate) enum TraceCommand {
     /// Delete traces older than a given age
     Forget {
         /// How old: 12h, 30d
-        #[arg(long, value_name = "TIME", value_parser = parse_age)]
-        older_than: jiff::Span,
+        #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+        older_than: Duration,
     },
-}
-
-fn parse_age(text: &str) -> Result<jiff::Span, String> {
-    let form = "write a number with h or d, such as 30d";
-    let unit = text.chars().last().ok_or(form)?;
-    let number: i64 = text[..text.len() - unit.len_utf8()]
-        .parse()
-        .map_err(|_| form)?;
-    let hours = match unit {
-        'h' => number,
-        'd' => number.checked_mul(24).ok_or(form)?,
-        _ => return Err(form.to_owned()),
-    };
-    jiff::Span::new()
-        .try_hours(hours)
-        .map_err(|_| form.to_owned())
 }
 
 #[derive(Debug, Args)]
@@ -170,8 +154,8 @@ pub(crate) struct TraceFilterArgs {
     #[arg(long, value_name = "ID")]
     pub(crate) session: Option<String>,
     /// Only executions within this period: 12h, 30d
-    #[arg(long, value_name = "TIME", value_parser = parse_age)]
-    pub(crate) since: Option<jiff::Span>,
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) since: Option<Duration>,
 }
 
 impl TraceFilterArgs {
@@ -194,7 +178,7 @@ pub(crate) enum TraceFormat {
 #[derive(Debug, Args)]
 pub(crate) struct SearchArgs {
     /// The message
-    #[arg(required = true, trailing_var_arg = true)]
+    #[arg(required = true)]
     pub(crate) message: Vec<String>,
     /// The maximum number to show
     #[arg(long, short = 'n', value_name = "NUMBER", default_value_t = 5)]

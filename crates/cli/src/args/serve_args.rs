@@ -3,6 +3,8 @@
 use clap::{Subcommand, ValueEnum};
 use repertoire_registry::remote::RemoteLabel;
 
+use super::duration::parse_duration;
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum AddFrom {
     /// Another MCP server: its skills are listed now, and read and verified when needed
@@ -58,7 +60,7 @@ pub(crate) enum TokenCommand {
         #[arg(long)]
         write: bool,
         /// How long it is valid: 12h, 90d [default: until revoked]
-        #[arg(long, value_name = "TIME", value_parser = parse_expiry)]
+        #[arg(long, value_name = "TIME", value_parser = parse_duration)]
         expires: Option<std::time::Duration>,
     },
     /// Show every token, without the secrets
@@ -68,40 +70,6 @@ pub(crate) enum TokenCommand {
         /// Its name
         name: String,
     },
-}
-
-/// Parses a duration such as `500ms`, `30s` or `5m`.
-pub(super) fn parse_timeout(text: &str) -> Result<std::time::Duration, String> {
-    let end = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
-    let unit = match &text[end..] {
-        "ms" => 1,
-        "s" => 1000,
-        "m" => 60 * 1000,
-        _ => return Err("write a number and ms, s or m, such as 30s".to_owned()),
-    };
-    let number: u64 = text[..end].parse().map_err(|_| "not a number")?;
-    let millis = number.checked_mul(unit).filter(|millis| *millis > 0);
-    millis
-        .map(std::time::Duration::from_millis)
-        .ok_or_else(|| "the time must be greater than zero".to_owned())
-}
-
-/// Parses a duration such as `30m`, `12h` or `90d`.
-fn parse_expiry(text: &str) -> Result<std::time::Duration, String> {
-    let wrong = || "write a number and m, h or d, such as 90d".to_owned();
-    let unit = match text.chars().last() {
-        Some('m') => 60,
-        Some('h') => 60 * 60,
-        Some('d') => 24 * 60 * 60,
-        _ => return Err(wrong()),
-    };
-    let number: u64 = text[..text.len() - 1].parse().map_err(|_| wrong())?;
-    let seconds = number.checked_mul(unit).filter(|s| *s > 0);
-    seconds
-        .map(std::time::Duration::from_secs)
-        .ok_or_else(wrong)
 }
 
 #[derive(Debug, clap::Args)]

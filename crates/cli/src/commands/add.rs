@@ -77,7 +77,7 @@ type SkillFiles = BTreeMap<RelPath, Bytes>;
 fn read_skills(path: &Path, skills: &mut Vec<(SkillId, SkillFiles)>) -> Result<()> {
     if path.is_file() && path.extension().is_some_and(|e| e == "json") {
         bail!(UsageError(format!(
-            "{} is a file: use `repertoire import` for packages in JSON",
+            "{} is a file: use `repertoire package import` for packages in JSON",
             path.display()
         )));
     }

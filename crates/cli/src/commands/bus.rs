@@ -9,11 +9,32 @@ use serde_json::Value;
 
 use super::{bus_mode::check_url, read_input, serve::build_runtime};
 use crate::{
-    args::UrlArgs,
+    args::{BusCommand, UrlArgs},
     failure::UsageError,
     output::{DIM, ID, Output, format_count, terminal_width, truncate_to_width},
     settings::CliSettings,
 };
+
+pub(crate) fn run(
+    command: BusCommand,
+    settings: &CliSettings,
+    output: &Output,
+) -> Result<ExitCode> {
+    match command {
+        BusCommand::Call {
+            function,
+            payload,
+            timeout,
+            bus,
+        } => {
+            let bus = BusEndpoint::from_args(bus, settings)?;
+            call_function(&function, &payload, timeout, &bus, output)
+        }
+        BusCommand::Functions { internal, bus } => {
+            list_functions(internal, &BusEndpoint::from_args(bus, settings)?, output)
+        }
+    }
+}
 
 /// The most bytes of a payload.
 const MAX_PAYLOAD: usize = 64 * 1024 * 1024;
@@ -43,7 +64,7 @@ impl BusEndpoint {
     }
 }
 
-pub(crate) fn call_function(
+fn call_function(
     function: &str,
     payload: &str,
     timeout: Duration,
@@ -72,11 +93,7 @@ pub(crate) fn call_function(
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn list_functions(
-    internal: bool,
-    bus: &BusEndpoint,
-    output: &Output,
-) -> Result<ExitCode> {
+fn list_functions(internal: bool, bus: &BusEndpoint, output: &Output) -> Result<ExitCode> {
     let payload = serde_json::json!({"include_internal": internal});
     let patience = Duration::from_secs(30);
     let mut answer = send_request("engine::functions::list", &payload, patience, bus)?;
@@ -128,7 +145,7 @@ fn send_request(
 ) -> Result<Value> {
     if function.is_empty() {
         bail!(UsageError(
-            "name a function; `repertoire functions` lists them".to_owned()
+            "name a function; `repertoire bus functions` lists them".to_owned()
         ));
     }
     build_runtime()?.block_on(async {

@@ -66,10 +66,7 @@ pub(crate) fn run(
             recursive,
         } => validate::run(&paths, strict, recursive, output),
         Command::Lint { rules: true, .. } => lint::print_rules(output),
-        Command::Pack { folder, output: to } => {
-            package::pack_folder(&folder, to.as_deref(), output)
-        }
-        Command::Unpack { file, output: to } => package::unpack_package(&file, to, output),
+        Command::Package { command } => package::run(command, settings, output),
         Command::Doctor => doctor::run(settings, output),
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -129,23 +126,7 @@ fn run_with_settings(
             serve::serve_http(&paths, listen, &expose, settings, output)
         }
         Command::Worker { config, url } => worker::run(config.as_deref(), url, settings, output),
-        Command::Call {
-            function,
-            payload,
-            timeout,
-            bus,
-        } => bus::call_function(
-            &function,
-            &payload,
-            timeout,
-            &bus::BusEndpoint::from_args(bus, settings)?,
-            output,
-        ),
-        Command::Functions { internal, bus } => bus::list_functions(
-            internal,
-            &bus::BusEndpoint::from_args(bus, settings)?,
-            output,
-        ),
+        Command::Bus { command } => bus::run(command, settings, output),
         Command::Search(args) => search::run(&args, settings, output),
         Command::Fork { skill } => artifact::fork_skill(&skill, settings, output),
         Command::Artifact { command } => artifact::run(&command, settings, output),
@@ -194,17 +175,10 @@ fn run_with_settings(
             revision,
             scope,
         } => history::rollback_skill(&skill, revision, scope, settings, output),
-        Command::Import { files, write } => {
-            package::import_packages(&files, &write, settings, output)
-        }
-        Command::Export { skill, output: to } => {
-            package::export_skill(&skill, to.as_deref(), settings, output)
-        }
         Command::Trust { path, revoke } => trust::run(path, revoke, settings, output),
         Command::Watch { paths } => watch::run(&paths, settings, output),
         Command::Validate { .. }
-        | Command::Pack { .. }
-        | Command::Unpack { .. }
+        | Command::Package { .. }
         | Command::Doctor
         | Command::Completions { .. } => {
             run(command, Err(UsageError(String::new()).into()), output)

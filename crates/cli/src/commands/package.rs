@@ -11,13 +11,31 @@ use repertoire_registry::{Error, QualifiedSkillId, folder, store::NewSkill};
 
 use super::{add, artifact, open_registry, read_input, write_output};
 use crate::{
-    args::WriteArgs,
+    args::{PackageCommand, WriteArgs},
     interrupt,
     output::{Output, format_count},
     settings::CliSettings,
 };
 
-pub(crate) fn import_packages(
+/// Runs a subcommand. Packing and unpacking work with broken settings, too.
+pub(crate) fn run(
+    command: PackageCommand,
+    settings: Result<CliSettings>,
+    output: &Output,
+) -> Result<ExitCode> {
+    match command {
+        PackageCommand::Import { files, write } => {
+            import_packages(&files, &write, &settings?, output)
+        }
+        PackageCommand::Export { skill, output: to } => {
+            export_skill(&skill, to.as_deref(), &settings?, output)
+        }
+        PackageCommand::Pack { folder, output: to } => pack_folder(&folder, to.as_deref(), output),
+        PackageCommand::Unpack { file, output: to } => unpack_package(&file, to, output),
+    }
+}
+
+fn import_packages(
     files: &[PathBuf],
     write: &WriteArgs,
     settings: &CliSettings,
@@ -41,7 +59,7 @@ pub(crate) fn import_packages(
     add::store_skills(skills, write, settings, output)
 }
 
-pub(crate) fn export_skill(
+fn export_skill(
     skill: &QualifiedSkillId,
     to: Option<&Path>,
     settings: &CliSettings,
@@ -65,7 +83,7 @@ pub(crate) fn export_skill(
     write_package(&package, to, output)
 }
 
-pub(crate) fn pack_folder(folder: &Path, to: Option<&Path>, output: &Output) -> Result<ExitCode> {
+fn pack_folder(folder: &Path, to: Option<&Path>, output: &Output) -> Result<ExitCode> {
     if folder.symlink_metadata().is_err() {
         anyhow::bail!(Error::NotFound {
             what: "folder to pack",
@@ -90,11 +108,7 @@ fn write_package(package: &Package, to: Option<&Path>, output: &Output) -> Resul
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn unpack_package(
-    file: &Path,
-    to: Option<PathBuf>,
-    output: &Output,
-) -> Result<ExitCode> {
+fn unpack_package(file: &Path, to: Option<PathBuf>, output: &Output) -> Result<ExitCode> {
     let package = Package::from_json(&read_input(file, MAX_JSON)?)
         .with_context(|| file.display().to_string())?;
     let (name, files) = package.to_stored_folder()?;

@@ -1,6 +1,6 @@
 //! `trace`: lists, shows, summarises, exports and deletes traces of executions.
 
-use std::{collections::BTreeMap, fmt::Write as _, process::ExitCode};
+use std::{collections::BTreeMap, fmt::Write as _, process::ExitCode, time::Duration};
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
@@ -74,8 +74,8 @@ pub(crate) fn run(
     }
 }
 
-fn time_before(span: jiff::Span) -> Result<String> {
-    Ok(format!("{:.3}", Timestamp::now().checked_sub(span)?))
+fn time_before(age: Duration) -> Result<String> {
+    Ok(format!("{:.3}", Timestamp::now().checked_sub(age)?))
 }
 
 fn build_filter(which: &TraceFilterArgs, limit: Option<usize>) -> Result<TraceFilter> {
