@@ -186,6 +186,8 @@ impl Runner {
                     &mut run.context.values,
                 );
                 usage.add_usage(cancellable(&request.stop, filled).await?);
+                // Checkpoints of the session belong to the values they were made for.
+                run.context.checkpoint_scope = format!("{}>", run.context.fingerprint());
                 run.execute().await
             }
             Decision::Clarify { question } => text_report(&context, question),
@@ -234,18 +236,15 @@ impl Runner {
         let mut turns = match &request.session {
             Some(session) => {
                 let turns = load_conversation(&self.registry, session)?;
-                if turns.is_empty() {
-                    return Err(Error::UnknownSession {
-                        skill: "ask".to_owned(),
-                        session: session.clone(),
-                    });
-                }
-                turns
+                turns.ok_or_else(|| Error::UnknownSession {
+                    skill: "ask".to_owned(),
+                    session: session.clone(),
+                })?
             }
             None => Vec::new(),
         };
         turns.extend(request.conversation.iter().cloned());
-        Ok(recent_turns(&turns).to_vec())
+        Ok(recent_turns(&turns))
     }
 
     async fn decide_in(

@@ -301,7 +301,9 @@ impl PreparedRun {
         let registry = &self.registry;
         let mut store_trace = |record: &ExecutionRecord| {
             if let Err(error) = registry.put_trace(trace_from_record(record)) {
-                problems.push(format!("the trace could not be stored: {error}"));
+                // The report may go to another machine, so the details stay in the log.
+                tracing::warn!(%error, "a trace could not be stored");
+                problems.push("a trace of this run could not be stored".to_owned());
             }
         };
         let (skill, plan) = (&self.skill, &self.plan);

@@ -242,7 +242,7 @@ async fn asking_activates_a_skill_and_a_session_is_continued() {
         assert!(texts[2].contains("what is my name?"), "{texts:?}");
     }
     let stored = load_conversation(runner.registry(), &session).unwrap();
-    assert_eq!(stored.len(), 4);
+    assert_eq!(stored.unwrap().len(), 4);
     let unknown = ask(&runner, "and now?", Some("no-such-session"), Vec::new());
     assert_eq!(unknown.await.unwrap_err().code(), "unknown_session");
 }

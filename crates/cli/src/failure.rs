@@ -5,6 +5,7 @@ use std::{borrow::Cow, io::Write, process::ExitCode};
 use repertoire_app::Error as AppError;
 use repertoire_core::text::terminal_safe;
 use repertoire_registry::{Origin, StoreScope};
+use repertoire_runtime::Error as RunError;
 use repertoire_serve::iii::CallError;
 use serde_json::json;
 
@@ -76,6 +77,10 @@ fn code_and_hint(error: &anyhow::Error) -> (&'static str, Option<Cow<'static, st
         if let Some(error) = cause.downcast_ref::<AppError>() {
             match error {
                 AppError::Registry(error) => return (error.code(), error.hint().map(Cow::from)),
+                AppError::Run(error @ RunError::Workspace(_)) => {
+                    let hint = "name a folder of pages with --vault";
+                    return (error.code(), Some(Cow::from(hint)));
+                }
                 AppError::Run(error) => return (error.code(), error.hint().map(Cow::from)),
                 error => return (error.code(), app_hint(error).map(Cow::from)),
             }

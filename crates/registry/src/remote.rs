@@ -295,13 +295,22 @@ fn skill_trust(
     }
     // An approval from before the final form of the digest is renewed if it was given for exactly
     // the files listed now: both digests are computed from the same list.
-    if given.binding == approval_binding(head, Manifest::legacy_digest_of(&head.files)) {
-        if account.is_writable() {
-            account.grant_approval(REMOTE_APPROVAL_KIND, &subject, &binding)?;
-        }
+    let legacy = approval_binding(head, Manifest::legacy_digest_of(&head.files));
+    if given.binding != legacy {
+        return Ok(Trusted::No);
+    }
+    if !account.is_writable() {
         return Ok(Trusted::Yes);
     }
-    Ok(Trusted::No)
+    // Only while it is still bound to that: the user may revoke it at the same time.
+    match account.rebind_approval(REMOTE_APPROVAL_KIND, &subject, &legacy, &binding) {
+        Ok(true) => Ok(Trusted::Yes),
+        Ok(false) => Ok(Trusted::No),
+        Err(error) => {
+            tracing::warn!(%error, "an approval could not be renewed");
+            Ok(Trusted::Yes)
+        }
+    }
 }
 
 /// Approves a remote skill with exactly its current files.

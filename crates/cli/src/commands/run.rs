@@ -152,6 +152,9 @@ pub(super) fn param_values(params: &[(String, ParamValue)]) -> Result<Map<String
 
 /// Prints the rendered steps without running them.
 fn show_plan(steps: &[PlannedStep], run: &PreparedRun, output: &Output) -> Result<ExitCode> {
+    for warning in &run.warnings {
+        output.print_warning(warning);
+    }
     for step in steps {
         if let Some(name) = &step.fallback_for {
             output.print_warning(terminal_safe(&format!(
@@ -247,7 +250,10 @@ pub(super) fn print_text_report(
     let (read, written) = (usage.input_tokens, usage.output_tokens);
     let tokens = format!("{} + {} tokens", read.unwrap_or(0), written.unwrap_or(0));
     if report.records.is_empty() {
-        output.print_note(format!("{DIM}{tokens}{cost}; no skill was run{DIM:#}"));
+        output.print_note(format!(
+            "{DIM}{tokens}{cost}; no skill was run · session {}{DIM:#}",
+            report.session_id
+        ));
         return Ok(());
     }
     output.print_note(format!(

@@ -28,6 +28,22 @@ impl Store {
         })
     }
 
+    /// Replaces what an approval is bound to; returns whether it was still bound to `old`.
+    pub(crate) fn rebind_approval(
+        &self,
+        kind: &'static str,
+        subject: &str,
+        old: &str,
+        new: &str,
+    ) -> Result<bool> {
+        let (subject, old, new) = (subject.to_owned(), old.to_owned(), new.to_owned());
+        self.write_durable(move |c| {
+            let sql = "UPDATE approvals SET binding = ?4 WHERE kind = ?1 AND subject = ?2 AND \
+                       binding = ?3";
+            Ok(c.execute(sql, params![kind, subject, old, new])? > 0)
+        })
+    }
+
     /// Revokes an approval; returns whether there was one.
     pub fn revoke_approval(&self, kind: &'static str, subject: &str) -> Result<bool> {
         let subject = subject.to_owned();

@@ -50,8 +50,10 @@ async fn follow_catalogue(
         let Some(registry) = registry.upgrade() else {
             return;
         };
+        // Events first: a snapshot taken later contains all of them.
+        let events = registry.wait_events(seen, Duration::ZERO);
         let snapshot = registry.snapshot();
-        let Ok(events) = registry.wait_events(seen, Duration::ZERO) else {
+        let Ok(events) = events else {
             // Events were dropped: publish the difference between the two snapshots.
             publish_difference(&known, &snapshot, notify);
             seen = snapshot.seq();

@@ -14,12 +14,13 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use futures::{
     SinkExt, StreamExt,
     future::BoxFuture,
     stream::{SplitSink, SplitStream},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::{
     net::TcpStream,
     sync::{mpsc, oneshot},
@@ -48,6 +49,28 @@ const MAX_MESSAGE: usize = 4 << 30;
 const MAX_QUEUED: usize = 256 << 20;
 /// How long connecting and the greeting may take, each.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a ping is sent. A bus answers each, so that a dead connection is noticed.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+/// How long nothing may arrive, and how long one write may take, before the connection is given up.
+const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// The identity a bus gave a connection, by which the next connection replaces it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerIdentity {
+    worker_id: String,
+    reattach_token: Option<String>,
+}
+
+impl WorkerIdentity {
+    /// The message by which a new connection takes over from the one with this identity.
+    pub fn reattach_message(&self) -> String {
+        let mut message = json!({"type": "reattach", "previous_worker_id": self.worker_id});
+        if let Some(token) = &self.reattach_token {
+            message["reattach_token"] = token.as_str().into();
+        }
+        message.to_string()
+    }
+}
 
 /// Receives the messages of a bus that are not answers to own calls.
 ///
@@ -128,6 +151,7 @@ fn connection_closed() -> Error {
 pub struct Client {
     outgoing: OutgoingQueue,
     pending: PendingReplies,
+    identity: WorkerIdentity,
     closed: CancellationToken,
     _close_on_drop: DropGuard,
 }
@@ -152,7 +176,7 @@ impl Client {
         token: Option<&str>,
         handler: Option<Arc<dyn PeerHandler>>,
     ) -> Result<Self> {
-        let socket = open_socket(url, token).await?;
+        let (socket, identity) = open_socket(url, token).await?;
         let (sink, stream) = socket.split();
         let (sender, messages) = mpsc::unbounded_channel();
         let closed = CancellationToken::new();
@@ -172,9 +196,20 @@ impl Client {
         Ok(Self {
             outgoing,
             pending,
+            identity,
             _close_on_drop: closed.clone().drop_guard(),
             closed,
         })
+    }
+
+    /// The identity that the bus gave this connection.
+    pub fn identity(&self) -> &WorkerIdentity {
+        &self.identity
+    }
+
+    /// Closes the connection, also if others still hold it.
+    pub fn close(&self) {
+        self.closed.cancel();
     }
 
     /// Whether the connection has ended.
@@ -220,7 +255,7 @@ impl Client {
 }
 
 /// Opens the socket and waits for the greeting.
-async fn open_socket(url: &str, token: Option<&str>) -> Result<Socket> {
+async fn open_socket(url: &str, token: Option<&str>) -> Result<(Socket, WorkerIdentity)> {
     let refuse = |reason: &dyn std::fmt::Display| {
         Error::Transport(format!("{url}: no bus answers there ({reason})"))
     };
@@ -246,21 +281,24 @@ async fn open_socket(url: &str, token: Option<&str>) -> Result<Socket> {
             }
             other => refuse(&other),
         })?;
-    let greeted = async {
+    let greeting = async {
         while let Some(Ok(message)) = socket.next().await {
             if let Ws::Text(text) = message
-                && Frame::parse(&text).is_ok_and(|f| f.kind == "workerregistered")
+                && let Ok(frame) = Frame::parse(&text)
+                && frame.kind == "workerregistered"
             {
-                return true;
+                return Some(WorkerIdentity {
+                    worker_id: frame.worker_id.unwrap_or_default().into_owned(),
+                    reattach_token: frame.reattach_token.map(std::borrow::Cow::into_owned),
+                });
             }
         }
-        false
+        None
     };
-    let greeted = tokio::time::timeout(CONNECT_TIMEOUT, greeted).await;
-    if !greeted.unwrap_or(false) {
-        return Err(refuse(&"no greeting received"));
-    }
-    Ok(socket)
+    let greeting = tokio::time::timeout(CONNECT_TIMEOUT, greeting).await;
+    let identity = greeting.ok().flatten();
+    let identity = identity.ok_or_else(|| refuse(&"no greeting received"))?;
+    Ok((socket, identity))
 }
 
 /// Writes queued messages until the connection ends. One flush covers all that are waiting.
@@ -269,26 +307,40 @@ async fn write_messages(
     mut messages: mpsc::UnboundedReceiver<String>,
     queue: OutgoingQueue,
 ) {
+    // Ends the connection also if this task panics.
+    let _closed = queue.closed.clone().drop_guard();
+    let mut pings = tokio::time::interval(PING_INTERVAL);
     let work = async {
-        while let Some(text) = messages.recv().await {
+        loop {
+            let text = tokio::select! {
+                text = messages.recv() => text?,
+                _ = pings.tick() => {
+                    in_time(sink.send(Ws::Ping(Bytes::new()))).await?;
+                    continue;
+                }
+            };
             let mut next = Some(text);
             while let Some(text) = next {
                 let size = text.len();
-                sink.feed(Ws::text(text)).await.ok()?;
+                in_time(sink.feed(Ws::text(text))).await?;
                 queue.queued_bytes.fetch_sub(size, Ordering::Relaxed);
                 next = messages.try_recv().ok();
             }
-            sink.flush().await.ok()?;
+            in_time(sink.flush()).await?;
         }
-        Some(())
     };
-    tokio::select! {
-        _ = work => {}
-        () = queue.closed.cancelled() => {}
-    }
+    let _: Option<()> = tokio::select! {
+        ended = work => ended,
+        () = queue.closed.cancelled() => None,
+    };
     queue.closed.cancel();
     // The peer may be gone already.
     let _ = tokio::time::timeout(Duration::from_secs(1), sink.close()).await;
+}
+
+/// The result of a write, if it succeeded in time.
+async fn in_time<T, E>(write: impl Future<Output = Result<T, E>>) -> Option<T> {
+    tokio::time::timeout(IDLE_TIMEOUT, write).await.ok()?.ok()
 }
 
 /// Reads messages until the connection ends, then fails the calls that wait.
@@ -298,12 +350,14 @@ async fn read_messages(
     pending: PendingReplies,
     handler: Option<Arc<dyn PeerHandler>>,
 ) {
+    // Ends the connection also if this task panics.
+    let _closed = outgoing.closed.clone().drop_guard();
     loop {
         let message = tokio::select! {
-            message = stream.next() => message,
+            message = tokio::time::timeout(IDLE_TIMEOUT, stream.next()) => message,
             () = outgoing.closed.cancelled() => break,
         };
-        match message {
+        match message.ok().flatten() {
             Some(Ok(Ws::Text(text))) => {
                 handle_message(&text, &outgoing, &pending, handler.as_deref());
             }
@@ -340,7 +394,13 @@ fn handle_message(
         }),
         ("registertrigger", Some(handler)) => {
             let kind = frame.trigger_type.as_deref().unwrap_or_default();
-            handler.on_subscribe(kind, id, function_id.unwrap_or_default());
+            let function_id = function_id.unwrap_or_default();
+            handler.on_subscribe(kind, id, function_id);
+            let accepted = json!({
+                "type": "triggerregistrationresult", "id": id, "trigger_type": kind,
+                "function_id": function_id,
+            });
+            let _ = outgoing.push(accepted.to_string());
         }
         ("unregistertrigger", Some(handler)) => handler.on_unsubscribe(id),
         ("registrationrejected", Some(handler)) => {

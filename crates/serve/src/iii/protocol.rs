@@ -29,6 +29,8 @@ pub(crate) struct Frame<'a> {
     #[serde(borrow, default)]
     pub(crate) code: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
+    pub(crate) worker_id: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
     pub(crate) previous_worker_id: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     pub(crate) reattach_token: Option<Cow<'a, str>>,

@@ -32,7 +32,7 @@ use self::{connection::WorkerBus, state_feed::StateFeed};
 use super::{
     bus::{Bus, BusResult, CallError},
     changes,
-    client::{Client, IncomingCall, PeerHandler},
+    client::{Client, IncomingCall, PeerHandler, WorkerIdentity},
     functions::{self, FunctionOptions, SkillFunctions, TRIGGER_TYPES, is_tool},
     startup_log,
 };
@@ -182,9 +182,12 @@ impl SkillsWorker {
         let (feeder, bus) = (self.state_feed.clone(), self.bus.clone());
         let feed_task = tokio::spawn(async move { feeder.apply_changes(bus).await });
         let mut outage_logged = false;
+        let mut previous: Option<WorkerIdentity> = None;
         while !self.stop.is_cancelled() {
             let handler = Arc::new(ConnectionHandler {
                 worker: Arc::downgrade(&self),
+                // New for each connection: a bus may still know the function of the last one.
+                state_function: format!("skills::on_state::{}", Uuid::new_v4()),
                 rejected: watch::Sender::new(false),
             });
             let (url, token) = (&self.options.url, self.options.token.as_deref());
@@ -196,11 +199,16 @@ impl SkillsWorker {
             match connected {
                 Ok(client) => {
                     let client = Arc::new(client);
+                    // The bus drops the previous connection first, with its registrations.
+                    if let Some(previous) = previous.replace(client.identity().clone()) {
+                        let _ = client.send_text(previous.reattach_message());
+                    }
                     self.bus.replace_client(Some(client.clone()));
-                    let rejected = handler.rejected.subscribe();
-                    self.run_connection(&client, rejected, &mut outage_logged)
+                    self.run_connection(&client, &handler, &mut outage_logged)
                         .await;
                     self.bus.replace_client(None);
+                    // Calls in flight may still hold it.
+                    client.close();
                     // The bus sends all subscriptions again on the next connection.
                     self.subscribers.lock().clear();
                     self.ready.send_replace(false);
@@ -241,11 +249,12 @@ impl SkillsWorker {
     async fn run_connection(
         self: &Arc<Self>,
         client: &Arc<Client>,
-        mut rejected: watch::Receiver<bool>,
+        handler: &ConnectionHandler,
         outage_logged: &mut bool,
     ) {
+        let mut rejected = handler.rejected.subscribe();
         self.register_worker(client);
-        self.subscribe_to_state(client);
+        self.subscribe_to_state(client, &handler.state_function);
         let mut role = WorkerRole::Unknown;
         let mut is_loaded = false;
         let mut last_read = Instant::now();
@@ -255,13 +264,18 @@ impl SkillsWorker {
             tokio::select! {
                 _ = ticks.tick() => {}
                 () = client.closed() => {
-                    tracing::warn!(url = self.options.url, "waiting for the bus");
+                    if !*outage_logged {
+                        tracing::warn!(url = self.options.url, "waiting for the bus");
+                    }
                     *outage_logged = true;
                     return;
                 }
                 () = async { drop(rejected.wait_for(|rejected| *rejected).await) } => {
                     tracing::warn!("the bus rejected this worker: trying again");
-                    tokio::time::sleep(OWNER_CHECK_INTERVAL).await;
+                    tokio::select! {
+                        () = tokio::time::sleep(OWNER_CHECK_INTERVAL) => {}
+                        () = self.stop.cancelled() => {}
+                    }
                     return;
                 }
                 () = self.stop.cancelled() => {
@@ -273,7 +287,12 @@ impl SkillsWorker {
             }
             if !is_loaded {
                 // Changes made while disconnected were missed: read the state again.
-                if let Err(error) = self.state_feed.reload_state(&*self.bus).await {
+                let loaded = tokio::select! {
+                    loaded = self.state_feed.reload_state(&*self.bus) => loaded,
+                    // The next turn of the loop ends the connection.
+                    () = self.stop.cancelled() => continue,
+                };
+                if let Err(error) = loaded {
                     tracing::warn!(%error, "the state could not be read: trying again");
                     continue;
                 }
@@ -505,15 +524,8 @@ impl SkillsWorker {
         self.functions.call_function(id, payload).await
     }
 
-    /// The function by which this process receives changes of the state. Content, prompts and
-    /// tools cannot call functions in this namespace.
-    fn state_function(&self) -> String {
-        format!("skills::on_state::{}", self.instance)
-    }
-
     /// Subscribes to changes of the state.
-    fn subscribe_to_state(self: &Arc<Self>, client: &Client) {
-        let function_id = self.state_function();
+    fn subscribe_to_state(&self, client: &Client, function_id: &str) {
         send(
             client,
             &json!({
@@ -542,6 +554,9 @@ fn send(client: &Client, message: &Value) {
 /// Receives the messages of one connection.
 struct ConnectionHandler {
     worker: Weak<SkillsWorker>,
+    /// The function by which this connection receives changes of the state. Content, prompts and
+    /// tools cannot call functions in this namespace.
+    state_function: String,
     /// Whether the bus refused this worker.
     rejected: watch::Sender<bool>,
 }
@@ -551,7 +566,7 @@ impl PeerHandler for ConnectionHandler {
         let Some(worker) = self.worker.upgrade() else {
             return;
         };
-        if call.function_id == worker.state_function() {
+        if call.function_id == self.state_function {
             // In the order of arrival: later events replace earlier ones.
             if let Ok(event) = repertoire_core::json::from_str(&call.payload) {
                 worker.state_feed.receive_change(&event);
@@ -565,8 +580,11 @@ impl PeerHandler for ConnectionHandler {
             return;
         };
         tokio::spawn(async move {
-            let answer = worker.answer_call(&call.function_id, &call.payload).await;
-            call.respond(&answer);
+            let (id, payload) = (call.function_id.clone(), call.payload.clone());
+            // A task of its own: the caller gets an answer also if the function panics.
+            let work = tokio::spawn(async move { worker.answer_call(&id, &payload).await });
+            let failed = |_| Err(CallError::new("internal", "the function failed"));
+            call.respond(&work.await.unwrap_or_else(failed));
             drop(permit);
         });
     }
@@ -586,8 +604,9 @@ impl PeerHandler for ConnectionHandler {
     }
 
     fn on_rejected(&self, code: &str, function_id: Option<&str>) {
-        tracing::debug!(code, function_id, "the bus rejected a registration");
-        // A refused function is retried by the owner check; a refused worker has to reconnect.
+        tracing::warn!(code, function_id, "the bus rejected a registration");
+        // A function of the registry is offered again by the owner check; a rejected worker has to
+        // reconnect.
         if code == "WORKER_NAMESPACE_CONFLICT" {
             self.rejected.send_replace(true);
         }

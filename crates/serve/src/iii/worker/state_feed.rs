@@ -26,6 +26,8 @@ const RECENT_WRITE: Duration = Duration::from_secs(5);
 const PAGE_SIZE: usize = 1000;
 /// How long the bus may take to list its state.
 const LIST_TIMEOUT: Duration = Duration::from_mins(2);
+/// How long to wait before a value is read again that the bus did not return.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// How long the event of the probe may take.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -165,16 +167,27 @@ impl StateFeed {
     pub(super) async fn apply_changes(&self, bus: Arc<dyn Bus>) {
         loop {
             self.change_received.notified().await;
-            let _turn = self.apply_lock.lock().await;
+            let turn = self.apply_lock.lock().await;
             let (reported, received) = {
                 let mut known = self.lock_keys();
                 let received = self.received.load(Ordering::SeqCst);
                 (std::mem::take(&mut known.reported), received)
             };
+            let mut unread = Vec::new();
             for (key, value) in reported {
-                self.apply_change(&*bus, key, value).await;
+                unread.extend(self.apply_change(&*bus, key, value).await);
             }
             self.applied.send_replace(received);
+            drop(turn);
+            if !unread.is_empty() {
+                // Newer reports of the same keys win.
+                tokio::time::sleep(RETRY_PAUSE).await;
+                let mut known = self.lock_keys();
+                for key in unread {
+                    known.reported.entry(key).or_insert(None);
+                }
+                self.change_received.notify_one();
+            }
         }
     }
 
@@ -187,11 +200,14 @@ impl StateFeed {
         let _ = tokio::time::timeout(self.deadline, settled).await;
     }
 
-    /// Brings one key up to date.
-    async fn apply_change(&self, bus: &dyn Bus, key: FeedKey, reported: Option<Value>) {
-        let Some(registry) = self.service.opened_registry() else {
-            return;
-        };
+    /// Brings one key up to date; returns it if the bus did not return its value.
+    async fn apply_change(
+        &self,
+        bus: &dyn Bus,
+        key: FeedKey,
+        reported: Option<Value>,
+    ) -> Option<FeedKey> {
+        let registry = self.service.opened_registry()?;
         let value = if let Some(value) = reported {
             value
         } else {
@@ -201,7 +217,7 @@ impl StateFeed {
                 .call_function("state::get", payload, self.deadline)
                 .await
             else {
-                return;
+                return Some(key);
             };
             repertoire_core::json::from_str(&value).unwrap_or_default()
         };
@@ -210,12 +226,13 @@ impl StateFeed {
             let mut known = self.lock_keys();
             // Our own write is applied when it is acknowledged.
             if known.own_writes.get(&key) == Some(&value) {
-                return;
+                return None;
             }
             known.mark_touched(&key);
         }
         let text = value.map(|value| value.to_string());
         registry.apply_bus_value(key.0, &key.1, text.as_deref(), NotifyUnchanged::No);
+        None
     }
 
     /// The scopes to subscribe to.
