@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::commands::{CheckCount, cargo_command};
 
 /// The licences that can be combined with ours.
-const ALLOWED: [&str; 14] = [
+const ALLOWED: [&str; 15] = [
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
     "BSD-2-Clause",
@@ -17,6 +17,7 @@ const ALLOWED: [&str; 14] = [
     "CDLA-Permissive-2.0",
     "ISC",
     "MIT",
+    "MIT-0",
     "MPL-2.0",
     "Unicode-3.0",
     "Unlicense",
