@@ -148,16 +148,9 @@ impl Runner {
         request: &RunRequest,
     ) -> Result<PreparedRun> {
         let mut context = self.new_context(request);
-        let mut warnings = Vec::new();
+        let mut values_changed = false;
         if let Some(session) = &request.resume {
-            let values_changed = self.find_session(&skill, session, &context)?;
-            if values_changed {
-                warnings.push(
-                    "the session was run with another message or other values: the checkpoints \
-                     of its scripts are for those"
-                        .to_owned(),
-                );
-            }
+            values_changed = self.find_session(&skill, session, &context)?;
             context.session_id.clone_from(session);
         }
         let dispatcher = &self.settings.dispatcher;
@@ -169,7 +162,7 @@ impl Runner {
             skill,
             plan,
             context,
-            warnings,
+            values_changed,
         })
     }
 
@@ -241,8 +234,9 @@ pub struct PreparedRun {
     /// The steps.
     pub plan: RunPlan,
     pub(crate) context: ExecutionContext,
-    /// What the caller should know before the run.
-    pub warnings: Vec<String>,
+    /// Whether the resumed session had another message or other values: the checkpoints of its
+    /// scripts are for those.
+    pub values_changed: bool,
 }
 
 impl PreparedRun {

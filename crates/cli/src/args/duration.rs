@@ -6,7 +6,7 @@ use jiff::{Span, SpanRelativeTo};
 
 /// Parses a duration such as `500ms`, `30s`, `12h` or `90d`; a day has 24 hours.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
-    let form = "write a number with a unit, such as 500ms, 30s, 5m, 12h or 90d";
+    let form = "write a number with a unit, such as 500ms, 30s, 5m, 12h or 30d";
     let span: Span = text.parse().map_err(|_| form)?;
     let relative = SpanRelativeTo::days_are_24_hours();
     let duration = span.to_duration(relative).map_err(|_| form)?;

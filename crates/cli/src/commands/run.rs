@@ -57,12 +57,19 @@ pub(crate) fn run(args: &RunArgs, settings: &CliSettings, output: &Output) -> Re
     }
     let run = runner.plan(&args.skill, &request)?;
     run.require_model()?;
-    for warning in &run.warnings {
-        output.print_warning(warning);
-    }
+    warn_of_changed_values(&run, output);
     stop_on_signal(run.stop_token());
     let report = build_runtime()?.block_on(run.execute());
     print_report(report, listener.is_some(), output)
+}
+
+fn warn_of_changed_values(run: &PreparedRun, output: &Output) {
+    if run.values_changed {
+        output.print_warning(
+            "the session was run with another --param or --message: the checkpoints of its \
+             scripts are for those",
+        );
+    }
 }
 
 /// Builds a runner from the command line and the settings.
@@ -152,9 +159,7 @@ pub(super) fn param_values(params: &[(String, ParamValue)]) -> Result<Map<String
 
 /// Prints the rendered steps without running them.
 fn show_plan(steps: &[PlannedStep], run: &PreparedRun, output: &Output) -> Result<ExitCode> {
-    for warning in &run.warnings {
-        output.print_warning(warning);
-    }
+    warn_of_changed_values(run, output);
     for step in steps {
         if let Some(name) = &step.fallback_for {
             output.print_warning(terminal_safe(&format!(
