@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use anyhow::{Context, Result};
 use repertoire_core::SkillId;
 use repertoire_registry::{
-    Registry, RegistrySettings, Snapshot, StoreScope,
+    Registry, RegistrySettings, Snapshot,
     search::{SentenceEncoder, SkillIndex},
 };
 use rusqlite::{Connection, params};
@@ -108,7 +108,7 @@ pub(crate) fn run(model: &Path) -> Result<()> {
     let before = memory_kib("VmRSS");
     let embedder = Arc::new(SentenceEncoder::open(
         model,
-        registry.store(StoreScope::Account).ok().cloned(),
+        registry.local_store().ok().cloned(),
     )?);
     let model = memory_kib("VmRSS").saturating_sub(before) / 1024;
     let mut fused = SkillIndex::with_encoder(&registry, &snapshot, Some(embedder))?;

@@ -332,5 +332,6 @@ fn text_report(context: &ExecutionContext, text: &str) -> RunReport {
         records: Vec::new(),
         outcome: Ok(ArtifactOutput::from_text(text)),
         warnings: Vec::new(),
+        skipped: Vec::new(),
     }
 }

@@ -47,7 +47,7 @@ pub use evaluate::{CaseOutcome, CaseResult, OutputCase};
 pub use live_registry::{FileWatching, LiveRegistry, OnSettled};
 pub use optimize::{OptimizeReport, OptimizeRequest, TrainingSource, training_examples};
 pub use reoptimise::Reoptimiser;
-pub use runnable::{RunnableSkill, trace_from_record};
+pub use runnable::RunnableSkill;
 pub use runner::{PlannedStep, PreparedRun, RunLimits, RunRequest, Runner, RunnerSettings};
 pub use skill_index::LiveSkillIndex;
 pub use stored_skill::find_stored_skill;

@@ -3,10 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use repertoire_core::{Artifact, ArtifactKind};
-use repertoire_registry::{
-    Origin, QualifiedSkillId, Registry, StoreScope,
-    store::{SkillRepository, TraceFilter},
-};
+use repertoire_registry::{Origin, QualifiedSkillId, Registry, StoreScope, store::TraceFilter};
 use repertoire_runtime::{
     Error as RunError, ModelUsage, SkillSource,
     optimise::{Effort, ExampleSplit, Improvement, Optimizer, TrainingExample, optimise_module},
@@ -156,7 +153,7 @@ impl Runner {
                     name: module.name.clone(),
                 }
             })?;
-            store.put_learned_state(id, &module, improvement.state.clone())?;
+            store.put_learned_state(id, &module, &improvement.state)?;
         }
         Ok(OptimizeReport {
             artifact: module.name.clone(),
@@ -210,10 +207,9 @@ pub fn training_examples(
     };
     let traces = registry.traces(&filter)?;
     let good = traces.iter().filter(|trace| {
-        trace.artifact_kind == ArtifactKind::DspyModule.as_str()
-            && trace.details["artifact"] == module.name
-            && trace.details.get("variant").and_then(Value::as_str)
-                == module.model_variant.as_deref()
+        trace.artifact_kind == ArtifactKind::DspyModule
+            && trace.details.artifact == module.name
+            && trace.details.variant == module.model_variant
             && trace.error.is_none()
             && trace.assertions_run > 0
             && trace.assertions_passed == trace.assertions_run

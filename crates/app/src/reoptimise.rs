@@ -4,7 +4,7 @@
 //! paid for twice.
 
 use repertoire_core::Artifact;
-use repertoire_registry::store::{OptimizedModule, SkillRepository, Store};
+use repertoire_registry::store::{OptimizedModule, Store};
 use repertoire_runtime::{
     Error as RunError,
     optimise::{Effort, ExampleSplit, Optimizer, optimise_module},
@@ -41,14 +41,14 @@ impl Reoptimiser {
             };
             for module in modules {
                 let (skill, name) = (module.path.clone(), module.artifact.name.clone());
-                if let Err(error) = self.reoptimise_state(store, module).await {
+                if let Err(error) = self.reoptimise_state(&**store, module).await {
                     tracing::info!("{skill}: the state of {name:?} is unchanged: {error}");
                 }
             }
         }
     }
 
-    async fn reoptimise_state(&self, store: &Store, module: OptimizedModule) -> Result<()> {
+    async fn reoptimise_state(&self, store: &dyn Store, module: OptimizedModule) -> Result<()> {
         let OptimizedModule {
             skill,
             path,
@@ -90,7 +90,7 @@ impl Reoptimiser {
                 (state.to_string().into_bytes(), nothing.err())
             }
         };
-        store.put_learned_state(id, &artifact, blob)?;
+        store.put_learned_state(id, &artifact, &blob)?;
         problem.map_or(Ok(()), Err)
     }
 

@@ -3,15 +3,12 @@
 use std::sync::Arc;
 
 use repertoire_core::{Artifact, ArtifactKind};
-use repertoire_registry::{
-    QualifiedSkillId, Registry, SkillEntry, StoreScope,
-    store::{SkillRepository, TraceRecord},
-};
+use repertoire_registry::{QualifiedSkillId, Registry, SkillEntry, StoreScope, store::SkillKey};
 use repertoire_runtime::{
-    ArtifactDispatcher, ArtifactInfo, Checkpoints, Error, ExecutionContext, ExecutionRecord,
-    NestedSkills, Result, SkillLookup, SkillOutline, SkillSource,
+    ArtifactDispatcher, ArtifactInfo, Checkpoints, Error, ExecutionContext, NestedSkills, Result,
+    SkillLookup, SkillOutline, SkillSource,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 use uuid::Uuid;
 
 /// The name of the implied step that sends the message to the model.
@@ -99,7 +96,7 @@ pub(crate) fn attach_registry(
         skills: whole,
         dispatcher: dispatcher.clone(),
         save_record: Arc::new(move |record| {
-            if let Err(error) = keeper.put_trace(trace_from_record(record)) {
+            if let Err(error) = keeper.put_trace(record.clone()) {
                 tracing::warn!(%error, "a trace could not be stored");
             }
         }),
@@ -124,8 +121,8 @@ impl SkillLookup for RegistryAccess {
             .into_iter()
             .filter_map(|scope| self.0.store(scope).ok());
         let uuid: Option<Uuid> = wanted.parse().ok();
-        let by_uuid = stores.filter_map(|store| store.get_skill(uuid?).ok().flatten());
-        let name = by_uuid.map(|package| package.name).next();
+        let by_uuid = stores.filter_map(|store| store.find_skill(SkillKey::Uuid(uuid?)).ok()?);
+        let name = by_uuid.map(|found| found.name).next();
         let name = name.as_deref().unwrap_or(wanted);
         let known = |entry: &&Arc<SkillEntry>| {
             let package = entry.metadata.package.as_ref();
@@ -167,30 +164,5 @@ fn checkpoint_error(error: &dyn std::error::Error) -> Error {
     Error::InvalidCall {
         call: "checkpoint".to_owned(),
         reason: error.to_string(),
-    }
-}
-
-/// Converts an execution record to the stored form.
-pub fn trace_from_record(record: &ExecutionRecord) -> TraceRecord {
-    let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-    TraceRecord {
-        id: record.id.to_string(),
-        session_id: record.session_id.clone(),
-        skill_id: record.skill_id.clone(),
-        artifact_id: record.artifact_id.clone(),
-        artifact_kind: record.artifact_kind.as_str().to_owned(),
-        rendered_input: record.rendered_input.clone(),
-        raw_output: record.raw_output.clone(),
-        error: record.error.clone(),
-        started_at: record.started_at.clone(),
-        completed_at: record.completed_at.clone(),
-        duration_ms: record.duration_ms.map(number),
-        input_tokens: record.input_tokens.map(number),
-        output_tokens: record.output_tokens.map(number),
-        model_id: record.model_id.clone(),
-        estimated_cost: record.estimated_cost,
-        assertions_run: number(record.assertions_run),
-        assertions_passed: number(record.assertions_passed),
-        details: json!(record.details),
     }
 }

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     error::{Error, Result},
-    runnable::{RunnableSkill, attach_registry, trace_from_record},
+    runnable::{RunnableSkill, attach_registry},
 };
 
 /// What one run may use.
@@ -207,9 +207,8 @@ impl Runner {
                 session: session.to_owned(),
             });
         }
-        let newest = traces
-            .iter()
-            .find_map(|trace| trace.details["values"].as_str());
+        let mut digests = traces.iter().map(|trace| trace.details.values.as_str());
+        let newest = digests.find(|values| !values.is_empty());
         Ok(newest.is_some_and(|values| values != context.fingerprint()))
     }
 }
@@ -294,7 +293,7 @@ impl PreparedRun {
         let mut problems = Vec::new();
         let registry = &self.registry;
         let mut store_trace = |record: &ExecutionRecord| {
-            if let Err(error) = registry.put_trace(trace_from_record(record)) {
+            if let Err(error) = registry.put_trace(record.clone()) {
                 // The report may go to another machine, so the details stay in the log.
                 tracing::warn!(%error, "a trace could not be stored");
                 problems.push("a trace of this run could not be stored".to_owned());

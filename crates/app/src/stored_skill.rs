@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use repertoire_registry::{
     Registry, SkillEntry, StoreScope,
-    store::{SkillRepository, SkillSummary, Store},
+    store::{SkillKey, SkillSummary, Store},
 };
 
 use crate::error::{Error, Result};
@@ -14,10 +14,9 @@ pub fn find_stored_skill<'a>(
     registry: &'a Registry,
     scope: StoreScope,
     entry: &SkillEntry,
-) -> Result<(&'a Arc<Store>, SkillSummary)> {
+) -> Result<(&'a Arc<dyn Store>, SkillSummary)> {
     let store = registry.store(scope)?;
-    let found = store.list_skills()?;
-    match found.into_iter().find(|one| one.path == entry.id) {
+    match store.find_skill(SkillKey::Id(&entry.id))? {
         Some(summary) => Ok((store, summary)),
         None => Err(Error::NotInStore {
             skill: entry.id.to_string(),

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use jiff::{SignedDuration, Timestamp};
+use repertoire_core::Digest;
 use repertoire_registry::store::{Store, StoredToken, TokenAccess};
 use uuid::Uuid;
 
@@ -10,7 +12,7 @@ use crate::error::{Error, Result};
 
 /// Creates a token and returns it with its secret, which is not stored and cannot be shown again.
 pub fn create_token(
-    store: &Store,
+    store: &dyn Store,
     name: &str,
     access: TokenAccess,
     expires: Option<Duration>,
@@ -21,6 +23,25 @@ pub fn create_token(
     }
     let random = [Uuid::new_v4(), Uuid::new_v4()].map(Uuid::into_bytes);
     let secret = format!("rpt_{}", URL_SAFE_NO_PAD.encode(random.concat()));
-    let token = store.add_token(name, &secret, access, expires)?;
+    let token = StoredToken {
+        name: name.to_owned(),
+        hash: Digest::hash_bytes(secret.as_bytes()),
+        access,
+        created_at: format!("{:.3}", Timestamp::now()),
+        expires_at: expires.map(expiry_time).transpose()?,
+    };
+    store.add_token(&token)?;
     Ok((token, secret))
+}
+
+fn expiry_time(after: Duration) -> Result<String> {
+    let too_late = |_| {
+        repertoire_registry::Error::Invalid(repertoire_core::Error::Field {
+            field: "expires".to_owned(),
+            rule: "too far in the future".to_owned(),
+        })
+    };
+    let after = SignedDuration::try_from(after).map_err(too_late)?;
+    let at = Timestamp::now().checked_add(after).map_err(too_late)?;
+    Ok(format!("{at:.3}"))
 }

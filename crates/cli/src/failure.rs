@@ -4,12 +4,13 @@ use std::{borrow::Cow, io::Write, process::ExitCode};
 
 use repertoire_app::Error as AppError;
 use repertoire_core::text::terminal_safe;
-use repertoire_registry::{Origin, StoreScope};
-use repertoire_runtime::Error as RunError;
 use repertoire_serve::iii::CallError;
 use serde_json::json;
 
-use crate::output::Output;
+use crate::{
+    hint::{app_hint, registry_hint, run_hint, serve_hint},
+    output::Output,
+};
 
 /// An invalid command line or invalid settings.
 #[derive(Debug)]
@@ -75,27 +76,19 @@ fn stable_call_code(code: &str) -> &'static str {
 fn code_and_hint(error: &anyhow::Error) -> (&'static str, Option<Cow<'static, str>>) {
     for cause in error.chain() {
         if let Some(error) = cause.downcast_ref::<AppError>() {
-            match error {
-                AppError::Registry(error) => return (error.code(), error.hint().map(Cow::from)),
-                AppError::Run(error @ RunError::Workspace(_)) => {
-                    let hint = "name a folder of pages with --vault";
-                    return (error.code(), Some(Cow::from(hint)));
-                }
-                AppError::Run(error) => return (error.code(), error.hint().map(Cow::from)),
-                error => return (error.code(), app_hint(error).map(Cow::from)),
-            }
+            return (error.code(), app_hint(error));
         }
         if let Some(error) = cause.downcast_ref::<repertoire_registry::Error>() {
-            return (error.code(), error.hint().map(Cow::from));
+            return (error.code(), registry_hint(error).map(Cow::from));
         }
         if let Some(error) = cause.downcast_ref::<repertoire_runtime::Error>() {
-            return (error.code(), error.hint().map(Cow::from));
+            return (error.code(), run_hint(error).map(Cow::from));
         }
         if let Some(error) = cause.downcast_ref::<CallError>() {
             return (stable_call_code(&error.code), None);
         }
         if let Some(error) = cause.downcast_ref::<repertoire_serve::Error>() {
-            return (error.code(), error.hint().map(Cow::from));
+            return (error.code(), serve_hint(error).map(Cow::from));
         }
         if let Some(error) = cause.downcast_ref::<repertoire_core::Error>() {
             return (error.code(), error.hint().map(Cow::from));
@@ -108,35 +101,6 @@ fn code_and_hint(error: &anyhow::Error) -> (&'static str, Option<Cow<'static, st
         }
     }
     ("error", None)
-}
-
-/// Returns what to do about an error of the application.
-fn app_hint(error: &AppError) -> Option<String> {
-    Some(match error {
-        AppError::UnknownSession { skill, .. } if skill == "ask" => {
-            "`repertoire ask` prints the session of each conversation".to_owned()
-        }
-        AppError::UnknownSession { skill, .. } => {
-            format!("`repertoire trace list --skill {skill} --json` shows the sessions there are")
-        }
-        AppError::NoModule { skill, name: None } => {
-            format!("add one with `repertoire artifact put {skill} NAME FILE --kind dspy_module`")
-        }
-        AppError::AmbiguousModule { .. } => "name one with --artifact".to_owned(),
-        AppError::NoTrainingTraces { .. } => "or bring examples with --from FILE".to_owned(),
-        AppError::UnusedScope { .. } => "leave --scope out".to_owned(),
-        AppError::NotInStore {
-            skill,
-            origin: Origin::Account,
-            scope: StoreScope::Workspace,
-        } => format!("copy it with `repertoire fork {skill}` first"),
-        AppError::NotInStore {
-            origin: Origin::Files(_),
-            ..
-        } => "change its files".to_owned(),
-        AppError::NotInStore { .. } => "name its store with --scope".to_owned(),
-        _ => return None,
-    })
 }
 
 /// Reports an invalid command line; help and version are not errors.

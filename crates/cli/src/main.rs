@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod failure;
+mod hint;
 mod interrupt;
 mod output;
 mod settings;

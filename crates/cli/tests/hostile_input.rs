@@ -17,7 +17,7 @@ use common::{TestWorkspace, project_dir};
 use repertoire_core::{Package, Uri};
 use repertoire_registry::{
     Error, Registry, RegistrySettings, StoreScope, folder,
-    store::{NewSkill, Store, StoreTrust},
+    store::{EventCursor, NewSkill, SqliteStore, StoreTrust},
 };
 use serde::Deserialize;
 
@@ -108,7 +108,7 @@ impl BuildStep {
                 fs::write(at(path), format!("{before}{}{after}", text.repeat(*count))).unwrap();
             }
             Self::Store { path, sql } => {
-                drop(Store::open(&at(path), StoreTrust::Own).unwrap());
+                drop(SqliteStore::open(&at(path), StoreTrust::Own).unwrap());
                 let file = rusqlite::Connection::open(at(path)).unwrap();
                 file.execute_batch(sql).unwrap();
                 file.pragma_update(None, "journal_mode", "DELETE").unwrap();
@@ -152,7 +152,7 @@ fn library_error_code(case: &RejectCase, place: &TestWorkspace) -> Option<String
             .parse::<Uri>()
             .map(|_| ())
             .map_err(Error::from),
-        _ => Store::open(&place.home_dir().join("agents.db"), StoreTrust::Own).map(|_| ()),
+        _ => SqliteStore::open(&place.home_dir().join("agents.db"), StoreTrust::Own).map(|_| ()),
     };
     Some(
         verdict
@@ -169,7 +169,12 @@ fn assert_nothing_stored(place: &TestWorkspace, name: &str) {
     };
     let registry = Registry::open(settings).unwrap();
     let store = registry.store(StoreScope::Account).unwrap();
-    assert_eq!(store.last_seq().unwrap(), 0, "{name}: something was stored");
+    let start = EventCursor::new("0");
+    assert_eq!(
+        store.event_cursor().unwrap(),
+        start,
+        "{name}: something was stored"
+    );
     assert!(
         registry.snapshot().is_empty(),
         "{name}: something is listed"

@@ -19,6 +19,7 @@
 
 mod digest;
 mod error;
+mod execution_record;
 pub mod frontmatter;
 mod guard;
 mod id;
@@ -38,6 +39,9 @@ pub mod validate;
 
 pub use digest::{Digest, Hasher};
 pub use error::{Error, Result};
+pub use execution_record::{
+    AssertionSeverity, ExecutionRecord, ModelUsage, RecordDetails, ResourceUse, Verdict,
+};
 pub use frontmatter::Frontmatter;
 pub use guard::FunctionGuard;
 pub use id::{PromptName, SkillId, SkillName};

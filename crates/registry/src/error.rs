@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use repertoire_core::{SkillId, text::terminal_safe};
 
+use crate::origin::Origin;
+
 /// A result of the registry.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -62,9 +64,91 @@ pub enum Error {
         /// The name of the folder.
         folder: String,
     },
-    /// An item with that name already exists in the scope.
+    /// An item with that name already exists.
+    #[error("{what} {name:?} already exists")]
+    AlreadyExists {
+        /// The kind of item, such as `token`.
+        what: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// Another writer changed the item since it was read.
+    #[error("{what} {name:?} was changed by another writer at the same time")]
+    Changed {
+        /// The kind of item, such as `skill`.
+        what: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// Another skill of the scope has the same name or UUID.
+    #[error("skill {other:?} already has the UUID or the name of {name:?}")]
+    NameTaken {
+        /// The name of the new skill.
+        name: String,
+        /// The id of the other skill.
+        other: String,
+    },
+    /// Another skill of the scope has an artifact with the same UUID.
+    #[error("artifact {0:?}: another skill already has its UUID")]
+    ArtifactIdTaken(String),
+    /// One skill is written twice in one batch.
+    #[error("skill {0} occurs twice in one batch")]
+    DuplicateInBatch(SkillId),
+    /// A changed package would get another id.
+    #[error("skill {from} would be renamed to {to}: add it under the new name and remove this one")]
+    WouldRename {
+        /// Its id.
+        from: SkillId,
+        /// The id it would get.
+        to: SkillId,
+    },
+    /// The description of a package is part of its document.
+    #[error("skill {0:?} has its own SKILL.md: change its description there")]
+    DescribedByDocument(String),
+    /// A learned state belongs to an earlier content of the artifact.
+    #[error("{0:?} changed during learning, so the learned state was discarded")]
+    LearnedForOther(String),
+    /// More than one trace has this prefix.
+    #[error("trace {0:?}: more than one id has this prefix")]
+    AmbiguousTrace(String),
+    /// The skill is already in the workspace.
+    #[error("skill {0} is already in the workspace")]
+    AlreadyInWorkspace(SkillId),
+    /// There is no workspace that could be written to.
+    #[error("there is no workspace to copy the skill to")]
+    NoWorkspace,
+    /// Registered content is kept on the bus and cannot be changed here.
+    #[error("registered content is kept on the bus, not here")]
+    KeptOnBus,
+    /// An untrusted skill cannot be run.
+    #[error("skill {0} is untrusted and can be read, not run")]
+    UntrustedSkill(SkillId),
+    /// A skill whose content is generated at each read cannot be approved.
+    #[error("{0}: its content is generated at each read, so it cannot be approved")]
+    DynamicSkill(SkillId),
+    /// Only skills of other servers are approved one by one.
+    #[error("{id} comes from {origin}: only skills of other servers can be approved individually")]
+    NotRemote {
+        /// The skill.
+        id: SkillId,
+        /// Where it comes from.
+        origin: Origin,
+    },
+    /// A change of a state value was refused.
     #[error("{0}")]
-    Conflict(String),
+    InvalidStateChange(String),
+    /// The search index failed.
+    #[error("the search index failed: {0}")]
+    Search(String),
+    /// The embedding model cannot be used.
+    #[error("{0}")]
+    Embeddings(String),
+    /// The store's writer has stopped.
+    #[error("the store's writer has stopped")]
+    WriterStopped,
+    /// A write was lost together with others of its group.
+    #[error("not saved: {0}")]
+    NotSaved(String),
     /// The store's file is damaged or is not a store.
     #[error("store {}: {reason}", display_path(path))]
     Corrupt {
@@ -98,9 +182,9 @@ pub enum Error {
     /// A write to a store for which this user has no write permission.
     #[error("store {}: is read-only", display_path(.0))]
     ReadOnly(PathBuf),
-    /// Any other SQLite failure.
+    /// Any other failure of the database.
     #[error("store: {0}")]
-    Sqlite(rusqlite::Error),
+    Backend(Box<dyn std::error::Error + Send + Sync>),
     /// A pattern that is not a valid glob.
     #[error("pattern {pattern:?}: {reason}")]
     InvalidPattern {
@@ -164,54 +248,35 @@ impl Error {
             Self::NotRegular(_) => "not_regular",
             Self::Io { .. } | Self::ReadOnly(_) => "io_error",
             Self::NameMismatch { .. } => "name_mismatch",
-            Self::Conflict(_) => "conflict",
+            Self::AlreadyExists { .. }
+            | Self::Changed { .. }
+            | Self::NameTaken { .. }
+            | Self::ArtifactIdTaken(_)
+            | Self::DuplicateInBatch(_)
+            | Self::WouldRename { .. }
+            | Self::DescribedByDocument(_)
+            | Self::LearnedForOther(_)
+            | Self::AmbiguousTrace(_)
+            | Self::AlreadyInWorkspace(_)
+            | Self::NoWorkspace
+            | Self::KeptOnBus
+            | Self::UntrustedSkill(_)
+            | Self::DynamicSkill(_)
+            | Self::NotRemote { .. }
+            | Self::InvalidStateChange(_)
+            | Self::Search(_)
+            | Self::Embeddings(_) => "conflict",
             Self::Corrupt { .. } => "store_corrupt",
             Self::NewerSchema { .. } => "store_newer",
             Self::Busy(_) => "store_busy",
             Self::Untrusted(_) | Self::OutsideWorkspace(_) => "untrusted",
-            Self::Sqlite(_) => "store_error",
+            Self::Backend(_) | Self::WriterStopped | Self::NotSaved(_) => "store_error",
             Self::InvalidPattern { .. } => "invalid_pattern",
             Self::Skipped { code, .. } => code,
             Self::Remote { .. } => "remote_error",
             Self::Tampered { .. } => "tampered",
             Self::Interrupted => "interrupted",
         }
-    }
-
-    /// Returns what to do about the error, where the message does not say it.
-    pub fn hint(&self) -> Option<&'static str> {
-        Some(match self {
-            Self::Invalid(error) | Self::InvalidAt { error, .. } => return error.hint(),
-            Self::NotFound { what, .. } => match *what {
-                "skill" => "`repertoire list --all` shows every skill",
-                "revision" => "`repertoire history` shows every revision",
-                "folder to pack" => "`repertoire package export` prints a skill of a store",
-                "server" => "`repertoire remote list` shows every server",
-                "token" => "`repertoire token list` shows every token",
-                "prompt" => "`repertoire list --prompts` shows every prompt",
-                _ => return None,
-            },
-            Self::EscapesRoot(_) => "copy the file into the skill instead of linking to it",
-            Self::NotRegular(_) => "a skill holds regular files only: remove it or replace it",
-            Self::NameMismatch { .. } => "rename the folder or change `name:`",
-            Self::Remote { .. } => "check that it runs, and where: `repertoire remote list`",
-            Self::Tampered { .. } => {
-                "list it again with `repertoire remote refresh`; if it persists, contact its operator"
-            }
-            Self::Corrupt { .. } => "move the file away, then import from an export or a backup",
-            Self::NewerSchema { .. } => "install a newer version of repertoire",
-            Self::Busy(_) => "try again, or end the other process",
-            Self::OutsideWorkspace(_) => "run `repertoire trust` if you know the workspace",
-            Self::ReadOnly(_) => "give this user write permission, or use another --home",
-            Self::Untrusted(_) => "look at it with `repertoire list`, then run `repertoire trust`",
-            _ => return None,
-        })
-    }
-}
-
-impl From<rusqlite::Error> for Error {
-    fn from(error: rusqlite::Error) -> Self {
-        Self::Sqlite(error)
     }
 }
 

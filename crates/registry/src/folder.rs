@@ -118,10 +118,10 @@ pub fn write_folder(
 ) -> Result<()> {
     let io = |error| Error::from_io(target, error);
     if target.symlink_metadata().is_ok() {
-        return Err(Error::Conflict(format!(
-            "{} already exists",
-            crate::error::display_path(target)
-        )));
+        return Err(Error::AlreadyExists {
+            what: "folder",
+            name: target.to_string_lossy().into_owned(),
+        });
     }
     let parent = match target.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),

@@ -45,7 +45,9 @@ pub use registry::{
     HistoryPolicy, NotifyUnchanged, RegisteredScope, Registry, ServedContent, SkillArtifacts,
     StateLimit,
 };
-pub use settings::{RegistrySettings, RequestedBy, SourceLocation, StateBackend, StoreSelection};
+pub use settings::{
+    RegisteredContent, RegistrySettings, RequestedBy, SourceLocation, StoreSelection,
+};
 pub use skill_metadata::{PackageMetadata, Registration, SharedText, SkillMetadata};
 pub use source::{Notice, check_pattern};
 pub use watch::WatchHandle;

@@ -10,7 +10,7 @@ mod write;
 
 use std::{
     borrow::Cow,
-    collections::BTreeMap,
+    collections::HashMap,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
@@ -26,10 +26,10 @@ use crate::{
     error::{Error, Result},
     origin::{Origin, StoreScope, Trusted},
     remote::RemoteReader,
-    settings::{RegistrySettings, RequestedBy, SourceLocation, StateBackend, StoreSelection},
+    settings::{RegisteredContent, RegistrySettings, RequestedBy, SourceLocation, StoreSelection},
     skill_metadata::SkillMetadata,
     source::{ContentLocation, FileSource, GlobPattern, Notice, SourcePlan},
-    store::{Store, StoreTrust},
+    store::{Account, EventCursor, EventId, LocalStore, SqliteStore, Store, StoreTrust},
     trust,
 };
 
@@ -42,15 +42,23 @@ pub struct ServedContent {
     pub bytes: Bytes,
 }
 
-/// A store with the number of the last event that was applied to the catalogue.
+/// A store with the position of the last event that was applied to the catalogue.
 #[derive(Debug)]
 struct AttachedStore {
     scope: StoreScope,
     trusted: Trusted,
-    store: Arc<Store>,
-    last_seq: Mutex<i64>,
-    /// Metadata of local registrations not yet in the catalogue, by event number.
-    recent_metadata: Mutex<BTreeMap<i64, Arc<SkillMetadata>>>,
+    store: Arc<dyn Store>,
+    /// `None` until the store was read once.
+    cursor: Mutex<Option<EventCursor>>,
+    /// Metadata of registrations by this process that are not yet in the catalogue.
+    recent_metadata: Mutex<HashMap<EventId, Arc<SkillMetadata>>>,
+}
+
+/// The user's local data with the position of the last event that was applied.
+#[derive(Debug)]
+struct AttachedLocal {
+    store: Arc<LocalStore>,
+    cursor: Mutex<Option<EventCursor>>,
 }
 
 /// All skills from all sources.
@@ -70,6 +78,8 @@ struct AttachedStore {
 pub struct Registry {
     catalogue: Catalogue,
     stores: Vec<AttachedStore>,
+    /// The user's local data; none without an account.
+    local: Option<AttachedLocal>,
     files: Mutex<Vec<FileSource>>,
     notices: Vec<Notice>,
     workspace: Option<(PathBuf, Trusted)>,
@@ -83,7 +93,7 @@ pub struct Registry {
     /// Which contents of the stores are in the catalogue.
     store_selection: StoreSelection,
     /// Where registered content is kept.
-    state: StateBackend,
+    state: RegisteredContent,
     /// The rendered index, and the number of the snapshot it was rendered from.
     index: ArcSwapOption<(u64, Bytes)>,
 }
@@ -98,6 +108,7 @@ impl Registry {
         let mut registry = Self {
             catalogue: Catalogue::new(),
             stores: Vec::new(),
+            local: None,
             files: Mutex::default(),
             notices: Vec::new(),
             workspace: None,
@@ -118,15 +129,18 @@ impl Registry {
                 (Ok(()), _) => {}
                 // An untrusted store must not block access to the user's own skills.
                 (Err(error), Trusted::No) => {
-                    damaged.push(error_notice(attached.store.path(), &error));
+                    let location = PathBuf::from(attached.store.location());
+                    damaged.push((attached.scope, error_notice(&location, &error)));
                 }
                 (Err(error), Trusted::Yes) => return Err(error),
             }
         }
         registry
             .stores
-            .retain(|attached| damaged.iter().all(|n| n.path != attached.store.path()));
-        registry.notices.append(&mut damaged);
+            .retain(|attached| damaged.iter().all(|(scope, _)| *scope != attached.scope));
+        let damaged = damaged.into_iter().map(|(_, notice)| notice);
+        registry.notices.extend(damaged);
+        registry.sync_local()?;
         let mut changes = Vec::new();
         for source in registry.lock_files().iter_mut() {
             changes.append(&mut source.take_changes());
@@ -158,27 +172,26 @@ impl Registry {
         let Some(folder) = &settings.account else {
             return Ok(());
         };
-        let file = folder.join(trust::STORE_FILE_NAME);
-        let account = match Store::open(&file, StoreTrust::Own) {
-            Ok(store) => store,
+        let account = match Account::open(folder) {
+            Ok(account) => account,
             // Without write permission the skills can still be read.
             Err(error @ Error::Io { .. }) => {
-                let problem = error_notice(&file, &error);
+                let problem = error_notice(&folder.join(trust::STORE_FILE_NAME), &error);
                 self.notices.push(problem.clone());
-                let Ok(store) = Store::open(&file, StoreTrust::ReadOnly) else {
+                let Ok(account) = Account::open_read_only(folder) else {
                     self.account_error = Some(problem);
                     return Ok(());
                 };
-                store
+                account
             }
             Err(error) => return Err(error),
         };
-        if settings.system_skills && account.is_writable() {
-            account.refresh_system_skills()?;
+        if settings.system_skills && account.store.is_writable() {
+            account.store.refresh_system_skills()?;
         }
         if let Some(workspace) = &settings.workspace {
             let file = trust::workspace_store_path(workspace);
-            let own = match trust::open_trusted_store(&account, workspace) {
+            let own = match account.local.open_trusted_store(workspace) {
                 Ok(own) => own,
                 // A damaged untrusted store must not block access to the user's own skills.
                 Err(error) => {
@@ -192,7 +205,7 @@ impl Registry {
             };
             self.workspace = Some((workspace.clone(), trusted));
             let opened = match own {
-                None if file.exists() => match Store::open(&file, StoreTrust::Untrusted) {
+                None if file.exists() => match SqliteStore::open(&file, StoreTrust::Untrusted) {
                     Ok(store) => Some(store),
                     Err(error) => {
                         self.notices.push(error_notice(&file, &error));
@@ -205,17 +218,25 @@ impl Registry {
                 self.attach_store(StoreScope::Workspace, trusted, store);
             }
         }
-        self.attach_store(StoreScope::Account, Trusted::Yes, account);
+        self.attach_store(StoreScope::Account, Trusted::Yes, account.store);
+        self.local = Some(AttachedLocal {
+            store: account.local,
+            cursor: Mutex::default(),
+        });
         Ok(())
     }
 
-    fn attach_store(&mut self, scope: StoreScope, trusted: Trusted, store: Arc<Store>) {
-        tracing::info!(scope = scope.as_str(), file = %store.path().display(), "opened");
+    fn attach_store(&mut self, scope: StoreScope, trusted: Trusted, store: Arc<dyn Store>) {
+        tracing::info!(
+            scope = scope.as_str(),
+            location = store.location(),
+            "opened"
+        );
         self.stores.push(AttachedStore {
             scope,
             trusted,
             store,
-            last_seq: Mutex::new(0),
+            cursor: Mutex::default(),
             recent_metadata: Mutex::default(),
         });
     }
@@ -295,13 +316,21 @@ impl Registry {
     }
 
     /// Returns the store of a scope, if there is one.
-    pub fn store(&self, scope: StoreScope) -> Result<&Arc<Store>> {
+    pub fn store(&self, scope: StoreScope) -> Result<&Arc<dyn Store>> {
         Ok(&self.attached_store(scope)?.store)
+    }
+
+    /// Returns the user's local data, if there is an account.
+    pub fn local_store(&self) -> Result<&Arc<LocalStore>> {
+        match &self.local {
+            Some(local) => Ok(&local.store),
+            None => Err(self.missing_store_error(StoreScope::Account)),
+        }
     }
 
     /// Returns the stores that are the user's own or trusted, and writable. Their content may be
     /// used without confirmation.
-    pub fn trusted_stores(&self) -> impl Iterator<Item = &Arc<Store>> {
+    pub fn trusted_stores(&self) -> impl Iterator<Item = &Arc<dyn Store>> {
         let own = |attached: &&AttachedStore| attached.store.is_writable();
         self.trusted_attached()
             .filter(own)
@@ -321,9 +350,7 @@ impl Registry {
     /// Returns the store for registered content: the workspace's if it is trusted.
     fn primary_store(&self) -> Result<&AttachedStore> {
         if !self.has_local_state() {
-            return Err(Error::Conflict(
-                "registered content is kept on the bus, not here".to_owned(),
-            ));
+            return Err(Error::KeptOnBus);
         }
         self.trusted_attached()
             .next()

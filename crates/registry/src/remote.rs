@@ -26,7 +26,7 @@ use crate::{
     origin::{Origin, Trusted},
     skill_metadata::{SkillMetadata, parse_utf8},
     source::ContentLocation,
-    store::{Store, create_private_dir},
+    store::{LocalStore, create_private_dir},
 };
 
 /// The most skills that are accepted from one server.
@@ -201,7 +201,7 @@ pub struct RefusedSkill {
 
 /// Returns the catalogue entries of a listing, and the skills that were refused.
 pub(crate) fn listing_entries(
-    account: &Store,
+    local: &LocalStore,
     label: &RemoteLabel,
     listing: &[ListedSkill],
 ) -> Result<(Vec<SkillEntry>, Vec<RefusedSkill>)> {
@@ -221,7 +221,7 @@ pub(crate) fn listing_entries(
                 refuse("duplicate_uri", "is listed twice".to_owned());
             }
             Ok((id, head, place)) => {
-                let trusted = skill_trust(account, label, &listed.uri, &head)?;
+                let trusted = skill_trust(local, label, &listed.uri, &head)?;
                 let entry = SkillEntry {
                     id: id.clone(),
                     origin: remote_origin(label),
@@ -277,7 +277,7 @@ fn approval_binding(head: &SkillMetadata, files: Digest) -> String {
 }
 
 fn skill_trust(
-    account: &Store,
+    local: &LocalStore,
     label: &RemoteLabel,
     uri: &str,
     head: &SkillMetadata,
@@ -287,7 +287,7 @@ fn skill_trust(
         return Ok(Trusted::No);
     }
     let (subject, binding) = approval_identity(label, uri, head);
-    let Some(given) = account.find_approval(REMOTE_APPROVAL_KIND, &subject)? else {
+    let Some(given) = local.find_approval(REMOTE_APPROVAL_KIND, &subject)? else {
         return Ok(Trusted::No);
     };
     if given.binding == binding {
@@ -299,11 +299,11 @@ fn skill_trust(
     if given.binding != legacy {
         return Ok(Trusted::No);
     }
-    if !account.is_writable() {
+    if !local.is_writable() {
         return Ok(Trusted::Yes);
     }
     // Only while it is still bound to that: the user may revoke it at the same time.
-    match account.rebind_approval(REMOTE_APPROVAL_KIND, &subject, &legacy, &binding) {
+    match local.rebind_approval(REMOTE_APPROVAL_KIND, &subject, &legacy, &binding) {
         Ok(true) => Ok(Trusted::Yes),
         Ok(false) => Ok(Trusted::No),
         Err(error) => {
@@ -314,32 +314,29 @@ fn skill_trust(
 }
 
 /// Approves a remote skill with exactly its current files.
-pub(crate) fn approve_skill(account: &Store, entry: &SkillEntry) -> Result<()> {
+pub(crate) fn approve_skill(local: &LocalStore, entry: &SkillEntry) -> Result<()> {
     let place = remote_location(entry)?;
     if entry.metadata.dynamic {
-        return Err(Error::Conflict(format!(
-            "{}: its content is generated at each read, so it cannot be approved",
-            entry.id
-        )));
+        return Err(Error::DynamicSkill(entry.id.clone()));
     }
     let (subject, binding) = approval_identity(&place.label, &place.uri, &entry.metadata);
-    account.grant_approval(REMOTE_APPROVAL_KIND, &subject, &binding)
+    local.grant_approval(REMOTE_APPROVAL_KIND, &subject, &binding)
 }
 
 /// Revokes an approval; returns whether there was one.
-pub(crate) fn revoke_approval(account: &Store, entry: &SkillEntry) -> Result<bool> {
+pub(crate) fn revoke_approval(local: &LocalStore, entry: &SkillEntry) -> Result<bool> {
     let place = remote_location(entry)?;
     let (subject, _) = approval_identity(&place.label, &place.uri, &entry.metadata);
-    account.revoke_approval(REMOTE_APPROVAL_KIND, &subject)
+    local.revoke_approval(REMOTE_APPROVAL_KIND, &subject)
 }
 
 fn remote_location(entry: &SkillEntry) -> Result<&Arc<RemoteLocation>> {
     match &entry.location {
         ContentLocation::Remote(place) => Ok(place),
-        _ => Err(Error::Conflict(format!(
-            "{} comes from {}: only skills of other servers can be approved individually",
-            entry.id, entry.origin
-        ))),
+        _ => Err(Error::NotRemote {
+            id: entry.id.clone(),
+            origin: entry.origin.clone(),
+        }),
     }
 }
 
@@ -565,10 +562,8 @@ mod tests {
 
     #[test]
     fn approvals_move_to_the_final_digest_only_over_unchanged_files() {
-        use crate::store::{Store, StoreTrust};
-
         let folder = tempfile::tempdir().unwrap();
-        let account = Store::open(&folder.path().join("agents.db"), StoreTrust::Own).unwrap();
+        let local = crate::store::Account::open(folder.path()).unwrap().local;
         let label: RemoteLabel = "acme".parse().unwrap();
         let uri = "skill://pdf/SKILL.md";
         let skill = listed_skill(uri, json!([listed_file(uri)]));
@@ -577,17 +572,17 @@ mod tests {
         let legacy = approval_binding(&head, Manifest::legacy_digest_of(&head.files));
         assert_ne!(legacy, binding);
         let grant = |binding: &str| {
-            account
+            local
                 .grant_approval(REMOTE_APPROVAL_KIND, &subject, binding)
                 .unwrap();
         };
         let stored = || {
-            let approval = account.find_approval(REMOTE_APPROVAL_KIND, &subject);
+            let approval = local.find_approval(REMOTE_APPROVAL_KIND, &subject);
             approval.unwrap().unwrap().binding
         };
 
         grant(&legacy);
-        let trusted = skill_trust(&account, &label, uri, &head).unwrap();
+        let trusted = skill_trust(&local, &label, uri, &head).unwrap();
         assert_eq!((trusted, stored()), (Trusted::Yes, binding.clone()));
 
         let more = listed_skill(
@@ -596,7 +591,7 @@ mod tests {
         );
         let (_, changed, _) = check_listed_skill(&label, &more).unwrap();
         grant(&legacy);
-        let trusted = skill_trust(&account, &label, uri, &changed).unwrap();
+        let trusted = skill_trust(&local, &label, uri, &changed).unwrap();
         assert_eq!((trusted, stored()), (Trusted::No, legacy));
     }
 }

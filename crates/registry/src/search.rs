@@ -554,5 +554,5 @@ impl EmbeddingBatch {
 }
 
 fn index_error(error: &tantivy::TantivyError) -> Error {
-    Error::Conflict(format!("the search index failed: {error}"))
+    Error::Search(error.to_string())
 }

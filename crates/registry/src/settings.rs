@@ -42,7 +42,7 @@ pub struct RegistrySettings {
     /// Which contents of the stores are in the catalogue.
     pub stores: StoreSelection,
     /// Where registered content is kept.
-    pub state: StateBackend,
+    pub state: RegisteredContent,
     /// Whether the system skills are installed in the account's store and kept up to date.
     pub system_skills: bool,
     /// The folder that caches folder indexes and files of other servers between runs.
@@ -61,7 +61,7 @@ pub enum StoreSelection {
 
 /// Where registered content is kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum StateBackend {
+pub enum RegisteredContent {
     /// In the stores.
     #[default]
     Stores,

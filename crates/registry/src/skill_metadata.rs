@@ -339,6 +339,23 @@ impl SkillMetadata {
     pub fn digest(&self) -> repertoire_core::Digest {
         repertoire_core::Manifest::digest_of(&self.files)
     }
+
+    /// Parses metadata that a store keeps as JSON.
+    pub(crate) fn from_stored(text: &str, store: &std::path::Path) -> Result<Self> {
+        let corrupt = |error: serde_json::Error| Error::Corrupt {
+            path: store.to_owned(),
+            reason: format!("unreadable metadata: {error}"),
+        };
+        let mut metadata: Self = repertoire_core::json::from_str(text).map_err(corrupt)?;
+        if let Some(front) = &metadata.frontmatter {
+            // It is served unchanged, and the store may be untrusted: it must parse as one JSON
+            // object, and it is serialised again here.
+            let read: serde_json::Map<String, serde_json::Value> =
+                repertoire_core::json::from_str(front).map_err(corrupt)?;
+            metadata.frontmatter = Some(serde_json::Value::Object(read).to_string().into());
+        }
+        Ok(metadata)
+    }
 }
 
 /// Parses the package file of a file set; `None` if there is none or it adds nothing.

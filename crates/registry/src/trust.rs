@@ -13,7 +13,7 @@ use std::{
 use crate::{
     error::{Error, Result},
     origin::Trusted,
-    store::{Store, StoreTrust},
+    store::{LocalStore, SqliteStore, Store, StoreTrust},
 };
 
 const WORKSPACE_APPROVAL_KIND: &str = "workspace";
@@ -28,46 +28,47 @@ pub fn workspace_store_path(workspace: &Path) -> PathBuf {
     workspace.join(WORKSPACE_FOLDER).join(STORE_FILE_NAME)
 }
 
-/// Returns whether a workspace is trusted in its current state.
-pub fn workspace_trust(account: &Store, workspace: &Path) -> Result<Trusted> {
-    Ok(match open_trusted_store(account, workspace)? {
-        Some(_) => Trusted::Yes,
-        None => Trusted::No,
-    })
-}
-
-/// Opens the store of a workspace if the workspace is trusted in its current state.
-pub(crate) fn open_trusted_store(account: &Store, workspace: &Path) -> Result<Option<Arc<Store>>> {
-    let file = workspace_store_path(workspace);
-    if file.symlink_metadata().is_err() {
-        return Ok(None);
+impl LocalStore {
+    /// Returns whether a workspace is trusted in its current state.
+    pub fn workspace_trust(&self, workspace: &Path) -> Result<Trusted> {
+        Ok(match self.open_trusted_store(workspace)? {
+            Some(_) => Trusted::Yes,
+            None => Trusted::No,
+        })
     }
-    let Some(approval) =
-        account.find_approval(WORKSPACE_APPROVAL_KIND, &approval_subject(workspace)?)?
-    else {
-        return Ok(None);
-    };
-    // Only the file that was approved is opened as the user's own.
-    if !approval.binding.ends_with(&file_identity(&file)?) {
-        return Ok(None);
+
+    /// Opens the store of a workspace if the workspace is trusted in its current state.
+    pub(crate) fn open_trusted_store(&self, workspace: &Path) -> Result<Option<Arc<SqliteStore>>> {
+        let file = workspace_store_path(workspace);
+        if file.symlink_metadata().is_err() {
+            return Ok(None);
+        }
+        let subject = approval_subject(workspace)?;
+        let Some(approval) = self.find_approval(WORKSPACE_APPROVAL_KIND, &subject)? else {
+            return Ok(None);
+        };
+        // Only the file that was approved is opened as the user's own.
+        if !approval.binding.ends_with(&file_identity(&file)?) {
+            return Ok(None);
+        }
+        let store = SqliteStore::open(&file, StoreTrust::Own)?;
+        Ok((approval.binding == approval_binding(&store)?).then_some(store))
     }
-    let store = Store::open(&file, StoreTrust::Own)?;
-    Ok((approval.binding == approval_binding(&store)?).then_some(store))
-}
 
-/// Trusts a workspace in its current state, creating its store if it has none.
-pub fn trust_workspace(account: &Store, workspace: &Path) -> Result<()> {
-    let store = Store::open(&workspace_store_path(workspace), StoreTrust::Own)?;
-    account.grant_approval(
-        WORKSPACE_APPROVAL_KIND,
-        &approval_subject(workspace)?,
-        &approval_binding(&store)?,
-    )
-}
+    /// Trusts a workspace in its current state, creating its store if it has none.
+    pub fn trust_workspace(&self, workspace: &Path) -> Result<()> {
+        let store = SqliteStore::open(&workspace_store_path(workspace), StoreTrust::Own)?;
+        self.grant_approval(
+            WORKSPACE_APPROVAL_KIND,
+            &approval_subject(workspace)?,
+            &approval_binding(&store)?,
+        )
+    }
 
-/// Revokes the trust; returns whether the workspace was trusted.
-pub fn distrust_workspace(account: &Store, workspace: &Path) -> Result<bool> {
-    account.revoke_approval(WORKSPACE_APPROVAL_KIND, &approval_subject(workspace)?)
+    /// Revokes the trust; returns whether the workspace was trusted.
+    pub fn distrust_workspace(&self, workspace: &Path) -> Result<bool> {
+        self.revoke_approval(WORKSPACE_APPROVAL_KIND, &approval_subject(workspace)?)
+    }
 }
 
 fn approval_subject(workspace: &Path) -> Result<String> {
@@ -78,7 +79,7 @@ fn approval_subject(workspace: &Path) -> Result<String> {
 }
 
 /// Returns an identifier of this store and of its file; a replaced file gets another one.
-fn approval_binding(store: &Store) -> Result<String> {
+fn approval_binding(store: &SqliteStore) -> Result<String> {
     Ok(format!(
         "{}{}",
         store.store_id()?,

@@ -183,7 +183,7 @@ fn a_change_is_visible_to_the_next_query_with_the_same_score_as_a_rebuild() {
 /// Opens the sentence encoder, if the test environment provides a model.
 fn open_encoder(registry: &Registry) -> Option<Arc<SentenceEncoder>> {
     let folder = part::installed_part("REPERTOIRE_TEST_MODEL")?;
-    let store = registry.store(StoreScope::Account).unwrap().clone();
+    let store = registry.local_store().unwrap().clone();
     Some(Arc::new(
         SentenceEncoder::open(Path::new(&folder), Some(store)).unwrap(),
     ))

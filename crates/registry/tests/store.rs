@@ -10,7 +10,7 @@ use common::document_text;
 use repertoire_core::{Package, Prompt, PromptBody, RelPath, SkillId};
 use repertoire_registry::{
     Error, HistoryPolicy, Origin, QualifiedSkillId, Registry, RegistrySettings, StoreScope,
-    store::{NewSkill, Store, StoreTrust},
+    store::{NewSkill, SqliteStore, Store, StoreTrust},
 };
 use serde_json::json;
 
@@ -321,7 +321,7 @@ fn two_registries_on_one_file_see_each_others_changes() {
 /// Opens a file that was tampered with; it must be refused and left unchanged.
 fn open_refused(path: &Path, trust: StoreTrust) -> Error {
     let before = fs::read(path).unwrap();
-    let error = Store::open(path, trust).unwrap_err();
+    let error = SqliteStore::open(path, trust).unwrap_err();
     assert_eq!(fs::read(path).unwrap(), before, "the file was changed");
     error
 }
@@ -404,27 +404,22 @@ fn t18_a_stored_file_that_differs_from_its_digest_is_not_served() {
 #[test]
 fn t35_a_full_disk_loses_nothing_that_was_acknowledged() {
     let home = tempfile::tempdir().unwrap();
-    let registry = open_registry(home.path());
-    registry
-        .add_skills(StoreScope::Account, vec![new_skill("kept", "1")])
-        .unwrap();
+    let store = SqliteStore::open(&home.path().join("agents.db"), StoreTrust::Own).unwrap();
+    store.put_skills(vec![new_skill("kept", "1")]).unwrap();
     let pages: i64 = {
         let file = rusqlite::Connection::open(home.path().join("agents.db")).unwrap();
         file.pragma_query_value(None, "page_count", |r| r.get(0))
             .unwrap()
     };
-    let store = registry.store(StoreScope::Account).unwrap();
     store.limit_pages_for_test(pages + 4).unwrap();
     let big = new_skill("big", &"x".repeat(1 << 20));
-    let error = registry
-        .add_skills(StoreScope::Account, vec![new_skill("small", "1"), big])
+    let error = store
+        .put_skills(vec![new_skill("small", "1"), big])
         .unwrap_err();
     assert_eq!(error.code(), "io_error", "{error}");
     store.limit_pages_for_test(1 << 20).unwrap();
-    registry
-        .add_skills(StoreScope::Account, vec![new_skill("later", "1")])
-        .unwrap();
-    drop(registry);
+    store.put_skills(vec![new_skill("later", "1")]).unwrap();
+    drop(store);
     let ids: Vec<_> = open_registry(home.path())
         .snapshot()
         .skills()

@@ -10,12 +10,13 @@
 
 use std::sync::Arc;
 
-use repertoire_core::Package;
-use repertoire_registry::{
-    Registry, RegistrySettings, StoreScope,
-    store::{TraceFilter, TraceRecord},
-};
+use repertoire_core::{ArtifactKind, ExecutionRecord, Package, RecordDetails};
+use repertoire_registry::{Registry, RegistrySettings, StoreScope, store::TraceFilter};
 use serde_json::json;
+
+const FIRST: &str = "aaaa0000-0000-4000-8000-000000000001";
+const SECOND: &str = "aaaa0000-0000-4000-8000-000000000002";
+const THIRD: &str = "bbbb0000-0000-4000-8000-000000000003";
 
 fn open_registry(folder: &std::path::Path) -> Arc<Registry> {
     let settings = RegistrySettings {
@@ -25,13 +26,13 @@ fn open_registry(folder: &std::path::Path) -> Arc<Registry> {
     Registry::open(settings).unwrap()
 }
 
-fn trace_record(id: &str, session: &str, at: &str) -> TraceRecord {
-    TraceRecord {
-        id: id.into(),
+fn trace_record(id: &str, session: &str, at: &str) -> ExecutionRecord {
+    ExecutionRecord {
+        id: id.parse().unwrap(),
         session_id: session.into(),
         skill_id: "uuid-of-skill".into(),
         artifact_id: "uuid-of-artifact".into(),
-        artifact_kind: "prompt_template".into(),
+        artifact_kind: ArtifactKind::PromptTemplate,
         rendered_input: Some("in".into()),
         raw_output: Some("out".into()),
         error: None,
@@ -44,7 +45,11 @@ fn trace_record(id: &str, session: &str, at: &str) -> TraceRecord {
         estimated_cost: Some(0.5),
         assertions_run: 2,
         assertions_passed: 1,
-        details: json!({"skill": "demo", "artifact": "Ask"}),
+        details: RecordDetails {
+            skill: "demo".into(),
+            artifact: "Ask".into(),
+            ..RecordDetails::default()
+        },
     }
 }
 
@@ -52,9 +57,9 @@ fn trace_record(id: &str, session: &str, at: &str) -> TraceRecord {
 fn stored_traces_read_back_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let all = [
-        trace_record("aaaa-1", "s1", "2026-01-01T00:00:00.000Z"),
-        trace_record("aaaa-2", "s1", "2026-01-02T00:00:00.000Z"),
-        trace_record("bbbb-3", "s2", "2026-01-03T00:00:00.000Z"),
+        trace_record(FIRST, "s1", "2026-01-01T00:00:00.000Z"),
+        trace_record(SECOND, "s1", "2026-01-02T00:00:00.000Z"),
+        trace_record(THIRD, "s2", "2026-01-03T00:00:00.000Z"),
     ];
     let registry = open_registry(folder.path());
     for trace in &all {
@@ -67,10 +72,10 @@ fn stored_traces_read_back_unchanged() {
             .traces(&filter)
             .unwrap()
             .into_iter()
-            .map(|t| t.id)
+            .map(|t| t.id.to_string())
             .collect()
     };
-    assert_eq!(list(TraceFilter::default()), ["bbbb-3", "aaaa-2", "aaaa-1"]);
+    assert_eq!(list(TraceFilter::default()), [THIRD, SECOND, FIRST]);
     let some = |text: &str| Some(text.to_owned());
     assert_eq!(
         list(TraceFilter {
@@ -78,7 +83,7 @@ fn stored_traces_read_back_unchanged() {
             limit: Some(1),
             ..TraceFilter::default()
         }),
-        ["aaaa-2"]
+        [SECOND]
     );
     assert_eq!(
         list(TraceFilter {
@@ -109,10 +114,7 @@ fn stored_traces_read_back_unchanged() {
     };
     assert_eq!(list(since).len(), 2);
     assert_eq!(registry.find_trace("bbbb").unwrap().as_ref(), Some(&all[2]));
-    assert_eq!(
-        registry.find_trace("aaaa-1").unwrap().as_ref(),
-        Some(&all[0])
-    );
+    assert_eq!(registry.find_trace(FIRST).unwrap().as_ref(), Some(&all[0]));
     assert!(
         registry
             .find_trace("aaaa")
@@ -127,7 +129,7 @@ fn stored_traces_read_back_unchanged() {
         registry.delete_traces("2026-01-03T00:00:00.000Z").unwrap(),
         2
     );
-    assert_eq!(list(TraceFilter::default()), ["bbbb-3"]);
+    assert_eq!(list(TraceFilter::default()), [THIRD]);
 }
 
 #[test]

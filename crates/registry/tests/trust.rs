@@ -9,7 +9,7 @@ use common::{document_text, write_skill};
 use repertoire_core::RelPath;
 use repertoire_registry::{
     Origin, Registry, RegistrySettings, RequestedBy, SourceLocation, StoreScope, Trusted,
-    store::{NewSkill, Store, StoreTrust},
+    store::{Account, LocalStore, NewSkill, SqliteStore, Store, StoreTrust},
     trust,
 };
 
@@ -41,15 +41,19 @@ fn winning_origin(registry: &Registry, id: &str) -> Origin {
         .clone()
 }
 
-fn account_store(home: &Path) -> Arc<Store> {
-    Store::open(&home.join(trust::STORE_FILE_NAME), StoreTrust::Own).unwrap()
+fn account_store(home: &Path) -> Arc<dyn Store> {
+    Account::open(home).unwrap().store
+}
+
+fn local_store(home: &Path) -> Arc<LocalStore> {
+    Account::open(home).unwrap().local
 }
 
 #[test]
 fn t17_a_planted_store_and_folder_override_nothing_until_trusted() {
     let home = tempfile::tempdir().unwrap();
     let workspace = tempfile::tempdir().unwrap();
-    let planted = Store::open(
+    let planted = SqliteStore::open(
         &trust::workspace_store_path(workspace.path()),
         StoreTrust::Own,
     )
@@ -87,7 +91,7 @@ fn t17_a_planted_store_and_folder_override_nothing_until_trusted() {
     // Its content is not used automatically either.
     let acted_upon: Vec<_> = registry
         .trusted_stores()
-        .map(|store| store.path())
+        .map(|store| std::path::PathBuf::from(store.location()))
         .collect();
     assert_eq!(acted_upon, [home.path().join(trust::STORE_FILE_NAME)]);
     registry
@@ -95,13 +99,19 @@ fn t17_a_planted_store_and_folder_override_nothing_until_trusted() {
         .unwrap();
     drop(registry);
 
-    trust::trust_workspace(&account_store(home.path()), workspace.path()).unwrap();
+    local_store(home.path())
+        .trust_workspace(workspace.path())
+        .unwrap();
     let registry = open_registry(home.path(), workspace.path());
     assert_eq!(registry.workspace().unwrap().1, Trusted::Yes);
     assert_eq!(winning_origin(&registry, "deploy"), Origin::Workspace);
     drop(registry);
 
-    assert!(trust::distrust_workspace(&account_store(home.path()), workspace.path()).unwrap());
+    assert!(
+        local_store(home.path())
+            .distrust_workspace(workspace.path())
+            .unwrap()
+    );
     assert_eq!(
         winning_origin(&open_registry(home.path(), workspace.path()), "deploy"),
         Origin::Account
@@ -113,12 +123,14 @@ fn t17_trust_falls_when_the_store_is_replaced_or_copied() {
     let home = tempfile::tempdir().unwrap();
     let workspace = tempfile::tempdir().unwrap();
     let file = trust::workspace_store_path(workspace.path());
-    trust::trust_workspace(&account_store(home.path()), workspace.path()).unwrap();
-    let trusted = |path: &Path| trust::workspace_trust(&account_store(home.path()), path).unwrap();
+    local_store(home.path())
+        .trust_workspace(workspace.path())
+        .unwrap();
+    let trusted = |path: &Path| local_store(home.path()).workspace_trust(path).unwrap();
     assert_eq!(trusted(workspace.path()), Trusted::Yes);
 
     // The user's own writes do not change the trust.
-    let store = Store::open(&file, StoreTrust::Own).unwrap();
+    let store = SqliteStore::open(&file, StoreTrust::Own).unwrap();
     store.put_skills(vec![new_skill("a", "1")]).unwrap();
     drop(store);
     assert_eq!(trusted(workspace.path()), Trusted::Yes);
@@ -130,7 +142,9 @@ fn t17_trust_falls_when_the_store_is_replaced_or_copied() {
     assert_eq!(trusted(workspace.path()), Trusted::No);
 
     // The workspace is copied to another folder.
-    trust::trust_workspace(&account_store(home.path()), workspace.path()).unwrap();
+    local_store(home.path())
+        .trust_workspace(workspace.path())
+        .unwrap();
     let copy = tempfile::tempdir().unwrap();
     fs::create_dir(copy.path().join(trust::WORKSPACE_FOLDER)).unwrap();
     fs::copy(&file, trust::workspace_store_path(copy.path())).unwrap();
@@ -206,7 +220,7 @@ fn t18_a_planted_store_with_a_forged_listing_affects_no_other_skill() {
     ] {
         let workspace = tempfile::tempdir().unwrap();
         let file = trust::workspace_store_path(workspace.path());
-        Store::open(&file, StoreTrust::Own)
+        SqliteStore::open(&file, StoreTrust::Own)
             .unwrap()
             .put_skills(vec![new_skill("a", "1")])
             .unwrap();
@@ -268,7 +282,9 @@ fn account_registrations_stay_visible_in_a_trusted_workspace() {
     plain
         .register_skill(&"both".parse().unwrap(), "# Account\n")
         .unwrap();
-    trust::trust_workspace(&account_store(home.path()), workspace.path()).unwrap();
+    local_store(home.path())
+        .trust_workspace(workspace.path())
+        .unwrap();
     let registry = open_registry(home.path(), workspace.path());
     registry
         .register_skill(&"both".parse().unwrap(), "# Workspace\n")

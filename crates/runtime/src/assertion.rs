@@ -9,13 +9,13 @@ mod schema;
 use std::sync::Arc;
 
 use regex::{Regex, RegexBuilder};
-use repertoire_core::Artifact;
-use serde::{Deserialize, Serialize};
+use repertoire_core::{Artifact, AssertionSeverity, ModelUsage, Verdict};
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
     error::{Error, Result},
-    model::{ChatTurn, Model, ModelRequest, ModelUsage},
+    model::{ChatTurn, Model, ModelRequest},
 };
 
 pub use schema::parse_json_output;
@@ -26,31 +26,6 @@ const MAX_ASSERTIONS: usize = 32;
 const MAX_PATTERN: usize = 1024 * 1024;
 /// The maximum characters of an output that a model judge sees.
 const MAX_JUDGED: usize = 32 * 1024;
-
-/// The consequence of a failed assertion.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum AssertionSeverity {
-    /// The run ends.
-    #[default]
-    Hard,
-    /// The run continues with a warning.
-    Soft,
-}
-
-/// The result of one assertion.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Verdict {
-    /// The description of the check.
-    pub description: String,
-    /// The consequence of a failure.
-    pub severity: AssertionSeverity,
-    /// Whether it passed.
-    pub passed: bool,
-    /// Why it failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub explanation: Option<String>,
-}
 
 /// One assertion, as written in the metadata of an artifact.
 #[derive(Debug, Deserialize)]

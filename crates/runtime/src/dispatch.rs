@@ -10,7 +10,7 @@ mod handlers;
 use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use async_trait::async_trait;
-use repertoire_core::{Artifact, ArtifactKind};
+use repertoire_core::{Artifact, ArtifactKind, AssertionSeverity, ExecutionRecord, RecordDetails};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -21,9 +21,9 @@ pub use handlers::parse_examples;
 
 use self::handlers::{ContextHandler, PromptHandler};
 use crate::{
-    assertion::{self, AssertionSeverity},
+    assertion,
     error::{Error, Result},
-    record::{ExecutionRecord, RecordDetails, now_rfc3339},
+    record::{now_rfc3339, redact_and_truncate},
     variant::choose_variant,
 };
 
@@ -447,5 +447,5 @@ fn finish_record(
     {
         record.model_id = Some(model.id().to_owned());
     }
-    record.redact_and_truncate(&context.redactor);
+    redact_and_truncate(record, &context.redactor);
 }

@@ -212,40 +212,4 @@ impl Error {
             Self::Timeout { .. } | Self::Interrupted | Self::Provider { charged: true, .. }
         )
     }
-
-    /// A suggestion for how to fix the error, if there is one.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            Self::NoHandler(ArtifactKind::CodeTemplate) => {
-                Some("this build is without the feature `sandbox`")
-            }
-            Self::NeedsSandbox(_) => Some("`repertoire setup sandbox` builds it, in a minute"),
-            Self::NeedsSidecar(_) => Some("`repertoire setup sidecar` installs it"),
-            Self::ScriptLimit(_) => Some(
-                "limits are those of [sandbox] in config.toml, or lower where the artifact's \
-                 metadata say so: docs/run.md, Code",
-            ),
-            Self::Model(_) => Some(
-                "name one with --model PROVIDER/MODEL, such as ollama/llama3.2, or set `model` in \
-                 config.toml",
-            ),
-            Self::Provider {
-                status: Some(401 | 403),
-                ..
-            } => Some(
-                "check the provider's key: its environment variable, or key_file in config.toml",
-            ),
-            Self::NoPrice(_) => Some("add it under [prices] in config.toml: docs/run.md, Models"),
-            Self::Provider { status: None, .. } => {
-                Some("is its server running, and is base_url in config.toml right?")
-            }
-            Self::Sandbox(_) => Some("`repertoire setup sandbox --again` builds it again"),
-            Self::Decision(_) => Some(
-                "a larger model decides better; `repertoire search` and `repertoire run SKILL` \
-                 need no decision",
-            ),
-            Self::Budget(_) => Some("allow more with --max-tokens or --max-cost"),
-            _ => None,
-        }
-    }
 }

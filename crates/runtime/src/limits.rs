@@ -9,13 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use repertoire_core::Artifact;
+use repertoire_core::{Artifact, ResourceUse};
 use serde::Deserialize;
 
 use crate::{
     error::{Error, Result},
     model::Budget,
-    record::ResourceUse,
 };
 
 /// The resource limits of one script run.

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+pub use repertoire_core::ModelUsage;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -82,37 +83,6 @@ impl ModelRequest {
             .as_ref()
             .map_or(0, |schema| schema.to_string().len());
         u64::try_from((system + turns + schema).div_ceil(4)).unwrap_or(u64::MAX)
-    }
-}
-
-/// Tokens and cost of model calls.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct ModelUsage {
-    /// Input tokens.
-    pub input_tokens: Option<u64>,
-    /// Output tokens.
-    pub output_tokens: Option<u64>,
-    /// US dollars, if the price is known.
-    pub cost: Option<f64>,
-}
-
-impl ModelUsage {
-    /// Adds the usage of another call.
-    pub fn add_usage(&mut self, other: Self) {
-        fn sum_options<T: std::ops::Add<Output = T>>(a: Option<T>, b: Option<T>) -> Option<T> {
-            match (a, b) {
-                (Some(a), Some(b)) => Some(a + b),
-                (a, b) => a.or(b),
-            }
-        }
-        self.input_tokens = sum_options(self.input_tokens, other.input_tokens);
-        self.output_tokens = sum_options(self.output_tokens, other.output_tokens);
-        self.cost = sum_options(self.cost, other.cost);
-    }
-
-    /// The sum of input and output tokens.
-    pub fn total_tokens(&self) -> u64 {
-        self.input_tokens.unwrap_or(0) + self.output_tokens.unwrap_or(0)
     }
 }
 

@@ -20,7 +20,22 @@ pub struct RunPlan {
     /// The artifacts, in order.
     pub steps: Vec<ArtifactInfo>,
     /// Artifacts that are skipped, with the reason.
-    pub skipped: Vec<String>,
+    pub skipped: Vec<SkippedArtifact>,
+}
+
+/// An artifact that is not run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SkippedArtifact {
+    /// Its name.
+    pub name: String,
+    /// Why it cannot be run.
+    pub reason: Error,
+}
+
+impl std::fmt::Display for SkippedArtifact {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.name, self.reason)
+    }
 }
 
 impl RunPlan {
@@ -46,6 +61,8 @@ pub struct RunReport {
     pub outcome: Result<ArtifactOutput>,
     /// Skipped artifacts, and failures that did not end the run.
     pub warnings: Vec<String>,
+    /// Artifacts of the plan that were skipped.
+    pub skipped: Vec<SkippedArtifact>,
 }
 
 impl RunReport {
@@ -118,12 +135,13 @@ pub fn plan_run(
             }
             let stands = kind == ArtifactKind::DspyModule;
             if !dispatcher.can_run(kind) && !stands {
-                let why = dispatcher
+                let reason = dispatcher
                     .unavailable_reason(kind)
                     .unwrap_or(Error::NoHandler(kind));
-                let hint = why.hint().map(|hint| format!(" ({hint})"));
-                plan.skipped
-                    .push(format!("{name}: {why}{}", hint.unwrap_or_default()));
+                plan.skipped.push(SkippedArtifact {
+                    name: name.to_owned(),
+                    reason,
+                });
                 left_out.push(info.clone());
                 continue;
             }
@@ -162,7 +180,8 @@ pub async fn run_plan(
         session_id: context.session_id.clone(),
         records: Vec::new(),
         outcome: Ok(ArtifactOutput::default()),
-        warnings: plan.skipped.clone(),
+        skipped: plan.skipped.clone(),
+        warnings: Vec::new(),
     };
     let mut outputs = serde_json::Map::new();
     for info in &plan.steps {

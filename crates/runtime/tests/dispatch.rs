@@ -308,12 +308,10 @@ async fn artifacts_that_cannot_run_are_reported() {
     let skill = of(&[&overview, &script, &prompt]);
     let report = run_skill(&skill, &[], &mut context_with_model(&model)).await;
     assert_eq!(
-        report.warnings,
-        [
-            "Script: no handler is available for a code_template (this build is without the \
-             feature `sandbox`)"
-        ]
+        report.skipped[0].to_string(),
+        "Script: no handler is available for a code_template"
     );
+    assert_eq!((report.skipped.len(), report.warnings.len()), (1, 0));
     assert_eq!(report.outcome.unwrap().text, "done");
     // If it is named, or is the only artifact, the run fails.
     let alone = of(&[&overview, &script]);

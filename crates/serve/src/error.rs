@@ -54,15 +54,6 @@ impl Error {
             Self::Transport(_) => "transport",
         }
     }
-
-    /// Advice on how to fix the error, where the message does not already say it.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            Self::Open(error) => error.hint(),
-            Self::Invalid(error) => error.hint(),
-            Self::Listen(_) | Self::Target(_) | Self::Call(_) | Self::Transport(_) => None,
-        }
-    }
 }
 
 /// How an unknown URI is reported, depending on the method.

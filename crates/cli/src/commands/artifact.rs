@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use repertoire_core::{Artifact, ArtifactKind, package::MAX_JSON, text::terminal_safe};
 use repertoire_registry::{
     Error, QualifiedSkillId, Registry, StoreScope,
-    store::{SkillRepository, SkillSummary},
+    store::{SkillSummary, Store},
 };
 use repertoire_runtime::{Limits, PromptEngine, assertion, dispatch, sidecar::DspyModule};
 use serde_json::json;
@@ -62,11 +62,11 @@ pub(crate) fn run(
             scope: asked,
         } => {
             let scope = resolve_scope(&registry, *asked, settings)?;
-            let (repository, summary) = find_stored_skill(&registry, scope, skill)?;
-            let known = find_artifact(repository, &summary, name, variant.as_deref())?;
+            let (store, summary) = find_stored_skill(&registry, scope, skill)?;
+            let known = find_artifact(store, &summary, name, variant.as_deref())?;
             let id = known.and_then(|artifact| artifact.id);
             let id = id.ok_or_else(|| artifact_not_found(&summary, name, variant.as_deref()))?;
-            repository.delete_artifact(id)?;
+            store.delete_artifact(id)?;
             print_outcome("removed", &summary, name, scope, output)
         }
     }
@@ -151,19 +151,19 @@ fn find_stored_skill<'a>(
     registry: &'a Registry,
     scope: StoreScope,
     skill: &QualifiedSkillId,
-) -> Result<(&'a dyn SkillRepository, SkillSummary)> {
+) -> Result<(&'a dyn Store, SkillSummary)> {
     let entry = find_entry(registry, skill)?;
     let (store, summary) = repertoire_app::find_stored_skill(registry, scope, &entry)?;
     Ok((&**store, summary))
 }
 
 fn find_artifact(
-    repository: &dyn SkillRepository,
+    store: &dyn Store,
     summary: &SkillSummary,
     name: &str,
     variant: Option<&str>,
 ) -> Result<Option<Artifact>> {
-    let all = repository.get_artifacts(summary.id, &[])?;
+    let all = store.get_artifacts(summary.id, &[])?;
     Ok(all
         .into_iter()
         .find(|artifact| is_artifact_named(artifact, name, variant)))
@@ -184,7 +184,7 @@ fn put_artifact(
     output: &Output,
 ) -> Result<ExitCode> {
     let scope = resolve_scope(registry, new.scope, settings)?;
-    let (repository, summary) = find_stored_skill(registry, scope, &new.skill)?;
+    let (store, summary) = find_stored_skill(registry, scope, &new.skill)?;
     let content = String::from_utf8(read_input(&new.file, MAX_JSON)?)
         .map_err(|_| UsageError(format!("{} is not UTF-8 text", new.file.display())))?;
     let metadata = match &new.metadata {
@@ -195,7 +195,7 @@ fn put_artifact(
             Some(read.with_context(|| format!("{}: not a JSON object", file.display()))?)
         }
     };
-    let known = find_artifact(repository, &summary, &new.name, new.variant.as_deref())?;
+    let known = find_artifact(store, &summary, &new.name, new.variant.as_deref())?;
     let (kind, word) = match (&known, new.kind) {
         (_, Some(kind)) => (kind, if known.is_some() { "changed" } else { "added" }),
         (Some(known), None) => (known.kind, "changed"),
@@ -206,7 +206,7 @@ fn put_artifact(
         }
     };
     let known_metadata = known.as_ref().and_then(|known| known.metadata.clone());
-    let last = repository.get_artifacts(summary.id, &[])?;
+    let last = store.get_artifacts(summary.id, &[])?;
     let last = last.iter().map(|one| one.ordinal).max().unwrap_or(0);
     let ordinal = known.as_ref().map(|known| known.ordinal);
     let artifact = Artifact {
@@ -227,8 +227,8 @@ fn put_artifact(
     };
     check_artifact(&artifact)?;
     match known.and_then(|known| known.id) {
-        Some(id) => repository.update_artifact(id, &artifact)?,
-        None => drop(repository.add_artifact(summary.id, &artifact)?),
+        Some(id) => store.update_artifact(id, &artifact)?,
+        None => drop(store.add_artifact(summary.id, &artifact)?),
     }
     print_outcome(word, &summary, &artifact.name, scope, output)
 }

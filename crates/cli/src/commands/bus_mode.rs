@@ -4,7 +4,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Result, bail};
 use repertoire_core::FunctionGuard;
-use repertoire_registry::{RegistrySettings as Sources, StateBackend, StoreSelection};
+use repertoire_registry::{RegisteredContent, RegistrySettings as Sources, StoreSelection};
 use repertoire_serve::{
     SkillService,
     http::{AllowedHosts, Auth},
@@ -129,7 +129,7 @@ impl BoundBus {
     /// Makes sure that registered skills have a store.
     pub(super) fn adapt_sources(&self, sources: &mut Sources, settings: &CliSettings) {
         match self {
-            Self::Join(_) => sources.state = StateBackend::Bus,
+            Self::Join(_) => sources.state = RegisteredContent::Bus,
             Self::Hub(_) if sources.account.is_none() => {
                 sources.account = Some(settings.account.clone());
                 sources.stores = StoreSelection::Registered;

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::setup::list_components;
 use crate::{
     failure::EXIT_PROBLEMS,
+    hint::{registry_hint, run_hint},
     output::{Output, format_count},
     settings::CliSettings,
 };
@@ -47,7 +48,7 @@ pub(crate) fn run(settings: Result<CliSettings>, output: &Output) -> Result<Exit
             let sources = settings.sources;
             match output.with_spinner("reading skills", || Registry::open(sources)) {
                 Ok(registry) => check_registry(&registry, &mut add),
-                Err(error) => add("registry", false, error.to_string(), error.hint()),
+                Err(error) => add("registry", false, error.to_string(), registry_hint(&error)),
             }
         }
     }
@@ -107,7 +108,7 @@ fn check_components(
         }
         Some(id) => match settings.resolved_providers().resolve_model(id) {
             Ok(_) => add("model", true, id.clone(), None),
-            Err(error) => add("model", false, error.to_string(), error.hint()),
+            Err(error) => add("model", false, error.to_string(), run_hint(&error)),
         },
     }
 }
@@ -120,10 +121,15 @@ fn check_registry(
         let Ok(store) = registry.store(scope) else {
             continue;
         };
-        let path = store.path().display().to_string();
+        let path = store.location();
         match store.check_integrity() {
             Ok(()) => add(scope.as_str(), true, path, None),
-            Err(error) => add(scope.as_str(), false, error.to_string(), error.hint()),
+            Err(error) => add(
+                scope.as_str(),
+                false,
+                error.to_string(),
+                registry_hint(&error),
+            ),
         }
     }
     if let Some((path, trusted)) = registry.workspace() {

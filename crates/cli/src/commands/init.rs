@@ -3,7 +3,7 @@
 use std::{io::Write, path::Path, process::ExitCode};
 
 use anyhow::{Context, Result};
-use repertoire_registry::{store, trust};
+use repertoire_registry::{store::Account, trust};
 use serde_json::json;
 
 use crate::{
@@ -39,10 +39,7 @@ pub(crate) fn run(path: &Path, settings: &CliSettings, output: &Output) -> Resul
     require_folder(path)?;
     let own = path.join(trust::WORKSPACE_FOLDER);
     // Open the account first: if it fails nothing is left behind, and the folders can be compared.
-    let account = store::Store::open(
-        &settings.account.join(trust::STORE_FILE_NAME),
-        store::StoreTrust::Own,
-    )?;
+    let local = Account::open(&settings.account)?.local;
     let is_account = own
         .canonicalize()
         .is_ok_and(|own| settings.account.canonicalize().is_ok_and(|a| a == own));
@@ -81,7 +78,7 @@ pub(crate) fn run(path: &Path, settings: &CliSettings, output: &Output) -> Resul
     write_new(&config, &format!("{HEADER}{folders}{FOOTER}"))?;
     // Stores are not meant to be shared; folders and exports are.
     write_new(&own.join(".gitignore"), "agents.db*\n")?;
-    trust::trust_workspace(&account, path)?;
+    local.trust_workspace(path)?;
     if output.json {
         output.print_json(&json!({"workspace": path, "folders": found}))?;
     }

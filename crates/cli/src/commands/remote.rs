@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use repertoire_core::text::terminal_safe;
 use repertoire_registry::{
-    Error, Origin, QualifiedSkillId, Registry, StoreScope,
+    Error, Origin, QualifiedSkillId, Registry,
     remote::{RefusedSkill, RemoteLabel},
 };
 use repertoire_serve::client::{ConnectionPool, Reach, ServerTarget};
@@ -59,7 +59,7 @@ pub(crate) fn add_remote(
 }
 
 fn require_account(registry: &Registry) -> Result<()> {
-    registry.store(StoreScope::Account)?;
+    registry.local_store()?;
     Ok(())
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn run(
 }
 
 fn list_remotes(registry: &Registry, output: &Output) -> Result<ExitCode> {
-    let remotes = registry.store(StoreScope::Account)?.remotes()?;
+    let remotes = registry.local_store()?.remotes()?;
     let mut shown = Vec::new();
     for remote in &remotes {
         let target = serde_json::from_value::<ServerTarget>(remote.target.clone());
@@ -148,7 +148,7 @@ fn refresh_remotes(
 ) -> Result<ExitCode> {
     let pool = ConnectionPool::from_registry(registry);
     let labels = if labels.is_empty() {
-        let remotes = registry.store(StoreScope::Account)?.remotes()?;
+        let remotes = registry.local_store()?.remotes()?;
         let labels = remotes
             .iter()
             .filter_map(|remote| remote.label.parse().ok());

@@ -13,7 +13,7 @@ use repertoire_registry::Registry;
 use repertoire_runtime::{
     ArtifactDispatcher, ExecutionRecord, ModelUsage, Redactor, Vault, Workspace,
     model::ReplyListener,
-    run::RunReport,
+    run::{RunReport, SkippedArtifact},
     sidecar::{DspyHandler, Sidecar},
 };
 use serde_json::{Map, Value, json};
@@ -22,7 +22,9 @@ use tokio_util::sync::CancellationToken;
 use super::{open_registry, serve::build_runtime};
 use crate::{
     args::{ModelArgs, ParamValue, RunArgs},
-    failure, interrupt,
+    failure,
+    hint::run_hint,
+    interrupt,
     output::{BOLD, DIM, Output, format_count},
     settings::CliSettings,
 };
@@ -168,7 +170,7 @@ fn show_plan(steps: &[PlannedStep], run: &PreparedRun, output: &Output) -> Resul
             )));
         }
     }
-    let skipped = &run.plan.skipped;
+    let skipped: Vec<String> = run.plan.skipped.iter().map(skipped_text).collect();
     if output.json {
         let steps: Vec<Value> = steps
             .iter()
@@ -191,10 +193,22 @@ fn show_plan(steps: &[PlannedStep], run: &PreparedRun, output: &Output) -> Resul
             terminal_safe(step.text.trim_end())
         ))?;
     }
-    for skipped in skipped {
+    for skipped in &skipped {
         output.print_warning(terminal_safe(skipped));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says why an artifact is skipped, and what to do about it.
+fn skipped_text(skipped: &SkippedArtifact) -> String {
+    let hint = run_hint(&skipped.reason).map(|hint| format!(" ({hint})"));
+    format!("{skipped}{}", hint.unwrap_or_default())
+}
+
+/// Returns everything that the user should know about a run that did not fail.
+fn report_warnings(report: &RunReport) -> Vec<String> {
+    let skipped = report.skipped.iter().map(skipped_text);
+    skipped.chain(report.warnings.iter().cloned()).collect()
 }
 
 /// Returns the JSON form of a report.
@@ -208,7 +222,7 @@ pub(super) fn report_to_json(report: &RunReport, usage: ModelUsage) -> Value {
         "error": report.outcome.as_ref().err().map(|error| json!({
             "code": error.code(), "message": error.to_string(),
         })),
-        "warnings": report.warnings, "usage": usage, "traces": report.records,
+        "warnings": report_warnings(report), "usage": usage, "traces": report.records,
     })
 }
 
@@ -240,7 +254,7 @@ pub(super) fn print_text_report(
             output.print_bytes(format!("{}\n", done.text.trim_end()).as_bytes())?;
         }
     }
-    for warning in &report.warnings {
+    for warning in &report_warnings(report) {
         output.print_warning(terminal_safe(warning));
     }
     let time: u64 = report

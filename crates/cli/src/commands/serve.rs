@@ -7,11 +7,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use repertoire_app::{FileWatching, Reoptimiser, RunLimits, Runner, RunnerSettings};
 use repertoire_core::{Digest, SkillId, text::terminal_safe};
-use repertoire_registry::{
-    Registry, RegistrySettings as Sources, Trusted,
-    store::{Store, StoreTrust},
-    trust,
-};
+use repertoire_registry::{Registry, RegistrySettings as Sources, Trusted, store::Account};
 use repertoire_runtime::{Redactor, Vault, Workspace, sidecar::Sidecar};
 use repertoire_serve::{
     ActivationOptions, PromptExposure, ServeOptions, SkillService,
@@ -360,14 +356,6 @@ fn parse_exposure(which: &[String]) -> Result<PromptExposure> {
     }
 }
 
-#[allow(
-    clippy::needless_pass_by_value,
-    reason = "the signature that `is_err_and` needs"
-)]
-fn is_not_found(error: std::io::Error) -> bool {
-    error.kind() == std::io::ErrorKind::NotFound
-}
-
 /// Requires a token as soon as one exists; an address that others can reach needs one.
 fn build_auth(
     listen: &ListenOptions,
@@ -380,15 +368,14 @@ fn build_auth(
     let mut addresses = std::iter::once(listen.address).chain(hub);
     let open = addresses.find(|address| !address.ip().is_loopback());
     let open_to_others = open.is_some();
-    let file = settings.account.join(trust::STORE_FILE_NAME);
-    let store = match Store::open(&file, StoreTrust::Own) {
-        Ok(store) => store,
-        // A store that cannot be written may still have tokens to read.
+    let store = match Account::open(&settings.account) {
+        Ok(account) => account.store,
+        // An account that cannot be written may still have tokens to read.
         Err(error) if error.code() == "io_error" => {
-            match Store::open(&file, StoreTrust::ReadOnly) {
-                Ok(store) => store,
-                // Without a store no token was ever created.
-                Err(_) if !open_to_others && file.symlink_metadata().is_err_and(is_not_found) => {
+            match Account::open_read_only(&settings.account) {
+                Ok(account) => account.store,
+                // Without an account no token was ever created.
+                Err(_) if !open_to_others && Account::is_missing(&settings.account) => {
                     return Ok(Auth::Open);
                 }
                 Err(error) => return Err(error.into()),

@@ -1,13 +1,12 @@
 //! `token`: manages tokens for HTTP access.
 
-use std::{process::ExitCode, sync::Arc};
+use std::process::ExitCode;
 
 use anyhow::Result;
 use repertoire_core::text::terminal_safe;
 use repertoire_registry::{
     Error,
-    store::{Store, StoreTrust, TokenAccess},
-    trust,
+    store::{Account, Store, TokenAccess},
 };
 use serde_json::json;
 
@@ -22,10 +21,7 @@ pub(crate) fn run(
     settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    let store = Store::open(
-        &settings.account.join(trust::STORE_FILE_NAME),
-        StoreTrust::Own,
-    )?;
+    let store = &*Account::open(&settings.account)?.store;
     match command {
         TokenCommand::Create {
             name,
@@ -37,9 +33,9 @@ pub(crate) fn run(
             } else {
                 TokenAccess::Read
             };
-            create_token(&store, &name, access, expires, output)
+            create_token(store, &name, access, expires, output)
         }
-        TokenCommand::List => list_tokens(&store, output),
+        TokenCommand::List => list_tokens(store, output),
         TokenCommand::Revoke { name } => {
             if !store.revoke_token(&name)? {
                 return Err(Error::NotFound {
@@ -58,7 +54,7 @@ pub(crate) fn run(
 }
 
 fn create_token(
-    store: &Arc<Store>,
+    store: &dyn Store,
     name: &str,
     access: TokenAccess,
     expires: Option<std::time::Duration>,
@@ -76,7 +72,7 @@ fn create_token(
     Ok(ExitCode::SUCCESS)
 }
 
-fn list_tokens(store: &Arc<Store>, output: &Output) -> Result<ExitCode> {
+fn list_tokens(store: &dyn Store, output: &Output) -> Result<ExitCode> {
     let tokens = store.tokens()?;
     if output.json {
         output.print_json(&json!({"tokens": tokens}))?;

@@ -4,11 +4,8 @@ use std::{collections::BTreeMap, fmt::Write as _, process::ExitCode, time::Durat
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
-use repertoire_core::{markdown::to_single_line, text::terminal_safe};
-use repertoire_registry::{
-    Error,
-    store::{TraceFilter, TraceRecord},
-};
+use repertoire_core::{ExecutionRecord, markdown::to_single_line, text::terminal_safe};
+use repertoire_registry::{Error, store::TraceFilter};
 use serde_json::{Value, json};
 
 use super::open_registry;
@@ -87,12 +84,8 @@ fn build_filter(which: &TraceFilterArgs, limit: Option<usize>) -> Result<TraceFi
     })
 }
 
-fn detail_text<'a>(trace: &'a TraceRecord, key: &str) -> &'a str {
-    trace.details[key].as_str().unwrap_or_default()
-}
-
 fn list_traces(
-    traces: &[TraceRecord],
+    traces: &[ExecutionRecord],
     which: &TraceFilterArgs,
     output: &Output,
 ) -> Result<ExitCode> {
@@ -108,11 +101,7 @@ fn list_traces(
         });
     }
     for trace in traces {
-        let name = format!(
-            "{} / {}",
-            detail_text(trace, "skill"),
-            detail_text(trace, "artifact")
-        );
+        let name = format!("{} / {}", trace.details.skill, trace.details.artifact);
         let model = trace.model_id.as_deref().unwrap_or("-");
         let found = match (&trace.error, trace.assertions_run) {
             (Some(error), _) => format!("error: {}", to_single_line(error)),
@@ -120,9 +109,10 @@ fn list_traces(
             (None, all) => format!("ok, {}/{all} assertions", trace.assertions_passed),
         };
         let tokens = trace.input_tokens.unwrap_or(0) + trace.output_tokens.unwrap_or(0);
+        let id = trace.id.to_string();
         let line = format!(
             "{}  {}  {}  {}  {} ms  {tokens} tokens{}  {}",
-            trace.id.get(..8).unwrap_or(&trace.id),
+            id.get(..8).unwrap_or(&id),
             trace.started_at.get(..19).unwrap_or(&trace.started_at),
             terminal_safe(&name),
             terminal_safe(model),
@@ -140,7 +130,7 @@ fn list_traces(
     Ok(ExitCode::SUCCESS)
 }
 
-fn show_trace(trace: &TraceRecord, output: &Output) -> Result<ExitCode> {
+fn show_trace(trace: &ExecutionRecord, output: &Output) -> Result<ExitCode> {
     if output.json {
         output.print_json(trace)?;
         return Ok(ExitCode::SUCCESS);
@@ -152,19 +142,25 @@ fn show_trace(trace: &TraceRecord, output: &Output) -> Result<ExitCode> {
             let _ = writeln!(text, "{BOLD}{name:<12}{BOLD:#} {}", terminal_safe(value));
         }
     };
-    line("trace", &trace.id);
+    line("trace", &trace.id.to_string());
     line("run", &trace.session_id);
-    line("skill", detail_text(trace, "skill"));
+    line("skill", &trace.details.skill);
     line(
         "artifact",
         &format!(
             "{} ({})",
-            detail_text(trace, "artifact"),
-            trace.artifact_kind
+            trace.details.artifact,
+            trace.artifact_kind.as_str()
         ),
     );
-    line("variant", detail_text(trace, "variant"));
-    line("stood in for", detail_text(trace, "fallback_for"));
+    line(
+        "variant",
+        trace.details.variant.as_deref().unwrap_or_default(),
+    );
+    line(
+        "stood in for",
+        trace.details.fallback_for.as_deref().unwrap_or_default(),
+    );
     line("model", trace.model_id.as_deref().unwrap_or_default());
     line("began", &trace.started_at);
     line("took", &format!("{} ms", trace.duration_ms.unwrap_or(0)));
@@ -178,25 +174,19 @@ fn show_trace(trace: &TraceRecord, output: &Output) -> Result<ExitCode> {
             .map(|cost| format!("${cost:.6}"))
             .unwrap_or_default(),
     );
-    for (name, used) in trace.details["used"].as_object().into_iter().flatten() {
-        let limit = used["limit"].as_u64().map(|limit| format!(" of {limit}"));
-        let used = used["used"].as_u64().unwrap_or(0);
+    for (name, used) in &trace.details.used {
+        let limit = used.limit.map(|limit| format!(" of {limit}"));
+        let used = used.used;
         line(
             "used",
             &format!("{name}: {used}{}", limit.unwrap_or_default()),
         );
     }
     line("error", trace.error.as_deref().unwrap_or_default());
-    for verdict in trace.details["assertions"].as_array().into_iter().flatten() {
-        let mark = if verdict["passed"] == true {
-            "✓"
-        } else {
-            "✗"
-        };
-        let why = verdict["explanation"]
-            .as_str()
-            .map(|why| format!(": {why}"));
-        let about = verdict["description"].as_str().unwrap_or_default();
+    for verdict in &trace.details.assertions {
+        let mark = if verdict.passed { "✓" } else { "✗" };
+        let why = verdict.explanation.as_ref().map(|why| format!(": {why}"));
+        let about = &verdict.description;
         line(
             "assertion",
             &format!("{mark} {about}{}", why.unwrap_or_default()),
@@ -204,7 +194,7 @@ fn show_trace(trace: &TraceRecord, output: &Output) -> Result<ExitCode> {
     }
     for (name, value) in [
         ("input", trace.rendered_input.as_deref()),
-        ("printed", trace.details["printed"].as_str()),
+        ("printed", trace.details.printed.as_deref()),
         ("output", trace.raw_output.as_deref()),
     ] {
         if let Some(value) = value {
@@ -224,27 +214,24 @@ fn show_trace(trace: &TraceRecord, output: &Output) -> Result<ExitCode> {
 struct ArtifactStats {
     runs: usize,
     errors: usize,
-    times: Vec<i64>,
-    tokens: i64,
+    times: Vec<u64>,
+    tokens: u64,
     cost: Option<f64>,
-    checked: i64,
-    passed: i64,
+    checked: u64,
+    passed: u64,
 }
 
 impl ArtifactStats {
-    fn duration_percentile(&self, part: usize) -> i64 {
+    fn duration_percentile(&self, part: usize) -> u64 {
         let at = (self.times.len() * part).div_ceil(100).saturating_sub(1);
         self.times.get(at).copied().unwrap_or(0)
     }
 }
 
-fn print_stats(traces: &[TraceRecord], output: &Output) -> Result<ExitCode> {
+fn print_stats(traces: &[ExecutionRecord], output: &Output) -> Result<ExitCode> {
     let mut all: BTreeMap<(String, String), ArtifactStats> = BTreeMap::new();
     for trace in traces {
-        let key = (
-            detail_text(trace, "skill").to_owned(),
-            detail_text(trace, "artifact").to_owned(),
-        );
+        let key = (trace.details.skill.clone(), trace.details.artifact.clone());
         let sums = all.entry(key).or_default();
         sums.runs += 1;
         sums.errors += usize::from(trace.error.is_some());
@@ -323,9 +310,9 @@ fn print_stats(traces: &[TraceRecord], output: &Output) -> Result<ExitCode> {
 }
 
 /// Draws the median and the p95 latency as a bar.
-fn latency_bar(middle: i64, slow: i64, slowest: i64) -> String {
-    const COLUMNS: i64 = 20;
-    let columns = |time: i64| usize::try_from(time * COLUMNS / slowest).unwrap_or(0);
+fn latency_bar(middle: u64, slow: u64, slowest: u64) -> String {
+    const COLUMNS: u64 = 20;
+    let columns = |time: u64| usize::try_from(time * COLUMNS / slowest).unwrap_or(0);
     let full = columns(middle);
     format!(
         "{}{}",
@@ -334,7 +321,7 @@ fn latency_bar(middle: i64, slow: i64, slowest: i64) -> String {
     )
 }
 
-fn export_traces(traces: &[TraceRecord], format: TraceFormat) -> String {
+fn export_traces(traces: &[ExecutionRecord], format: TraceFormat) -> String {
     let lines = |rows: &mut dyn Iterator<Item = Value>| {
         rows.fold(String::new(), |mut text, row| {
             text.push_str(&row.to_string());
@@ -351,8 +338,8 @@ fn export_traces(traces: &[TraceRecord], format: TraceFormat) -> String {
             Some(json!({
                 "input": input, "output": answer,
                 "passed": trace.error.is_none() && trace.assertions_passed == trace.assertions_run,
-                "skill": detail_text(trace, "skill"), "artifact": detail_text(trace, "artifact"),
-                "model": trace.model_id, "assertions": trace.details["assertions"],
+                "skill": trace.details.skill, "artifact": trace.details.artifact,
+                "model": trace.model_id, "assertions": trace.details.assertions,
             }))
         })),
         TraceFormat::Otel => {
@@ -372,7 +359,7 @@ fn export_traces(traces: &[TraceRecord], format: TraceFormat) -> String {
 }
 
 /// Converts one execution to a span; the executions of one run share a trace id.
-fn otel_span(trace: &TraceRecord) -> Value {
+fn otel_span(trace: &ExecutionRecord) -> Value {
     let hex = |id: &str, digits: usize| {
         let digits_only: String = id.chars().filter(char::is_ascii_hexdigit).collect();
         format!("{digits_only:0<digits$}")[..digits].to_owned()
@@ -389,14 +376,17 @@ fn otel_span(trace: &TraceRecord) -> Value {
             "gen_ai.request.model",
             trace.model_id.as_deref().unwrap_or_default(),
         ),
-        ("repertoire.skill", detail_text(trace, "skill")),
-        ("repertoire.artifact", detail_text(trace, "artifact")),
-        ("repertoire.artifact.kind", &trace.artifact_kind),
+        ("repertoire.skill", &*trace.details.skill),
+        ("repertoire.artifact", &*trace.details.artifact),
+        ("repertoire.artifact.kind", trace.artifact_kind.as_str()),
         (
             "repertoire.fallback_for",
-            detail_text(trace, "fallback_for"),
+            trace.details.fallback_for.as_deref().unwrap_or_default(),
         ),
-        ("error.type", detail_text(trace, "code")),
+        (
+            "error.type",
+            trace.details.code.as_deref().unwrap_or_default(),
+        ),
     ];
     let texts = texts.iter().filter(|(_, value)| !value.is_empty());
     attributes
@@ -422,8 +412,8 @@ fn otel_span(trace: &TraceRecord) -> Value {
         None => json!({"code": 1}),
     };
     json!({
-        "traceId": hex(&trace.session_id, 32), "spanId": hex(&trace.id, 16),
-        "name": format!("{} {}", trace.artifact_kind, detail_text(trace, "artifact")), "kind": 1,
+        "traceId": hex(&trace.session_id, 32), "spanId": hex(&trace.id.to_string(), 16),
+        "name": format!("{} {}", trace.artifact_kind.as_str(), trace.details.artifact), "kind": 1,
         "startTimeUnixNano": nanos(&trace.started_at), "endTimeUnixNano": nanos(ended),
         "attributes": attributes, "status": status,
     })

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
-use repertoire_registry::{store, trust};
+use repertoire_registry::{store::Account, trust};
 use serde_json::json;
 
 use crate::{failure::UsageError, output::Output, settings::CliSettings};
@@ -26,14 +26,11 @@ pub(crate) fn run(
             trust::WORKSPACE_FOLDER
         )));
     }
-    let account = store::Store::open(
-        &settings.account.join(trust::STORE_FILE_NAME),
-        store::StoreTrust::Own,
-    )?;
+    let local = Account::open(&settings.account)?.local;
     if revoke {
-        trust::distrust_workspace(&account, &workspace)?;
+        local.distrust_workspace(&workspace)?;
     } else {
-        trust::trust_workspace(&account, &workspace)?;
+        local.trust_workspace(&workspace)?;
     }
     settings.clear_instructions_cache();
     if output.json {

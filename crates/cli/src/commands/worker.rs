@@ -4,7 +4,7 @@ use std::{path::Path, process::ExitCode};
 
 use anyhow::Result;
 use repertoire_core::text::terminal_safe;
-use repertoire_registry::StateBackend;
+use repertoire_registry::RegisteredContent;
 use repertoire_serve::{
     ServeOptions, SkillService,
     iii::{
@@ -23,7 +23,7 @@ pub(crate) fn run(
     output: &Output,
 ) -> Result<ExitCode> {
     let mut sources = settings.sources.clone();
-    sources.state = StateBackend::Bus;
+    sources.state = RegisteredContent::Bus;
     let mut options = WorkerOptions {
         url: bus_url(url),
         ..WorkerOptions::default()

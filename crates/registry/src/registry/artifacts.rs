@@ -4,7 +4,7 @@
 //! skill's location, with the same checks as any other file of the skill.
 
 use repertoire_core::{
-    Artifact, ArtifactKind, Package, RelPath, frontmatter, package::PACKAGE_FILE,
+    Artifact, ArtifactKind, ExecutionRecord, Package, RelPath, frontmatter, package::PACKAGE_FILE,
 };
 
 use super::Registry;
@@ -13,7 +13,7 @@ use crate::{
     error::{Error, Result},
     origin::Trusted,
     skill_metadata::parse_utf8,
-    store::{TraceFilter, TraceRecord},
+    store::TraceFilter,
 };
 
 /// The artifacts of a skill.
@@ -30,11 +30,7 @@ impl Registry {
     /// Lists the artifacts of a skill without reading contents. Refuses untrusted skills.
     pub fn skill_artifacts(&self, entry: &SkillEntry) -> Result<SkillArtifacts> {
         if entry.trusted != Trusted::Yes || entry.is_remote() {
-            return Err(Error::Conflict(format!(
-                "skill {} is untrusted and can be read, not run: trust its workspace with \
-                 `repertoire trust`, or keep a copy with `repertoire add`",
-                entry.id
-            )));
+            return Err(Error::UntrustedSkill(entry.id.clone()));
         }
         if entry.metadata.package.is_none() {
             let named = Package::new(entry.id.to_string(), String::new(), None);
@@ -86,7 +82,7 @@ impl Registry {
     }
 
     /// Stores a trace in the first trusted store.
-    pub fn put_trace(&self, trace: TraceRecord) -> Result<()> {
+    pub fn put_trace(&self, trace: ExecutionRecord) -> Result<()> {
         self.trace_store()?.store.put_trace(trace)
     }
 
@@ -115,7 +111,7 @@ impl Registry {
     }
 
     /// Returns the traces of all trusted stores, newest first.
-    pub fn traces(&self, filter: &TraceFilter) -> Result<Vec<TraceRecord>> {
+    pub fn traces(&self, filter: &TraceFilter) -> Result<Vec<ExecutionRecord>> {
         let mut all = Vec::new();
         for attached in self.trusted_attached() {
             all.extend(attached.store.traces(filter)?);
@@ -126,7 +122,7 @@ impl Registry {
     }
 
     /// Finds one trace by its id or a prefix of it.
-    pub fn find_trace(&self, id: &str) -> Result<Option<TraceRecord>> {
+    pub fn find_trace(&self, id: &str) -> Result<Option<ExecutionRecord>> {
         for attached in self.trusted_attached() {
             if let Some(trace) = attached.store.find_trace(id)? {
                 return Ok(Some(trace));

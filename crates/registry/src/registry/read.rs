@@ -174,7 +174,7 @@ impl Registry {
                     && store.skill_metadata(&entry.id)?.as_ref() == Some(&entry.metadata)
                 {
                     return Err(Error::Corrupt {
-                        path: store.path().to_owned(),
+                        path: store.location().into(),
                         reason: format!("{}/{path} differs from its listing", entry.id),
                     });
                 }

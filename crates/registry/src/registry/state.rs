@@ -5,7 +5,10 @@
 
 use std::{
     collections::HashSet,
-    sync::{Arc, PoisonError},
+    sync::{
+        Arc, PoisonError,
+        mpsc::{Receiver, sync_channel},
+    },
 };
 
 use serde_json::json;
@@ -13,13 +16,13 @@ use serde_json::json;
 use super::{AttachedStore, Registry};
 use crate::{
     catalogue::{CatalogueChange, PromptEntry, RepeatPolicy, SkillEntry},
-    error::Result,
+    error::{Error, Result},
     origin::{Origin, Trusted},
     registered::{RegisteredRow, SKILLS_SCOPE, parse_prompt_row, parse_skill_row},
-    settings::StateBackend,
+    settings::RegisteredContent,
     skill_metadata::SkillMetadata,
     source::ContentLocation,
-    store::StateValue,
+    store::{StateChange, StateOutcome, StateValue},
 };
 
 /// The limits of one state listing.
@@ -57,20 +60,10 @@ impl Registry {
         let attached = self.primary_store()?;
         // A value that exists only in another store counts as the current one.
         let elsewhere = self.value_elsewhere(attached, scope, key)?;
-        let (owned_scope, owned_key) = (scope.to_owned(), key.to_owned());
-        let answer = attached.store.state_update(scope, key, move |old| {
-            let (value, answer) = work(old.or(elsewhere))?;
-            let head = metadata_json(&owned_scope, &owned_key, &value);
-            Ok((
-                StateValue {
-                    value,
-                    metadata: head,
-                },
-                answer,
-            ))
-        })?;
+        let (work, answer) = update_work(scope, key, elsewhere, work);
+        attached.store.state_change_wait(scope, key, work)?;
         self.sync_store(attached)?;
-        Ok(answer)
+        answer.recv().map_err(|_| Error::WriterStopped)
     }
 
     fn value_elsewhere(
@@ -129,28 +122,27 @@ impl Registry {
         let attached = self.primary_store()?;
         let elsewhere = self.value_elsewhere(attached, scope, key)?;
         let head = fresh.as_ref().map(|head| json!(head).to_string());
-        let work = move |old: Option<String>| {
-            Ok((
-                StateValue {
-                    value,
-                    metadata: head,
-                },
-                old.or(elsewhere),
-            ))
+        let new = StateValue {
+            value,
+            metadata: head,
         };
         let registry = Arc::clone(self);
-        let then = move |done: Result<(Option<String>, i64)>| {
-            if let (Ok((_, seq)), Some(head), Ok(here)) = (&done, fresh, registry.primary_store()) {
+        let then = move |done: Result<StateOutcome>| {
+            let event = done.as_ref().ok().and_then(|done| done.event);
+            if let (Some(event), Some(head), Ok(here)) = (event, fresh, registry.primary_store()) {
                 // Cached, so that the next sync does not read it from the store.
                 let mut fresh = here
                     .recent_metadata
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner);
-                fresh.insert(*seq, head);
+                fresh.insert(event, head);
             }
-            then(done.map(|(old, _)| old));
+            then(done.map(|done| done.previous.or(elsewhere)));
         };
-        attached.store.state_update_then(scope, key, work, then)
+        let work = Box::new(move |_| Ok(StateChange::Put(new)));
+        attached
+            .store
+            .state_change(scope, key, work, Box::new(then))
     }
 
     /// Computes a new value from the current one without waiting, like [`Self::state_set_then`].
@@ -163,20 +155,13 @@ impl Registry {
     ) -> Result<()> {
         let attached = self.primary_store()?;
         let elsewhere = self.value_elsewhere(attached, scope, key)?;
-        let (owned_scope, owned_key) = (scope.to_owned(), key.to_owned());
-        let work = move |old: Option<String>| {
-            let (value, answer) = work(old.or(elsewhere))?;
-            let head = metadata_json(&owned_scope, &owned_key, &value);
-            Ok((
-                StateValue {
-                    value,
-                    metadata: head,
-                },
-                answer,
-            ))
+        let (work, answer) = update_work(scope, key, elsewhere, work);
+        let then = move |done: Result<StateOutcome>| {
+            let answer = || answer.try_recv().map_err(|_| Error::WriterStopped);
+            then(done.and_then(|_| answer()));
         };
-        let then = move |done: Result<(T, i64)>| then(done.map(|(answer, _)| answer));
-        attached.store.state_update_then(scope, key, work, then)
+        let (work, then) = (Box::new(work), Box::new(then));
+        attached.store.state_change(scope, key, work, then)
     }
 
     /// Deletes a value without waiting; `then` is called with the deleted value.
@@ -191,11 +176,12 @@ impl Registry {
         let attached = self.primary_store()?;
         let registry = Arc::clone(self);
         let (owned_scope, owned_key) = (scope.to_owned(), key.to_owned());
-        attached.store.state_delete_then(scope, key, move |done| {
-            then(done.and_then(|old| {
+        let work = Box::new(|_| Ok(StateChange::Delete));
+        let then = move |done: Result<StateOutcome>| {
+            then(done.and_then(|done| {
                 let first = registry.primary_store()?;
-                if old.is_some() {
-                    return Ok(old);
+                if done.previous.is_some() {
+                    return Ok(done.previous);
                 }
                 // Other stores have their own threads, so this does not deadlock.
                 let others = registry
@@ -209,7 +195,10 @@ impl Registry {
                 }
                 Ok(None)
             }));
-        })
+        };
+        attached
+            .store
+            .state_change(scope, key, work, Box::new(then))
     }
 
     /// Deletes a value from the first store that has it, and returns it.
@@ -328,7 +317,7 @@ impl Registry {
     }
 
     pub(super) fn has_local_state(&self) -> bool {
-        self.state == StateBackend::Stores
+        self.state == RegisteredContent::Stores
     }
 }
 
@@ -348,6 +337,28 @@ pub enum NotifyUnchanged {
     Yes,
     /// The value was only reported again.
     No,
+}
+
+/// Joins a computation of a new value with a channel for its answer.
+fn update_work<T: Send + 'static>(
+    scope: &str,
+    key: &str,
+    elsewhere: Option<String>,
+    work: impl FnOnce(Option<String>) -> Result<(String, T)> + Send + 'static,
+) -> (
+    impl FnOnce(Option<String>) -> Result<StateChange> + Send + 'static,
+    Receiver<T>,
+) {
+    let (scope, key) = (scope.to_owned(), key.to_owned());
+    let (sender, answer) = sync_channel(1);
+    let work = move |old: Option<String>| {
+        let (value, answer) = work(old.or(elsewhere))?;
+        let metadata = metadata_json(&scope, &key, &value);
+        // The receiver waits for the change.
+        let _ = sender.send(answer);
+        Ok(StateChange::Put(StateValue { value, metadata }))
+    };
+    (work, answer)
 }
 
 fn bus_change(

@@ -1,7 +1,8 @@
 //! Synchronisation: applies changes in stores and on disk to the catalogue.
 //!
-//! Store events are applied in the order they were recorded, so that several writers in this and
-//! other processes produce the same catalogue.
+//! An event says what changed, and the current content is read when it is applied. So writers in
+//! this and other processes produce the same catalogue, in whatever order events of different
+//! items arrive.
 
 use std::{
     path::PathBuf,
@@ -20,7 +21,7 @@ use crate::{
     settings::StoreSelection,
     skill_metadata::SkillMetadata,
     source::ContentLocation,
-    store::StateRow,
+    store::{LocalStore, StateRow, StoreEvent, StoreItem},
 };
 
 impl Registry {
@@ -28,7 +29,8 @@ impl Registry {
     pub fn sync_stores(&self) -> Result<()> {
         // Every store is synchronised, even if another one fails.
         let results: Vec<Result<()>> = self.stores.iter().map(|a| self.sync_store(a)).collect();
-        results.into_iter().collect()
+        let local = self.sync_local();
+        results.into_iter().chain([local]).collect()
     }
 
     /// Updates the catalogue after these files changed.
@@ -71,12 +73,12 @@ impl Registry {
     }
 
     fn load_store_locked(&self, attached: &AttachedStore) -> Result<()> {
-        let mut seen = attached
-            .last_seq
+        let mut cursor = attached
+            .cursor
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        // Read the number first: events recorded meanwhile are applied twice, never lost.
-        let last = attached.store.last_seq()?;
+        // Read first: events recorded meanwhile are applied twice, never lost.
+        let next = attached.store.event_cursor()?;
         let origin = Origin::from_scope(attached.scope);
         // Remove all entries of the store; the existing ones are put back right after.
         let snapshot = self.snapshot();
@@ -113,13 +115,8 @@ impl Registry {
                 changes.extend(self.prompt_change(&row.key, RepeatPolicy::Ignore)?);
             }
         }
-        if attached.scope == StoreScope::Account
-            && self.store_selection == StoreSelection::Everything
-        {
-            changes.extend(self.remote_changes(attached)?);
-        }
         self.catalogue.apply_changes(changes);
-        *seen = last;
+        *cursor = Some(next);
         Ok(())
     }
 
@@ -145,13 +142,13 @@ impl Registry {
             && self.is_primary(attached)
         {
             let head = row.metadata.as_deref();
-            let head = head.map(|h| attached.store.parse_metadata(h)).transpose()?;
+            let head = head.map(|h| stored_metadata(attached, h)).transpose()?;
             return Ok(head.map(|head| registered_skill_change(attached, id, head, again)));
         }
         for attached in self.trusted_attached() {
             let row = attached.store.state_row(SKILLS_SCOPE, key)?;
             if let Some(head) = row.and_then(|row| row.metadata) {
-                let head = attached.store.parse_metadata(&head)?;
+                let head = stored_metadata(attached, &head)?;
                 return Ok(Some(registered_skill_change(attached, id, head, again)));
             }
         }
@@ -174,83 +171,117 @@ impl Registry {
         Ok(Some(CatalogueChange::RemovePrompt(name, Origin::State)))
     }
 
-    /// Applies the events of a store since the last call, in order.
+    /// Applies the events of a store since the last call.
     pub(super) fn sync_store(&self, attached: &AttachedStore) -> Result<()> {
         let _turn = self
             .sync_lock
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let mut seen = attached
-            .last_seq
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let Some(events) = attached.store.events_since(*seen)? else {
-            drop(seen);
-            return self.load_store_locked(attached);
-        };
-        let Some(last) = events.last().map(|event| event.seq) else {
-            return Ok(());
-        };
-        let mut fresh = {
-            let mut fresh = attached
+        // Taken before the events are read: what is left over belongs to events that were applied
+        // earlier.
+        let mut recent = std::mem::take(
+            &mut *attached
                 .recent_metadata
                 .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            let later = fresh.split_off(&(last + 1));
-            std::mem::replace(&mut *fresh, later)
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+        let mut cursor = attached
+            .cursor
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let batch = match &*cursor {
+            Some(cursor) => attached.store.events_since(cursor)?,
+            None => None,
+        };
+        let Some(batch) = batch else {
+            drop(cursor);
+            return self.load_store_locked(attached);
         };
         let mut changes = Vec::new();
-        let mut remotes = false;
-        for event in events {
-            let origin = Origin::from_scope(attached.scope);
-            match event.kind.as_str() {
-                "skill" | "remote" | "approval"
-                    if self.store_selection == StoreSelection::Registered => {}
-                "skill" => {
-                    let id: SkillId = event.id.parse()?;
-                    changes.push(match attached.store.skill_metadata(&id)? {
-                        Some(head) => package_change(attached, id, head, RepeatPolicy::Notify),
-                        None => CatalogueChange::RemoveSkill(id, origin),
-                    });
-                }
-                "state:skills" if attached.trusted == Trusted::Yes && self.has_local_state() => {
-                    let own = fresh.remove(&event.seq).zip(event.id.parse().ok());
-                    if let Some((head, id)) = own
-                        && self.is_primary(attached)
-                    {
-                        changes.push(registered_skill_change(
-                            attached,
-                            id,
-                            head,
-                            RepeatPolicy::Notify,
-                        ));
-                        continue;
-                    }
-                    let change = self.registered_change(&event.id, RepeatPolicy::Notify, None)?;
-                    changes.extend(event_change(change, event.removed, attached.scope));
-                }
-                // An approval may concern a remote skill.
-                "remote" | "approval" if attached.scope == StoreScope::Account => remotes = true,
-                "state:prompts" if attached.trusted == Trusted::Yes && self.has_local_state() => {
-                    let change = self.prompt_change(&event.id, RepeatPolicy::Notify)?;
-                    changes.extend(event_change(change, event.removed, attached.scope));
-                }
-                _ => {}
-            }
-        }
-        if remotes {
-            changes.extend(self.remote_changes(attached)?);
+        for event in batch.events {
+            let recent = recent.remove(&event.id);
+            changes.extend(self.store_event_change(attached, event, recent)?);
         }
         self.catalogue.apply_changes(changes);
-        *seen = last;
+        *cursor = Some(batch.cursor);
+        Ok(())
+    }
+
+    /// Returns the change of the catalogue that follows from an event.
+    ///
+    /// `recent` is the metadata of a registration by this process, which need not be read again.
+    fn store_event_change(
+        &self,
+        attached: &AttachedStore,
+        event: StoreEvent,
+        recent: Option<Arc<SkillMetadata>>,
+    ) -> Result<Option<CatalogueChange>> {
+        let reads_state = attached.trusted == Trusted::Yes && self.has_local_state();
+        match event.item {
+            StoreItem::Skill(_) if self.store_selection == StoreSelection::Registered => Ok(None),
+            StoreItem::Skill(id) => {
+                let id: SkillId = id.parse()?;
+                Ok(Some(match attached.store.skill_metadata(&id)? {
+                    Some(head) => package_change(attached, id, head, RepeatPolicy::Notify),
+                    None => CatalogueChange::RemoveSkill(id, Origin::from_scope(attached.scope)),
+                }))
+            }
+            StoreItem::State { scope, key } if reads_state => {
+                let change = match scope.as_str() {
+                    SKILLS_SCOPE => {
+                        if let (Some(head), Ok(id)) = (recent, key.parse())
+                            && self.is_primary(attached)
+                        {
+                            let again = RepeatPolicy::Notify;
+                            return Ok(Some(registered_skill_change(attached, id, head, again)));
+                        }
+                        self.registered_change(&key, RepeatPolicy::Notify, None)?
+                    }
+                    PROMPTS_SCOPE => self.prompt_change(&key, RepeatPolicy::Notify)?,
+                    // Other state is not part of the catalogue.
+                    _ => return Ok(None),
+                };
+                Ok(event_change(change, event.removed, attached.scope))
+            }
+            StoreItem::State { .. } => Ok(None),
+        }
+    }
+
+    /// Applies the changes of the user's local data since the last call.
+    pub(super) fn sync_local(&self) -> Result<()> {
+        let Some(local) = &self.local else {
+            return Ok(());
+        };
+        if self.store_selection == StoreSelection::Registered {
+            return Ok(());
+        }
+        let _turn = self
+            .sync_lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut cursor = local.cursor.lock().unwrap_or_else(PoisonError::into_inner);
+        let (changed, next) = match &*cursor {
+            Some(cursor) => {
+                let events = local.store.events_since(cursor)?;
+                (events.changed, events.cursor)
+            }
+            // Read first: events recorded meanwhile are applied twice, never lost.
+            None => (true, local.store.event_cursor()?),
+        };
+        if changed {
+            // An approval may concern a remote skill.
+            self.catalogue
+                .apply_changes(self.remote_changes(&local.store)?);
+        }
+        *cursor = Some(next);
         Ok(())
     }
 
     /// Returns the changes between the stored server listings and the catalogue.
-    fn remote_changes(&self, attached: &AttachedStore) -> Result<Vec<CatalogueChange>> {
+    fn remote_changes(&self, local: &LocalStore) -> Result<Vec<CatalogueChange>> {
         let snapshot = self.snapshot();
         let mut changes = Vec::new();
-        let stored = attached.store.remotes()?;
+        let stored = local.remotes()?;
         for remote in &stored {
             let Ok(label) = remote.label.parse::<RemoteLabel>() else {
                 continue;
@@ -258,7 +289,7 @@ impl Registry {
             // A listing in an outdated format is treated as empty.
             let listing = remote.listing.clone().unwrap_or_default();
             let listing: Vec<ListedSkill> = serde_json::from_value(listing).unwrap_or_default();
-            let (entries, _) = remote::listing_entries(&attached.store, &label, &listing)?;
+            let (entries, _) = remote::listing_entries(local, &label, &listing)?;
             let now = snapshot.all_skills().map(|(entry, _)| entry);
             changes.extend(remote::listing_changes(&label, now, entries));
         }
@@ -293,6 +324,10 @@ fn event_change(
         ),
         other => other,
     }
+}
+
+fn stored_metadata(attached: &AttachedStore, text: &str) -> Result<SkillMetadata> {
+    SkillMetadata::from_stored(text, attached.store.location().as_ref())
 }
 
 fn package_change(

@@ -12,7 +12,7 @@ use crate::{
     origin::{Origin, StoreScope},
     registered::{self, PROMPTS_SCOPE, SKILLS_SCOPE},
     remote::{self, ListedSkill, RefusedSkill, RemoteLabel, RemoteReader},
-    store::{NewSkill, SkillRevision},
+    store::{NewSkill, SkillRevision, SkillWrite, WriteMode},
 };
 
 /// Whether removing a skill also removes its history.
@@ -37,18 +37,11 @@ impl Registry {
     /// original stays unchanged.
     pub fn fork_skill(&self, entry: &SkillEntry) -> Result<Option<i64>> {
         let workspace = Origin::from_scope(StoreScope::Workspace);
-        let attached = self.attached_store(StoreScope::Workspace).map_err(|_| {
-            Error::Conflict(
-                "there is no workspace to copy the skill to: create one in this folder with \
-                 `repertoire init` and trust it"
-                    .to_owned(),
-            )
-        })?;
+        let attached = self
+            .attached_store(StoreScope::Workspace)
+            .map_err(|_| Error::NoWorkspace)?;
         if entry.origin == workspace || attached.store.skill_metadata(&entry.id)?.is_some() {
-            return Err(Error::Conflict(format!(
-                "skill {} is already in the workspace",
-                entry.id
-            )));
+            return Err(Error::AlreadyInWorkspace(entry.id.clone()));
         }
         let mut files = BTreeMap::new();
         for file in &entry.metadata.files {
@@ -71,7 +64,9 @@ impl Registry {
         scope: StoreScope,
         skills: Vec<NewSkill>,
     ) -> Result<Vec<Option<i64>>> {
-        self.attached_store(scope)?.store.dry_run_put(skills)
+        let writes = skills.into_iter().map(SkillWrite::put).collect();
+        let store = &self.attached_store(scope)?.store;
+        store.write_skills(writes, WriteMode::DryRun)
     }
 
     /// Removes a skill from a scope, with or without its history.
@@ -82,10 +77,7 @@ impl Registry {
         history: HistoryPolicy,
     ) -> Result<bool> {
         let attached = self.attached_store(scope)?;
-        let removed = match history {
-            HistoryPolicy::Keep => attached.store.remove_skill(id)?,
-            HistoryPolicy::Purge => attached.store.purge_skill(id)?,
-        };
+        let removed = attached.store.remove_skill(id, history)?;
         self.sync_store(attached)?;
         Ok(removed)
     }
@@ -123,9 +115,8 @@ impl Registry {
 
     /// Adds another server, or changes how it is reached.
     pub fn put_remote(&self, label: &RemoteLabel, target: &Value) -> Result<()> {
-        let attached = self.attached_store(StoreScope::Account)?;
-        attached.store.put_remote(label.as_str(), target)?;
-        self.sync_store(attached)
+        self.local_store()?.put_remote(label.as_str(), target)?;
+        self.sync_local()
     }
 
     /// Stores the listing of a server; returns the listed skills that were refused, and why.
@@ -134,43 +125,41 @@ impl Registry {
         label: &RemoteLabel,
         listing: &[ListedSkill],
     ) -> Result<Vec<RefusedSkill>> {
-        let attached = self.attached_store(StoreScope::Account)?;
-        let (_, refused) = remote::listing_entries(&attached.store, label, listing)?;
+        let local = self.local_store()?;
+        let (_, refused) = remote::listing_entries(local, label, listing)?;
         let listing = json!(listing);
-        if !attached.store.put_listing(label.as_str(), &listing)? {
+        if !local.put_listing(label.as_str(), &listing)? {
             return Err(Error::NotFound {
                 what: "server",
                 name: label.to_string(),
             });
         }
-        self.sync_store(attached)?;
+        self.sync_local()?;
         Ok(refused)
     }
 
     /// Removes a server and its skills; returns whether there was one.
     pub fn remove_remote(&self, label: &RemoteLabel) -> Result<bool> {
-        let attached = self.attached_store(StoreScope::Account)?;
-        let removed = attached.store.remove_remote(label.as_str())?;
-        self.sync_store(attached)?;
+        let removed = self.local_store()?.remove_remote(label.as_str())?;
+        self.sync_local()?;
         Ok(removed)
     }
 
     /// Approves a skill of another server with exactly its current files.
     pub fn approve_skill(&self, entry: &SkillEntry) -> Result<()> {
-        let attached = self.attached_store(StoreScope::Account)?;
+        let local = self.local_store()?;
         // The document must match its listing, because the user approved what was listed.
         if entry.is_remote() && !entry.metadata.dynamic {
             self.read_file(entry, &RelPath::document())?;
         }
-        remote::approve_skill(&attached.store, entry)?;
-        self.sync_store(attached)
+        remote::approve_skill(local, entry)?;
+        self.sync_local()
     }
 
     /// Revokes the approval of a skill; returns whether there was one.
     pub fn revoke_approval(&self, entry: &SkillEntry) -> Result<bool> {
-        let attached = self.attached_store(StoreScope::Account)?;
-        let revoked = remote::revoke_approval(&attached.store, entry)?;
-        self.sync_store(attached)?;
+        let revoked = remote::revoke_approval(self.local_store()?, entry)?;
+        self.sync_local()?;
         Ok(revoked)
     }
 

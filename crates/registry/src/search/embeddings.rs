@@ -13,7 +13,7 @@ use repertoire_embed::{EmbeddingModel, Vector};
 use super::SkillDocument;
 use crate::{
     error::{Error, Result},
-    store::Store,
+    store::LocalStore,
 };
 
 /// Identifies how a skill is embedded; vectors of another method are not used.
@@ -34,14 +34,14 @@ const NEAREST_COUNT: usize = 100;
 #[derive(Debug)]
 pub struct SentenceEncoder {
     model: EmbeddingModel,
-    store: Option<Arc<Store>>,
+    store: Option<Arc<LocalStore>>,
 }
 
 impl SentenceEncoder {
     /// Opens the model in a folder; vectors are cached in the store.
-    pub fn open(folder: &Path, store: Option<Arc<Store>>) -> Result<Self> {
+    pub fn open(folder: &Path, store: Option<Arc<LocalStore>>) -> Result<Self> {
         let model =
-            EmbeddingModel::open(folder).map_err(|error| Error::Conflict(error.to_string()))?;
+            EmbeddingModel::open(folder).map_err(|error| Error::Embeddings(error.to_string()))?;
         Ok(Self { model, store })
     }
 

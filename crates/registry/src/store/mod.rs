@@ -1,166 +1,319 @@
-//! The SQLite store: one file per scope.
+//! What a scope holds, behind one trait.
 //!
-//! Only this module knows SQL. Reads come from a small pool of connections and never wait for a
-//! writer; writes go through one thread with group commit and are durable when they
-//! return. Every change records an event, so that other processes on the same file can follow.
+//! [`Store`] is the seam for other databases: an implementation provides the required methods and
+//! passes the contract suite (`tests/contract`). [`SqliteStore`] is the embedded one. Everything
+//! that can be said in terms of the trait is written once over it: package editing
+//! (`package_editing`), rollback, and the system skills.
+//!
+//! What belongs to one user on one machine (approvals, trust, other servers, cached vectors) is
+//! not part of a scope: see [`LocalStore`].
 
-mod approvals;
-mod checkpoints;
-mod connection;
-mod events;
-mod history;
-mod packages;
-mod remotes;
-mod schema;
-mod skills;
-mod state;
-mod system;
-mod tokens;
-mod traces;
-mod vectors;
-mod writer;
+mod event;
+mod new_skill;
+mod package_editing;
+mod sqlite;
+mod state_value;
+mod system_skills;
+mod token;
+mod trace;
 
-use std::{
-    path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+use std::{collections::BTreeMap, fmt, path::Path, sync::Arc};
+
+use bytes::Bytes;
+use repertoire_core::{Artifact, ArtifactKind, Digest, ExecutionRecord, RelPath, SkillId};
+use uuid::Uuid;
+
+pub use event::{EventBatch, EventCursor, EventId, StoreEvent, StoreItem};
+pub use new_skill::{
+    CurrentSkill, NewSkill, OptimizedModule, RevisionKind, SkillKey, SkillRevision, SkillSummary,
+    SkillWrite, WriteMode,
+};
+pub use sqlite::{Approval, LocalEvents, LocalStore, SqliteStore, StoreTrust, StoredRemote};
+pub use state_value::{StateCallback, StateChange, StateOutcome, StateRow, StateValue, StateWork};
+pub use token::{StoredToken, TokenAccess};
+pub use trace::TraceFilter;
+
+use crate::{
+    error::{Error, Result},
+    registry::HistoryPolicy,
+    skill_metadata::SkillMetadata,
+    trust::STORE_FILE_NAME,
 };
 
-use rusqlite::Connection;
-
-pub use approvals::Approval;
-pub use connection::StoreTrust;
-pub use events::StoreEvent;
-pub use history::SkillRevision;
-pub use packages::{OptimizedModule, SkillRepository, SkillSummary};
-pub use remotes::StoredRemote;
-pub use skills::NewSkill;
-pub use state::{StateRow, StateValue};
-pub use tokens::{StoredToken, TokenAccess};
-pub use traces::{TraceFilter, TraceRecord};
-
-use crate::error::{Error, Result};
-
-/// The most idle read connections that are kept.
-const MAX_POOLED: usize = 4;
-
-/// A store in one file.
+/// What one scope holds.
+///
+/// The methods block until they are done; a write is durable when it returns. Reads never wait for
+/// a writer. An implementation may be shared by several processes, which follow each other through
+/// [`events_since`](Store::events_since).
 ///
 /// ```
-/// use repertoire_registry::store::{NewSkill, Store, StoreTrust};
+/// use repertoire_registry::store::{NewSkill, SqliteStore, Store, StoreTrust};
 ///
 /// let folder = tempfile::tempdir()?;
-/// let store = Store::open(&folder.path().join("agents.db"), StoreTrust::Own)?;
+/// let store: std::sync::Arc<dyn Store> =
+///     SqliteStore::open(&folder.path().join("agents.db"), StoreTrust::Own)?;
 /// let document = "---\nname: hello\ndescription: Greets. Use when greeted.\n---\n# Hello\n";
 /// let skill = NewSkill::from_files("hello".parse()?, [("SKILL.md".parse()?, document.into())].into())?;
 /// store.put_skills(vec![skill])?;
 /// assert_eq!(store.all_metadata()?.len(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug)]
-pub struct Store {
-    path: PathBuf,
-    trust: StoreTrust,
-    pool: Mutex<Vec<Connection>>,
-    writer: Option<writer::StoreWriter>,
-}
+pub trait Store: Send + Sync + fmt::Debug {
+    /// Returns the id that the store got at its creation.
+    fn store_id(&self) -> Result<String>;
 
-impl Store {
-    /// Opens a store, creating it if it is the user's own and does not exist yet.
-    pub fn open(path: &Path, trust: StoreTrust) -> Result<Arc<Self>> {
-        if trust == StoreTrust::Own
-            && let Some(parent) = path.parent()
-        {
-            create_private_dir(parent)?;
-        }
-        let connection = connection::prepare_store(path, trust)?;
-        let writer = match trust {
-            StoreTrust::Own => Some(writer::StoreWriter::start(
-                connection::open_connection(path, trust)?,
-                path.to_owned(),
-            )?),
-            StoreTrust::ReadOnly | StoreTrust::Untrusted => None,
-        };
-        Ok(Arc::new(Self {
-            path: path.to_owned(),
-            trust,
-            pool: Mutex::new(vec![connection]),
-            writer,
-        }))
-    }
-
-    /// Returns the path of the store's file.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
+    /// Returns where the store is, for messages: a path, or an address without secrets.
+    fn location(&self) -> String;
 
     /// Whether it can be written to.
-    pub(crate) fn is_writable(&self) -> bool {
-        self.writer.is_some()
-    }
+    fn is_writable(&self) -> bool;
 
-    /// Returns the id that the store got at its creation.
-    pub fn store_id(&self) -> Result<String> {
-        self.with_reader(|c| {
-            Ok(
-                c.query_row("SELECT value FROM meta WHERE key = 'store_id'", [], |row| {
-                    row.get(0)
-                })?,
-            )
-        })
-    }
+    /// Checks the stored data completely.
+    fn check_integrity(&self) -> Result<()>;
 
-    /// Checks every page of the file.
-    pub fn check_integrity(&self) -> Result<()> {
-        let path = self.path.clone();
-        self.with_reader(|c| connection::check_pages(c, &path))
-    }
+    // Skills and packages.
 
-    /// Limits the file to a number of pages, to simulate a full disk.
-    #[doc(hidden)]
-    pub fn limit_pages_for_test(&self, pages: i64) -> Result<()> {
-        let writer = self
-            .writer
-            .as_ref()
-            .ok_or_else(|| Error::Untrusted(self.path.clone()))?;
-        writer.write_durable(move |c| Ok(c.pragma_update(None, "max_page_count", pages)?))
-    }
+    /// Returns the metadata of every skill, sorted by id.
+    fn all_metadata(&self) -> Result<Vec<(SkillId, SkillMetadata)>>;
 
-    /// Runs a read on a pooled connection.
-    fn with_reader<T>(&self, work: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
-        let pooled = self.lock_pool().pop();
-        let connection = match pooled {
-            Some(connection) => connection,
-            None => connection::open_connection(&self.path, self.trust)?,
-        };
-        let result = work(&connection).map_err(|error| match error {
-            Error::Sqlite(error) => connection::map_sqlite_error(&self.path, error),
-            other => other,
-        });
-        let mut pool = self.lock_pool();
-        if pool.len() < MAX_POOLED {
-            pool.push(connection);
-        }
-        result
-    }
+    /// Returns the metadata of one skill.
+    fn skill_metadata(&self, id: &SkillId) -> Result<Option<SkillMetadata>>;
 
-    fn lock_pool(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
-        // The list of connections stays valid even if a reader panicked.
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    /// Reads one file of a skill and checks its digest.
+    fn read_file(&self, id: &SkillId, path: &RelPath) -> Result<Bytes>;
 
-    /// Runs a write and waits until it is durable.
-    fn write_durable<T: Send + 'static>(
+    /// Reads a file of any skill or revision by its digest.
+    fn read_blob(&self, digest: &Digest) -> Result<Option<Bytes>>;
+
+    /// Performs several writes as one change: all of them or none.
+    ///
+    /// Each write is checked against the current content ([`SkillWrite::current`]) in the same
+    /// transaction. Returns the new revision of each skill, `None` where nothing changed.
+    fn write_skills(&self, writes: Vec<SkillWrite>, mode: WriteMode) -> Result<Vec<Option<i64>>>;
+
+    /// Removes a skill; returns whether there was one. With [`HistoryPolicy::Purge`] its history
+    /// goes too, and every file that is no longer referenced.
+    fn remove_skill(&self, id: &SkillId, history: HistoryPolicy) -> Result<bool>;
+
+    /// Returns all revisions of a skill, newest first.
+    fn history(&self, id: &SkillId) -> Result<Vec<SkillRevision>>;
+
+    /// Returns every skill without its artifacts, sorted by name.
+    fn list_skills(&self) -> Result<Vec<SkillSummary>>;
+
+    /// Finds one skill.
+    fn find_skill(&self, key: SkillKey<'_>) -> Result<Option<SkillSummary>>;
+
+    /// Returns the artifacts of some kinds, by ordinal; of every kind if `kinds` is empty.
+    fn get_artifacts(&self, skill_id: Uuid, kinds: &[ArtifactKind]) -> Result<Vec<Artifact>>;
+
+    /// Returns one artifact.
+    fn get_artifact(&self, artifact_id: Uuid) -> Result<Option<Artifact>>;
+
+    /// Returns the modules that have a learned state.
+    fn optimized_modules(&self) -> Result<Vec<OptimizedModule>>;
+
+    // Key-value state, which also holds registered skills and prompts.
+
+    /// Returns one value.
+    fn state_get(&self, scope: &str, key: &str) -> Result<Option<String>>;
+
+    /// Returns values sorted by key, after a key, within a number of rows and bytes. A first value
+    /// larger than the limit is returned alone.
+    fn state_page(
         &self,
-        work: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        self.writer()?.write_durable(work)
+        scope: &str,
+        after: Option<&str>,
+        limit: usize,
+        max_bytes: usize,
+    ) -> Result<Vec<(String, String)>>;
+
+    /// Returns the scopes that have a value.
+    fn state_scopes(&self) -> Result<Vec<String>>;
+
+    /// Returns the metadata of every row of a scope, sorted by key; no value is read.
+    fn state_rows(&self, scope: &str) -> Result<Vec<StateRow>>;
+
+    /// Returns the metadata of one row.
+    fn state_row(&self, scope: &str, key: &str) -> Result<Option<StateRow>>;
+
+    /// Changes one value, atomically: `work` gets the current value and decides.
+    ///
+    /// It returns at once; `then` is called when the change is durable. The changes of one process
+    /// and their callbacks happen in the order of the calls. `work` is called once, while no other
+    /// change of this key can happen; it must not call the store.
+    fn state_change(
+        &self,
+        scope: &str,
+        key: &str,
+        work: StateWork,
+        then: StateCallback,
+    ) -> Result<()>;
+
+    // Events.
+
+    /// Returns the cursor after all events so far.
+    fn event_cursor(&self) -> Result<EventCursor>;
+
+    /// Returns the events after a cursor; `None` if some are no longer kept, and everything has to
+    /// be read again.
+    ///
+    /// Every committed change is returned after any cursor that was taken before its commit, once
+    /// for each cursor that is followed. Events of the same item come in the order of their
+    /// commits. There is no order between different items, and ids are not ordered at all: a
+    /// database that assigns numbers before it commits may deliver a smaller one later.
+    fn events_since(&self, cursor: &EventCursor) -> Result<Option<EventBatch>>;
+
+    // Traces, checkpoints, tokens, and the store's own notes.
+
+    /// Stores a trace; the oldest traces are deleted when there are too many.
+    fn put_trace(&self, trace: ExecutionRecord) -> Result<()>;
+
+    /// Returns traces, newest first.
+    fn traces(&self, filter: &TraceFilter) -> Result<Vec<ExecutionRecord>>;
+
+    /// Finds one trace by its id or a prefix of it.
+    fn find_trace(&self, id: &str) -> Result<Option<ExecutionRecord>>;
+
+    /// Deletes traces that began before a time; returns how many.
+    fn delete_traces(&self, before: &str) -> Result<usize>;
+
+    /// Returns the JSON value that an artifact stored under a name in a session.
+    fn checkpoint(&self, session: &str, artifact: &str, name: &str) -> Result<Option<String>>;
+
+    /// Stores a value, replacing an older one; deletes expired values.
+    fn put_checkpoint(&self, session: &str, artifact: &str, name: &str, value: &str) -> Result<()>;
+
+    /// Stores a token under an unused name; the name of an expired one can be reused.
+    fn add_token(&self, token: &StoredToken) -> Result<()>;
+
+    /// Returns every token, sorted by name.
+    fn tokens(&self) -> Result<Vec<StoredToken>>;
+
+    /// Deletes a token; returns whether there was one.
+    fn revoke_token(&self, name: &str) -> Result<bool>;
+
+    /// Returns a note about the store itself, such as which system skill it has.
+    fn note(&self, key: &str) -> Result<Option<String>>;
+
+    /// Stores a note.
+    fn put_note(&self, key: &str, value: &str) -> Result<()>;
+
+    // Provided: the same for every implementation.
+
+    /// Stores skills, whatever was there before. Returns the new revision of each, `None` where
+    /// nothing changed.
+    fn put_skills(&self, skills: Vec<NewSkill>) -> Result<Vec<Option<i64>>> {
+        let writes = skills.into_iter().map(SkillWrite::put).collect();
+        self.write_skills(writes, WriteMode::Commit)
     }
 
-    fn writer(&self) -> Result<&writer::StoreWriter> {
-        self.writer.as_ref().ok_or_else(|| match self.trust {
-            StoreTrust::Untrusted => Error::Untrusted(self.path.clone()),
-            StoreTrust::Own | StoreTrust::ReadOnly => Error::ReadOnly(self.path.clone()),
+    /// Reads every file of a skill.
+    fn read_files(&self, id: &SkillId) -> Result<BTreeMap<RelPath, Bytes>> {
+        let metadata = self
+            .skill_metadata(id)?
+            .ok_or_else(|| Error::no_skill(id))?;
+        let files = metadata.files.iter();
+        files
+            .map(|f| Ok((f.path.clone(), self.read_file(id, &f.path)?)))
+            .collect()
+    }
+
+    /// Returns the files of a skill at a revision.
+    fn files_at(&self, id: &SkillId, revision: i64) -> Result<BTreeMap<RelPath, Bytes>> {
+        let missing = || Error::NotFound {
+            what: "revision",
+            name: format!("{id}@{revision}"),
+        };
+        let mut history = self.history(id)?.into_iter();
+        let found = history.find(|one| one.revision == revision);
+        let state = found
+            .filter(|one| one.op != RevisionKind::Remove.as_str())
+            .ok_or_else(missing)?;
+        let files = state.files.into_iter();
+        files
+            .map(|file| {
+                let content = self.read_blob(&file.digest)?.ok_or_else(missing)?;
+                Ok((file.path, content))
+            })
+            .collect()
+    }
+
+    /// Restores an earlier revision as a new one.
+    fn rollback_skill(&self, id: &SkillId, revision: i64) -> Result<i64> {
+        let skill = NewSkill::from_files(id.clone(), self.files_at(id, revision)?)?;
+        let write = SkillWrite {
+            kind: RevisionKind::Rollback,
+            ..SkillWrite::put(skill)
+        };
+        let revisions = self.write_skills(vec![write], WriteMode::Commit)?;
+        // A rollback always leaves a revision.
+        Ok(revisions.into_iter().next().flatten().unwrap_or_default())
+    }
+}
+
+impl dyn Store + '_ {
+    /// Changes one value and waits until the change is durable.
+    pub fn state_change_wait(
+        &self,
+        scope: &str,
+        key: &str,
+        work: impl FnOnce(Option<String>) -> Result<StateChange> + Send + 'static,
+    ) -> Result<StateOutcome> {
+        let (answer, answered) = std::sync::mpsc::sync_channel(1);
+        let then = move |outcome| {
+            // The caller may have stopped waiting.
+            let _ = answer.send(outcome);
+        };
+        self.state_change(scope, key, Box::new(work), Box::new(then))?;
+        answered.recv().map_err(|_| Error::WriterStopped)?
+    }
+
+    /// Sets a value and returns the previous one.
+    pub fn state_set(&self, scope: &str, key: &str, value: StateValue) -> Result<Option<String>> {
+        let outcome = self.state_change_wait(scope, key, |_| Ok(StateChange::Put(value)))?;
+        Ok(outcome.previous)
+    }
+
+    /// Deletes a value and returns it.
+    pub fn state_delete(&self, scope: &str, key: &str) -> Result<Option<String>> {
+        let outcome = self.state_change_wait(scope, key, |_| Ok(StateChange::Delete))?;
+        Ok(outcome.previous)
+    }
+}
+
+/// The account: its scope, and what the user keeps on this machine.
+#[derive(Debug, Clone)]
+pub struct Account {
+    /// The account's scope.
+    pub store: Arc<dyn Store>,
+    /// Approvals, other servers and caches of this user.
+    pub local: Arc<LocalStore>,
+}
+
+impl Account {
+    /// Opens the account in a folder, creating it if there is none.
+    pub fn open(folder: &Path) -> Result<Self> {
+        Self::open_as(folder, StoreTrust::Own)
+    }
+
+    /// Opens the account in a folder without write permission.
+    pub fn open_read_only(folder: &Path) -> Result<Self> {
+        Self::open_as(folder, StoreTrust::ReadOnly)
+    }
+
+    fn open_as(folder: &Path, trust: StoreTrust) -> Result<Self> {
+        let sqlite = SqliteStore::open(&folder.join(STORE_FILE_NAME), trust)?;
+        Ok(Self {
+            store: sqlite.clone(),
+            local: Arc::new(LocalStore::new(sqlite)),
         })
+    }
+
+    /// Whether the folder has no account yet.
+    pub fn is_missing(folder: &Path) -> bool {
+        let file = folder.join(STORE_FILE_NAME).symlink_metadata();
+        file.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
     }
 }
 

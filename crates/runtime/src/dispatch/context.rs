@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
 };
 
-use repertoire_core::Digest;
+use repertoire_core::{Digest, ExecutionRecord, ModelUsage, ResourceUse};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -14,8 +14,7 @@ use super::{ArtifactDispatcher, SkillLookup};
 use crate::{
     error::{Error, Result},
     limits::Limits,
-    model::{ChatTurn, Model, ModelUsage, ReplyListener},
-    record::{ExecutionRecord, ResourceUse},
+    model::{ChatTurn, Model, ReplyListener},
     redact::Redactor,
     template::PromptEngine,
     variant::family_of,

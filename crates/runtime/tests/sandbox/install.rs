@@ -30,7 +30,7 @@ async fn an_idle_sandbox_is_unloaded_and_loaded_again() {
 }
 
 #[tokio::test]
-async fn a_missing_sandbox_error_names_the_setup_command() {
+async fn scripts_without_a_sandbox_fail_or_are_skipped_with_that_reason() {
     let empty = tempfile::tempdir().unwrap();
     let mut dispatcher = ArtifactDispatcher::default();
     dispatcher.add_handler(Arc::new(ScriptHandler::new(
@@ -42,8 +42,7 @@ async fn a_missing_sandbox_error_names_the_setup_command() {
     let report = run_script(&dispatcher, &skill, &mut cx).await;
     let error = report.outcome.unwrap_err();
     assert_eq!(error.code(), "needs_sandbox");
-    assert!(error.hint().unwrap().contains("repertoire setup sandbox"));
-    // If another artifact can run, it is skipped with the setup command in the reason.
+    // If another artifact can run, it is skipped with the same reason.
     let both = RecordingSkill::new(&json!({
         "name": "S", "description": "d", "artifacts": [
             {"kind": "code_template", "name": "Script", "content": "pass"},
@@ -51,11 +50,8 @@ async fn a_missing_sandbox_error_names_the_setup_command() {
         ],
     }));
     let plan = plan_run(&both, &dispatcher, "", &[]).unwrap();
-    assert!(
-        plan.skipped[0].contains("repertoire setup sandbox"),
-        "{:?}",
-        plan.skipped
-    );
+    assert_eq!(plan.skipped[0].name, "Script");
+    assert_eq!(plan.skipped[0].reason, error);
 }
 
 #[test]

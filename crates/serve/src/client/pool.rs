@@ -11,9 +11,9 @@ use std::{
 
 use bytes::Bytes;
 use repertoire_registry::{
-    Error, Registry, Result, StoreScope,
+    Error, Registry, Result,
     remote::{ListedSkill, RefusedSkill, RemoteLabel, RemoteReader},
-    store::Store,
+    store::LocalStore,
 };
 use serde_json::json;
 use tokio::{
@@ -38,8 +38,8 @@ type ConnectionSlot = Arc<Mutex<Option<(ServerTarget, Arc<RemoteConnection>)>>>;
 #[derive(Debug)]
 pub struct ConnectionPool {
     connections: std::sync::Mutex<HashMap<String, ConnectionSlot>>,
-    /// The store with the targets of the servers; none without an account.
-    store: Option<Arc<Store>>,
+    /// Keeps the targets of the servers; none without an account.
+    local: Option<Arc<LocalStore>>,
     read_permits: Semaphore,
     /// A runtime for callers outside of any Tokio runtime.
     runtime: OnceLock<Option<Runtime>>,
@@ -57,7 +57,7 @@ impl ConnectionPool {
     pub fn from_registry(registry: &Registry) -> Arc<Self> {
         let pool = Arc::new(Self {
             connections: std::sync::Mutex::default(),
-            store: registry.store(StoreScope::Account).ok().cloned(),
+            local: registry.local_store().ok().cloned(),
             read_permits: Semaphore::new(MAX_CONCURRENT_READS),
             runtime: OnceLock::new(),
         });
@@ -67,10 +67,10 @@ impl ConnectionPool {
 
     /// The targets of all servers.
     fn load_targets(&self) -> Result<Vec<(RemoteLabel, ServerTarget)>> {
-        let Some(store) = &self.store else {
+        let Some(local) = &self.local else {
             return Ok(Vec::new());
         };
-        let known = store.remote_targets()?.into_iter();
+        let known = local.remote_targets()?.into_iter();
         let known = known.filter_map(|(label, target)| {
             let target = serde_json::from_value::<ServerTarget>(target).ok()?;
             Some((label.parse().ok()?, target))

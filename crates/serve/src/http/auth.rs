@@ -29,7 +29,7 @@ pub enum Auth {
 impl Auth {
     /// Requires a token of a store. Unless `required` is set, every caller is allowed until the
     /// store has its first token.
-    pub fn from_store(store: Arc<Store>, required: bool) -> Self {
+    pub fn from_store(store: Arc<dyn Store>, required: bool) -> Self {
         Self::Tokens(CachedTokens {
             store,
             cache: Mutex::new(TokenCache {
@@ -44,7 +44,7 @@ impl Auth {
 /// The tokens of a store, cached for a moment.
 #[derive(Debug)]
 pub struct CachedTokens {
-    store: Arc<Store>,
+    store: Arc<dyn Store>,
     cache: Mutex<TokenCache>,
 }
 

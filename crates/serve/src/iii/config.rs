@@ -9,7 +9,7 @@ use std::{
 };
 
 use repertoire_core::{Frontmatter, FunctionGuard};
-use repertoire_registry::{RegistrySettings, RequestedBy, SourceLocation, StateBackend};
+use repertoire_registry::{RegisteredContent, RegistrySettings, RequestedBy, SourceLocation};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -175,7 +175,7 @@ impl WorkerConfig {
         RegistrySettings {
             skills: self.skills.iter().filter(usable).map(place).collect(),
             prompts: self.prompts.iter().filter(usable).map(place).collect(),
-            state: StateBackend::Bus,
+            state: RegisteredContent::Bus,
             ..RegistrySettings::default()
         }
     }

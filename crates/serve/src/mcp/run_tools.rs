@@ -355,8 +355,10 @@ impl ParkedRuns {
 
 /// Converts the report of a run to a tool result.
 fn run_result(report: &RunReport) -> CallToolResult {
+    let skipped = report.skipped.iter().map(ToString::to_string);
+    let warnings: Vec<String> = skipped.chain(report.warnings.iter().cloned()).collect();
     let mut about = json!({
-        "session": report.session_id, "warnings": report.warnings, "usage": report.usage(),
+        "session": report.session_id, "warnings": warnings, "usage": report.usage(),
         "artifacts": report.records.iter().map(|record| json!({
             "artifact": record.details.artifact, "kind": record.artifact_kind,
             "duration_ms": record.duration_ms, "assertions_run": record.assertions_run,

@@ -3,7 +3,11 @@
 use std::time::{Duration, Instant};
 
 use futures::{FutureExt, SinkExt, StreamExt};
-use repertoire_registry::{StoreScope, store::TokenAccess};
+use repertoire_core::Digest;
+use repertoire_registry::{
+    StoreScope,
+    store::{StoredToken, TokenAccess},
+};
 use repertoire_serve::{
     http::Auth,
     iii::{HubOptions, client::Client},
@@ -223,12 +227,19 @@ async fn t28_foreign_origins_and_hosts_are_refused_before_the_upgrade() {
 async fn write_token_is_required_once_a_token_exists() {
     let place = start_hub_with(HubOptions::default(), |registry| {
         let store = registry.store(StoreScope::Account).unwrap();
-        store
-            .add_token("reader", "may-read", TokenAccess::Read, None)
-            .unwrap();
-        store
-            .add_token("writer", "may-write", TokenAccess::Write, None)
-            .unwrap();
+        for (name, secret, access) in [
+            ("reader", "may-read", TokenAccess::Read),
+            ("writer", "may-write", TokenAccess::Write),
+        ] {
+            let token = StoredToken {
+                name: name.to_owned(),
+                hash: Digest::hash_bytes(secret.as_bytes()),
+                access,
+                created_at: "2026-01-01T00:00:00.000Z".to_owned(),
+                expires_at: None,
+            };
+            store.add_token(&token).unwrap();
+        }
         Auth::from_store(store.clone(), false)
     })
     .await;

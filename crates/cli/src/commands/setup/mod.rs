@@ -17,9 +17,9 @@ use std::{
 use anyhow::{Context, Result, bail};
 use repertoire_core::Hasher;
 use repertoire_registry::{
-    Registry, Snapshot, StoreScope,
+    Registry, Snapshot,
     search::{SentenceEncoder, SkillIndex},
-    store::{Store, StoreTrust},
+    store::{Account, LocalStore},
 };
 use repertoire_runtime::sidecar::Sidecar;
 use serde_json::json;
@@ -353,8 +353,8 @@ pub(super) fn build_skill_index(
     patience: Duration,
     output: &Output,
 ) -> Result<SkillIndex> {
-    let store = registry.store(StoreScope::Account).ok().cloned();
-    let embedder = open_encoder(store, settings, output);
+    let local = registry.local_store().ok().cloned();
+    let embedder = open_encoder(local, settings, output);
     let mut finder = output.with_spinner("indexing skills", || {
         SkillIndex::with_encoder(registry, snapshot, embedder)
     })?;
@@ -378,10 +378,9 @@ pub(super) fn build_skill_index(
     Ok(finder)
 }
 
-/// Opens the model if it is installed; a broken one causes a warning. Vectors are kept in the given
-/// store, else in the account's.
+/// Opens the model if it is installed; a broken one causes a warning.
 pub(super) fn open_encoder(
-    store: Option<Arc<Store>>,
+    local: Option<Arc<LocalStore>>,
     settings: &CliSettings,
     output: &Output,
 ) -> Option<Arc<SentenceEncoder>> {
@@ -389,12 +388,9 @@ pub(super) fn open_encoder(
     if !is_installed(&folder) {
         return None;
     }
-    // A registry over plain folders has no store, so vectors are kept in the account's.
-    let file = settings
-        .account
-        .join(repertoire_registry::trust::STORE_FILE_NAME);
-    let store = store.or_else(|| Store::open(&file, StoreTrust::Own).ok());
-    match SentenceEncoder::open(&folder, store) {
+    // A registry over plain folders has no account, but vectors are kept there all the same.
+    let local = local.or_else(|| Some(Account::open(&settings.account).ok()?.local));
+    match SentenceEncoder::open(&folder, local) {
         Ok(embedder) => Some(Arc::new(embedder)),
         Err(error) => {
             output.print_warning(format!(

@@ -305,15 +305,15 @@ impl SkillFunctions {
 fn public_message(error: &repertoire_registry::Error) -> String {
     use repertoire_registry::Error;
     match error {
-        Error::Invalid(_)
-        | Error::NotFound { .. }
-        | Error::Conflict(_)
-        | Error::Remote { .. }
-        | Error::Tampered { .. } => error.to_string(),
-        other => {
-            tracing::error!(%error, "a function failed");
-            format!("the registry failed ({})", other.code())
-        }
+        Error::Invalid(_) => error.to_string(),
+        _ => match error.code() {
+            // These name items, not places.
+            "not_found" | "conflict" | "remote_error" | "tampered" => error.to_string(),
+            code => {
+                tracing::error!(%error, "a function failed");
+                format!("the registry failed ({code})")
+            }
+        },
     }
 }
 

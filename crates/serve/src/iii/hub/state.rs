@@ -298,7 +298,7 @@ impl Hub {
         let (about_scope, about_key) = (scope.clone(), key.clone());
         let work = move |old: Option<String>| {
             let (new, answer) = work(old.as_deref()).map_err(|reason| {
-                repertoire_registry::Error::Conflict(format!("state::update: {reason}"))
+                repertoire_registry::Error::InvalidStateChange(format!("state::update: {reason}"))
             })?;
             Ok((new.clone(), (old, new, answer)))
         };

@@ -13,7 +13,7 @@ use std::{
 
 use rusqlite::Connection;
 
-use super::connection::map_sqlite_error;
+use super::{QueryResult, connection::map_sqlite_error};
 use crate::error::{Error, Result};
 
 /// Runs in a savepoint, or receives the error; returns what to do once the commit is decided.
@@ -57,14 +57,14 @@ impl StoreWriter {
     /// Runs a write and waits until it is durable.
     pub(super) fn write_durable<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&Connection) -> QueryResult<T> + Send + 'static,
     ) -> Result<T> {
         let (answer, answered) = mpsc::sync_channel::<Result<T>>(1);
         self.enqueue(work, move |result| {
             // The caller may have stopped waiting.
             let _ = answer.send(result);
         })?;
-        answered.recv().map_err(|_| stopped_error())?
+        answered.recv().map_err(|_| Error::WriterStopped)?
     }
 
     /// Queues a write; `then` is called when it is durable, on the writer's thread.
@@ -72,15 +72,12 @@ impl StoreWriter {
     /// Writes and their callbacks run in the order in which they were queued.
     pub(super) fn enqueue<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&Connection) -> QueryResult<T> + Send + 'static,
         then: impl FnOnce(Result<T>) + Send + 'static,
     ) -> Result<()> {
         let path = self.path.clone();
         let job: WriteJob = Box::new(move |connection| {
-            let result = connection.and_then(work).map_err(|error| match error {
-                Error::Sqlite(error) => map_sqlite_error(&path, error),
-                other => other,
-            });
+            let result = connection.and_then(|c| work(c).map_err(|error| error.at_path(&path)));
             JobOutcome {
                 commit: result.is_ok(),
                 on_commit: Box::new(move |failed| {
@@ -91,13 +88,9 @@ impl StoreWriter {
                 }),
             }
         });
-        let queue = self.queue.as_ref().ok_or_else(stopped_error)?;
-        queue.send(job).map_err(|_| stopped_error())
+        let queue = self.queue.as_ref().ok_or(Error::WriterStopped)?;
+        queue.send(job).map_err(|_| Error::WriterStopped)
     }
-}
-
-fn stopped_error() -> Error {
-    Error::Conflict("the store's writer has stopped".to_owned())
 }
 
 impl Drop for StoreWriter {
@@ -136,12 +129,12 @@ fn commit_group(connection: &Connection, group: &mut VecDeque<WriteJob>, path: &
     }
     let mut answers: Vec<CommitCallback> = Vec::new();
     while let Some(job) = group.pop_front() {
-        let answer = run_in_savepoint(connection, job);
+        let answer = run_in_savepoint(connection, job, path);
         if connection.is_autocommit() {
             // After a full disk or an I/O error SQLite has rolled the transaction back.
             (answer.on_commit)(None);
-            let lost = Error::Conflict("not saved: the store could not be written".to_owned());
-            let mut reason = SharedError::new(lost);
+            let lost = "the store could not be written".to_owned();
+            let mut reason = SharedError::new(Error::NotSaved(lost));
             for tell in answers {
                 tell(Some(reason.next_error()));
             }
@@ -161,9 +154,9 @@ fn commit_group(connection: &Connection, group: &mut VecDeque<WriteJob>, path: &
     }
 }
 
-fn run_in_savepoint(connection: &Connection, job: WriteJob) -> JobOutcome {
+fn run_in_savepoint(connection: &Connection, job: WriteJob, path: &Path) -> JobOutcome {
     if let Err(error) = connection.execute_batch("SAVEPOINT job") {
-        return job(Err(Error::Sqlite(error)));
+        return job(Err(map_sqlite_error(path, error)));
     }
     let answer = job(Ok(connection));
     let end = if answer.commit {
@@ -172,10 +165,13 @@ fn run_in_savepoint(connection: &Connection, job: WriteJob) -> JobOutcome {
         "ROLLBACK TO job; RELEASE job"
     };
     match connection.execute_batch(end) {
-        Err(error) if answer.commit => JobOutcome {
-            commit: false,
-            on_commit: Box::new(move |_| (answer.on_commit)(Some(Error::Sqlite(error)))),
-        },
+        Err(error) if answer.commit => {
+            let error = map_sqlite_error(path, error);
+            JobOutcome {
+                commit: false,
+                on_commit: Box::new(move |_| (answer.on_commit)(Some(error))),
+            }
+        }
         // A failed job reports its own error, whatever happened to its savepoint.
         _ => answer,
     }
@@ -198,6 +194,6 @@ impl SharedError {
     fn next_error(&mut self) -> Error {
         self.error
             .take()
-            .unwrap_or_else(|| Error::Conflict(self.text.clone()))
+            .unwrap_or_else(|| Error::NotSaved(self.text.clone()))
     }
 }

@@ -2,7 +2,11 @@
 
 use rusqlite::{OptionalExtension, params};
 
-use super::{Store, events, now_rfc3339};
+use super::{
+    LocalStore,
+    events::{EventKind, EventOp, record_event},
+    now_rfc3339,
+};
 use crate::error::Result;
 
 /// One approval.
@@ -14,7 +18,7 @@ pub struct Approval {
     pub granted_at: String,
 }
 
-impl Store {
+impl LocalStore {
     /// Approves a subject in its current state.
     pub fn grant_approval(&self, kind: &'static str, subject: &str, binding: &str) -> Result<()> {
         let (subject, binding) = (subject.to_owned(), binding.to_owned());
@@ -23,7 +27,7 @@ impl Store {
                 "INSERT OR REPLACE INTO approvals VALUES (?1, ?2, ?3, ?4)",
                 params![kind, subject, binding, now_rfc3339()],
             )?;
-            events::record_event(c, "put", "approval", &subject)?;
+            record_event(c, EventOp::Put, EventKind::Approval, &subject)?;
             Ok(())
         })
     }
@@ -51,7 +55,7 @@ impl Store {
             let sql = "DELETE FROM approvals WHERE kind = ?1 AND subject = ?2";
             let revoked = c.execute(sql, params![kind, subject])? > 0;
             if revoked {
-                events::record_event(c, "remove", "approval", &subject)?;
+                record_event(c, EventOp::Remove, EventKind::Approval, &subject)?;
             }
             Ok(revoked)
         })

@@ -50,10 +50,7 @@ pub(super) fn prepare_store(path: &Path, trust: StoreTrust) -> Result<Connection
     if trust == StoreTrust::Own {
         set_journal(&connection).map_err(at)?;
         if version < schema::VERSION {
-            schema::migrate_schema(&mut connection, version).map_err(|error| match error {
-                Error::Sqlite(error) => at(error),
-                other => other,
-            })?;
+            schema::migrate_schema(&mut connection, version).map_err(at)?;
         }
     }
     Ok(connection)
@@ -157,10 +154,7 @@ fn check_header(connection: &Connection, path: &Path) -> Result<i64> {
         }
         return Ok(version);
     }
-    let empty = schema::schema_objects(connection).map_err(|e| match e {
-        Error::Sqlite(e) => map_sqlite_error(path, e),
-        other => other,
-    })?;
+    let empty = schema::schema_objects(connection).map_err(|e| map_sqlite_error(path, e))?;
     if application == 0 && version == 0 && empty.is_empty() {
         return Ok(0);
     }
@@ -168,11 +162,12 @@ fn check_header(connection: &Connection, path: &Path) -> Result<i64> {
 }
 
 fn check_schema(connection: &Connection, path: &Path, version: i64) -> Result<()> {
-    let found = schema::schema_objects(connection)?;
-    if found == schema::expected_objects(version)? {
+    let at = |error| map_sqlite_error(path, error);
+    let found = schema::schema_objects(connection).map_err(at)?;
+    let expected = schema::expected_objects(version).map_err(at)?;
+    if found == expected {
         return Ok(());
     }
-    let expected = schema::expected_objects(version)?;
     let odd = found
         .iter()
         .find(|object| !expected.contains(object))
@@ -230,7 +225,7 @@ pub(super) fn map_sqlite_error(path: &Path, error: rusqlite::Error) -> Error {
         Some(ErrorCode::ReadOnly) => {
             Error::from_io(path, std::io::ErrorKind::ReadOnlyFilesystem.into())
         }
-        _ => Error::Sqlite(error),
+        _ => Error::Backend(Box::new(error)),
     }
 }
 

@@ -3,10 +3,10 @@
 use repertoire_core::Digest;
 use rusqlite::{OptionalExtension, params};
 
-use super::Store;
+use super::LocalStore;
 use crate::error::Result;
 
-impl Store {
+impl LocalStore {
     /// Returns the stored vector of each digest.
     pub fn vectors(&self, digests: &[Digest]) -> Result<Vec<Option<Vec<u8>>>> {
         self.with_reader(|c| {

@@ -3,9 +3,7 @@
 //! Invariant: each migration runs in one transaction, and a file whose schema is not exactly what
 //! its version says is refused, so that a planted view or trigger is never run.
 
-use rusqlite::Connection;
-
-use crate::error::Result;
+use rusqlite::{Connection, Result};
 
 /// The newest schema this version knows.
 pub(super) const VERSION: i64 = 6;
@@ -252,7 +250,7 @@ pub(super) fn schema_objects(connection: &Connection) -> Result<Vec<(String, Str
          WHERE name NOT LIKE 'sqlite_stat%' ORDER BY type, name",
     )?;
     let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-    Ok(rows.collect::<rusqlite::Result<_>>()?)
+    rows.collect()
 }
 
 #[cfg(test)]

@@ -3,7 +3,11 @@
 use rusqlite::params;
 use serde_json::Value;
 
-use super::{Store, events, now_rfc3339};
+use super::{
+    LocalStore,
+    events::{EventKind, EventOp, record_event},
+    now_rfc3339,
+};
 use crate::error::Result;
 
 /// A stored server.
@@ -21,7 +25,7 @@ pub struct StoredRemote {
     pub listing: Option<Value>,
 }
 
-impl Store {
+impl LocalStore {
     /// Adds a server, or changes how it is reached; its stored listing is deleted.
     pub fn put_remote(&self, label: &str, target: &Value) -> Result<()> {
         let (label, target) = (label.to_owned(), target.to_string());
@@ -31,7 +35,7 @@ impl Store {
                  ON CONFLICT DO UPDATE SET target = ?2, listing = NULL, listed_at = NULL",
                 params![label, target, now_rfc3339()],
             )?;
-            events::record_event(c, "put", "remote", &label)?;
+            record_event(c, EventOp::Put, EventKind::Remote, &label)?;
             Ok(())
         })
     }
@@ -53,7 +57,7 @@ impl Store {
                 params![label, listing, now_rfc3339()],
             )?;
             if changed > 0 {
-                events::record_event(c, "put", "remote", &label)?;
+                record_event(c, EventOp::Put, EventKind::Remote, &label)?;
             }
             Ok(changed > 0)
         })
@@ -71,7 +75,7 @@ impl Store {
                      AND substr(subject, 1, length(?1) + 1) = ?1 || ' '",
                     [&label],
                 )?;
-                events::record_event(c, "remove", "remote", &label)?;
+                record_event(c, EventOp::Remove, EventKind::Remote, &label)?;
             }
             Ok(removed)
         })

@@ -1,0 +1,142 @@
+//! What to do about an error, where its message does not say it.
+//!
+//! Library errors know no commands and no flags; their hints are here.
+
+use std::borrow::Cow;
+
+use repertoire_app::Error as AppError;
+use repertoire_core::ArtifactKind;
+use repertoire_registry::{Error as RegistryError, Origin, StoreScope};
+use repertoire_runtime::Error as RunError;
+use repertoire_serve::Error as ServeError;
+
+/// Returns the hint for an error of the application.
+pub(crate) fn app_hint(error: &AppError) -> Option<Cow<'static, str>> {
+    Some(match error {
+        AppError::Registry(error) => return registry_hint(error).map(Cow::from),
+        AppError::Run(error) => return run_hint(error).map(Cow::from),
+        AppError::UnknownSession { skill, .. } if skill == "ask" => {
+            Cow::from("`repertoire ask` prints the session of each conversation")
+        }
+        AppError::UnknownSession { skill, .. } => Cow::from(format!(
+            "`repertoire trace list --skill {skill} --json` shows the sessions there are"
+        )),
+        AppError::NoModule { skill, name: None } => Cow::from(format!(
+            "add one with `repertoire artifact put {skill} NAME FILE --kind dspy_module`"
+        )),
+        AppError::AmbiguousModule { .. } => Cow::from("name one with --artifact"),
+        AppError::NoTrainingTraces { .. } => Cow::from("or bring examples with --from FILE"),
+        AppError::UnusedScope { .. } => Cow::from("leave --scope out"),
+        AppError::NotInStore {
+            skill,
+            origin: Origin::Account,
+            scope: StoreScope::Workspace,
+        } => Cow::from(format!("copy it with `repertoire fork {skill}` first")),
+        AppError::NotInStore {
+            origin: Origin::Files(_),
+            ..
+        } => Cow::from("change its files"),
+        AppError::NotInStore { .. } => Cow::from("name its store with --scope"),
+        _ => return None,
+    })
+}
+
+/// Returns the hint for an error of the registry.
+pub(crate) fn registry_hint(error: &RegistryError) -> Option<&'static str> {
+    Some(match error {
+        RegistryError::Invalid(error) | RegistryError::InvalidAt { error, .. } => {
+            return error.hint();
+        }
+        RegistryError::NotFound { what, .. } => match *what {
+            "skill" => "`repertoire list --all` shows every skill",
+            "revision" => "`repertoire history` shows every revision",
+            "folder to pack" => "`repertoire package export` prints a skill of a store",
+            "server" => "`repertoire remote list` shows every server",
+            "token" => "`repertoire token list` shows every token",
+            "prompt" => "`repertoire list --prompts` shows every prompt",
+            _ => return None,
+        },
+        RegistryError::AlreadyExists { what: "token", .. } => "revoke it or choose another name",
+        RegistryError::UntrustedSkill(_) => {
+            "trust its workspace with `repertoire trust`, or keep a copy with `repertoire add`"
+        }
+        RegistryError::NoWorkspace => {
+            "create one in this folder with `repertoire init` and trust it"
+        }
+        RegistryError::EscapesRoot(_) => "copy the file into the skill instead of linking to it",
+        RegistryError::NotRegular(_) => "a skill holds regular files only: remove it or replace it",
+        RegistryError::NameMismatch { .. } => "rename the folder or change `name:`",
+        RegistryError::Remote { .. } => "check that it runs, and where: `repertoire remote list`",
+        RegistryError::Tampered { .. } => {
+            "list it again with `repertoire remote refresh`; if it persists, contact its operator"
+        }
+        RegistryError::Corrupt { .. } => {
+            "move the file away, then import from an export or a backup"
+        }
+        RegistryError::NewerSchema { .. } => "install a newer version of repertoire",
+        RegistryError::Busy(_) => "try again, or end the other process",
+        RegistryError::OutsideWorkspace(_) => "run `repertoire trust` if you know the workspace",
+        RegistryError::ReadOnly(_) => "give this user write permission, or use another --home",
+        RegistryError::Untrusted(_) => {
+            "look at it with `repertoire list`, then run `repertoire trust`"
+        }
+        _ => return None,
+    })
+}
+
+/// Returns the hint for an error of a run.
+pub(crate) fn run_hint(error: &RunError) -> Option<&'static str> {
+    match error {
+        RunError::NoHandler(ArtifactKind::CodeTemplate) => {
+            Some("this build is without the feature `sandbox`")
+        }
+        RunError::Workspace(_) => Some("name a folder of pages with --vault"),
+        RunError::NeedsSandbox(_) => Some("`repertoire setup sandbox` builds it, in a minute"),
+        RunError::NeedsSidecar(_) => Some("`repertoire setup sidecar` installs it"),
+        RunError::ScriptLimit(_) => Some(
+            "limits are those of [sandbox] in config.toml, or lower where the artifact's \
+             metadata say so: docs/run.md, Code",
+        ),
+        RunError::Model(_) => Some(
+            "name one with --model PROVIDER/MODEL, such as ollama/llama3.2, or set `model` in \
+             config.toml",
+        ),
+        RunError::Provider {
+            status: Some(401 | 403),
+            ..
+        } => Some("check the provider's key: its environment variable, or key_file in config.toml"),
+        RunError::NoPrice(_) => Some("add it under [prices] in config.toml: docs/run.md, Models"),
+        RunError::Provider { status: None, .. } => {
+            Some("is its server running, and is base_url in config.toml right?")
+        }
+        RunError::Sandbox(_) => Some("`repertoire setup sandbox --again` builds it again"),
+        RunError::Decision(_) => Some(
+            "a larger model decides better; `repertoire search` and `repertoire run SKILL` \
+             need no decision",
+        ),
+        RunError::Budget(_) => Some("allow more with --max-tokens or --max-cost"),
+        _ => None,
+    }
+}
+
+/// Returns the hint for an error of a server.
+pub(crate) fn serve_hint(error: &ServeError) -> Option<&'static str> {
+    match error {
+        ServeError::Open(error) => registry_hint(error),
+        ServeError::Invalid(error) => error.hint(),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_about_missing_parts_name_the_setup_command() {
+        let sandbox = RunError::NeedsSandbox("Script".to_owned());
+        assert!(run_hint(&sandbox).is_some_and(|hint| hint.contains("repertoire setup sandbox")));
+        let sidecar = RunError::NeedsSidecar("Module".to_owned());
+        assert!(run_hint(&sidecar).is_some_and(|hint| hint.contains("repertoire setup sidecar")));
+    }
+}
