@@ -20,7 +20,6 @@
 //!
 //! Invariant: only this crate knows JSON-RPC; it knows no SQL and opens no skill file.
 
-mod activation;
 mod builder;
 pub mod client;
 mod error;
@@ -29,6 +28,7 @@ pub mod iii;
 mod instructions;
 pub mod mcp;
 mod metrics;
+mod optional_tools;
 mod resource_reader;
 mod service;
 mod stdio;
@@ -53,10 +53,10 @@ macro_rules! embed_skill {
     };
 }
 
-pub use activation::ActivationOptions;
 pub use builder::{Server, ServerBuilder};
 pub use error::{Error, Result};
 pub use mcp::McpConnection;
+pub use optional_tools::OptionalTools;
 pub use repertoire_app::FileWatching;
 pub use repertoire_core::{Skill, SkillReference, Skills, Uri};
 #[doc(hidden)]

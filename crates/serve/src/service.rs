@@ -17,11 +17,11 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    activation::{ActivationOptions, ActivationState},
     error::{Error, Result},
     iii::{Bus, CallError, functions::FunctionOptions},
     instructions,
     metrics::Metrics,
+    optional_tools::{OptionalToolState, OptionalTools},
 };
 
 /// Which skills are offered as prompts.
@@ -144,7 +144,7 @@ impl FunctionTool {
         };
         if name.is_empty() || name.len() > 128 || !name.chars().all(plain) {
             Some("a tool's name has at most 128 letters, digits, `_`, `-` and `.`")
-        } else if crate::mcp::BUILTIN_TOOLS.contains(&name) {
+        } else if crate::mcp::is_builtin_tool(name) {
             Some("this server has a tool of that name")
         } else if size(&self.request) + size(&self.response) > 256 * 1024 {
             Some("its schemas are too large")
@@ -176,7 +176,7 @@ pub struct SkillService {
     /// The bus this service has joined, if any.
     bus: OnceLock<BusBinding>,
     /// Search and execution of skills, if offered.
-    activation: OnceLock<Arc<ActivationState>>,
+    optional_tools: OnceLock<Arc<OptionalToolState>>,
     /// The number of running content calls of each function.
     pub(crate) content_calls: Mutex<HashMap<String, usize>>,
     /// Functions of workers offered as tools, by tool name.
@@ -194,7 +194,7 @@ impl SkillService {
             metrics: Metrics::default(),
             stop: CancellationToken::new(),
             bus: OnceLock::new(),
-            activation: OnceLock::new(),
+            optional_tools: OnceLock::new(),
             content_calls: Mutex::default(),
             function_tools: ArcSwap::default(),
             tools_seq: watch::Sender::new(0),
@@ -273,14 +273,14 @@ impl SkillService {
     }
 
     /// Offers the tools that find and run skills. Only the first call has an effect.
-    pub fn enable_activation(&self, activation: ActivationOptions) {
+    pub fn enable_tools(&self, tools: OptionalTools) {
         let _ = self
-            .activation
-            .set(Arc::new(ActivationState::new(activation)));
+            .optional_tools
+            .set(Arc::new(OptionalToolState::new(tools)));
     }
 
-    pub(crate) fn activation_state(&self) -> Option<&Arc<ActivationState>> {
-        self.activation.get()
+    pub(crate) fn optional_tools(&self) -> Option<&Arc<OptionalToolState>> {
+        self.optional_tools.get()
     }
 
     pub(crate) fn bus(&self) -> Option<&BusBinding> {

@@ -10,7 +10,7 @@ use repertoire_core::{Digest, SkillId, text::terminal_safe};
 use repertoire_registry::{Registry, RegistrySettings as Sources, Trusted, store::Account};
 use repertoire_runtime::{Redactor, Vault, Workspace, sidecar::Sidecar};
 use repertoire_serve::{
-    ActivationOptions, PromptExposure, ServeOptions, SkillService,
+    OptionalTools, PromptExposure, ServeOptions, SkillService,
     client::ConnectionPool,
     http::{AccessLog, AllowedHosts, Auth, HttpListener, HttpOptions},
 };
@@ -238,7 +238,7 @@ fn open_service(
         PromptExposure::All | PromptExposure::None => Vec::new(),
     };
     let quiet = output.is_quiet();
-    let activation = build_activation(expose, settings, output)?;
+    let tools = build_optional_tools(expose, settings, output)?;
     let engine = SkillService::open_in_background(sources, options, move |registry| {
         // Writing to a string cannot fail.
         let mut words = String::new();
@@ -280,8 +280,8 @@ fn open_service(
         }
         then(registry);
     });
-    if let Some(activation) = activation {
-        engine.enable_activation(activation);
+    if let Some(tools) = tools {
+        engine.enable_tools(tools);
     }
     Ok(engine)
 }
@@ -317,17 +317,17 @@ fn serving_runner(settings: &CliSettings) -> Result<RunnerSettings> {
 }
 
 /// Builds the tools that are offered beyond reading, if any are.
-fn build_activation(
+fn build_optional_tools(
     expose: &ExposeArgs,
     settings: &CliSettings,
     output: &Output,
-) -> Result<Option<ActivationOptions>> {
+) -> Result<Option<OptionalTools>> {
     let offers = |what: OfferedTool| expose.offer.contains(&what) || settings.offer.contains(&what);
     let (search, run) = (offers(OfferedTool::Search), offers(OfferedTool::Run));
     if !search && !run {
         return Ok(None);
     }
-    Ok(Some(ActivationOptions {
+    Ok(Some(OptionalTools {
         search,
         run: run.then(|| serving_runner(settings)).transpose()?,
         embedder: search

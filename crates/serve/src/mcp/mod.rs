@@ -9,7 +9,6 @@ pub(crate) mod fast_path;
 mod host_model;
 mod prompts;
 mod resources;
-mod run_tools;
 mod skills;
 mod subscriptions;
 mod tools;
@@ -41,16 +40,9 @@ use crate::{
     service::SkillService,
 };
 use cursor::CursorPage;
-pub(crate) use run_tools::ParkedRuns;
 use subscriptions::McpSession;
+pub(crate) use tools::{ParkedRuns, is_builtin_tool};
 
-/// The built-in tools of this server.
-pub(crate) const BUILTIN_TOOLS: [&str; 4] = [
-    "skills_list",
-    "skill__fetch",
-    run_tools::SEARCH_TOOL,
-    run_tools::RUN_TOOL,
-];
 /// The extension that a server with skills declares.
 pub const SKILLS_EXTENSION: &str = "io.modelcontextprotocol/skills";
 /// How long a handshake waits for an index that is still loading.

@@ -7,22 +7,24 @@
 mod paging;
 mod prompts;
 mod skills;
+mod table;
 
 use std::{
-    sync::{Arc, LazyLock, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use repertoire_core::FunctionGuard;
 use repertoire_registry::{Origin, Registry, registered::RegisteredRow};
-use schemars::{JsonSchema, generate::SchemaSettings};
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::bus::{Bus, BusResult, CallError};
 use crate::service::SkillService;
 
 pub(crate) use prompts::{PromptContent, parse_prompt_content};
+use table::FunctionCall;
+pub use table::{FunctionSpec, all_functions, find_function};
 
 /// The options of the functions.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,19 +50,6 @@ impl Default for FunctionOptions {
     }
 }
 
-/// The description of a function on the bus.
-#[derive(Debug)]
-pub struct FunctionSpec {
-    /// Its id.
-    pub id: &'static str,
-    /// What it does.
-    pub about: &'static str,
-    /// The schema of its input.
-    pub request: Value,
-    /// The schema of its output.
-    pub response: Value,
-}
-
 /// The description of a trigger type on the bus.
 #[derive(Debug, Clone, Copy)]
 pub struct TriggerType {
@@ -82,11 +71,6 @@ pub const TRIGGER_TYPES: [TriggerType; 2] = [
     },
 ];
 
-/// The input of a function without parameters.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[schemars(title = "EmptyInput")]
-struct EmptyInput {}
-
 /// The functions, over one catalogue.
 #[derive(Debug)]
 pub struct SkillFunctions {
@@ -94,108 +78,6 @@ pub struct SkillFunctions {
     /// The hub owns its functions, so they do not own the hub.
     bus: Weak<dyn Bus>,
     options: FunctionOptions,
-}
-
-fn json_schema<T: JsonSchema>() -> Value {
-    let mut schema = SchemaSettings::draft07()
-        .into_generator()
-        .into_root_schema_for::<T>();
-    // Doc comments of the types are for readers of the code, not for callers.
-    schema.remove("description");
-    schema.to_value()
-}
-
-/// Every function with its schemas.
-pub fn all_functions() -> &'static [FunctionSpec] {
-    static ALL: LazyLock<Vec<FunctionSpec>> = LazyLock::new(|| {
-        let one = |id, about, request, response| FunctionSpec {
-            id,
-            about,
-            request,
-            response,
-        };
-        vec![
-            one(
-                "skills::register",
-                "Store a markdown skill under an id; it is served at iii://{id}.",
-                json_schema::<skills::RegisterSkillInput>(),
-                json_schema::<skills::RegisterSkillOutput>(),
-            ),
-            one(
-                "skills::unregister",
-                "Remove a registered skill. Removing one that is not there is no error.",
-                json_schema::<skills::UnregisterSkillInput>(),
-                json_schema::<skills::UnregisterSkillOutput>(),
-            ),
-            one(
-                "skills::list",
-                "List skills without their bodies, sorted by id.",
-                json_schema::<paging::ListInput>(),
-                json_schema::<skills::ListSkillsOutput>(),
-            ),
-            one(
-                "skills::resources-list",
-                "Internal: every skill as a resource entry, the index first.",
-                json_schema::<paging::ListInput>(),
-                json_schema::<skills::ResourcesListOutput>(),
-            ),
-            one(
-                "skills::resources-read",
-                "Internal: the content behind an iii:// URI.",
-                json_schema::<skills::ReadResourceInput>(),
-                json_schema::<skills::ReadResourceOutput<'_>>(),
-            ),
-            one(
-                "skills::resources-templates",
-                "Internal: the forms an iii:// URI can have.",
-                json_schema::<EmptyInput>(),
-                json_schema::<skills::ResourceTemplatesOutput>(),
-            ),
-            one(
-                "skills::fetch_skill",
-                "Internal: the content behind one or more iii:// URIs as one markdown text.",
-                json_schema::<skills::FetchSkillInput>(),
-                json_schema::<String>(),
-            ),
-            one(
-                "skill::fetch",
-                "Read one or more iii:// URIs found in skills, as one markdown text.",
-                json_schema::<skills::FetchSkillInput>(),
-                json_schema::<String>(),
-            ),
-            one(
-                "prompts::register",
-                "Store a slash-command whose text a function renders.",
-                json_schema::<prompts::RegisterPromptInput>(),
-                json_schema::<prompts::RegisterPromptOutput>(),
-            ),
-            one(
-                "prompts::unregister",
-                "Remove a registered prompt. Removing one that is not there is no error.",
-                json_schema::<prompts::UnregisterPromptInput>(),
-                json_schema::<prompts::UnregisterPromptOutput>(),
-            ),
-            one(
-                "prompts::list",
-                "List prompts, sorted by name.",
-                json_schema::<paging::ListInput>(),
-                json_schema::<prompts::ListPromptsOutput>(),
-            ),
-            one(
-                "prompts::mcp-list",
-                "Internal: every prompt with its arguments.",
-                json_schema::<paging::ListInput>(),
-                json_schema::<prompts::PromptsMcpListOutput>(),
-            ),
-            one(
-                "prompts::mcp-get",
-                "Internal: the messages of a prompt, rendered with the arguments given.",
-                json_schema::<prompts::PromptGetInput>(),
-                json_schema::<prompts::PromptGetOutput>(),
-            ),
-        ]
-    });
-    &ALL
 }
 
 /// Whether a function of a worker becomes an MCP tool: it is listed, by id or by a prefix with
@@ -206,11 +88,6 @@ pub(crate) fn is_tool(list: &[String], guard: &FunctionGuard, id: &str) -> bool 
         None => entry == id,
     });
     listed && guard.check_function(id).is_ok()
-}
-
-/// Whether an id names one of the functions.
-pub fn is_skill_function(id: &str) -> bool {
-    all_functions().iter().any(|function| function.id == id)
 }
 
 impl SkillFunctions {
@@ -233,33 +110,14 @@ impl SkillFunctions {
         let registry = self.service.registry().await;
         let registry = registry.map_err(|error| CallError::new(error.code(), error.to_string()))?;
         let start = std::time::Instant::now();
-        let answer = match id {
-            "skills::register" => self.register_skill(parse_payload(id, payload)?).await,
-            "skills::unregister" => self.unregister_skill(parse_payload(id, payload)?).await,
-            "skills::list" => skills::list_skills(registry, &parse_payload(id, payload)?),
-            "skills::resources-list" => {
-                skills::list_resources(registry, &parse_payload(id, payload)?)
-            }
-            "skills::resources-read" => {
-                self.read_resource(registry, &parse_payload(id, payload)?)
-                    .await
-            }
-            "skills::resources-templates" => {
-                parse_payload(id, payload).map(|EmptyInput {}| skills::list_templates())
-            }
-            "skills::fetch_skill" | "skill::fetch" => {
-                self.fetch_skills(registry, parse_payload(id, payload)?)
-                    .await
-            }
-            "prompts::register" => self.register_prompt(parse_payload(id, payload)?).await,
-            "prompts::unregister" => self.unregister_prompt(parse_payload(id, payload)?).await,
-            "prompts::list" => prompts::list_prompts(registry, &parse_payload(id, payload)?),
-            "prompts::mcp-list" => {
-                prompts::list_mcp_prompts(registry, &parse_payload(id, payload)?)
-            }
-            "prompts::mcp-get" => self.get_prompt(registry, parse_payload(id, payload)?).await,
-            _ => return Err(CallError::function_not_found(id)),
+        let function = find_function(id).ok_or_else(|| CallError::function_not_found(id))?;
+        let call = FunctionCall {
+            functions: self,
+            registry,
+            id: function.id,
+            payload,
         };
+        let answer = (function.handler)(call).await;
         let time = start.elapsed();
         self.service.metrics.count_call(id, answer.is_ok(), time);
         answer

@@ -202,7 +202,7 @@ impl Hub {
     /// Whether the hub answers a function itself.
     fn is_native(&self, id: &str) -> bool {
         builtin::is_builtin(id)
-            || (self.functions.get().is_some() && functions::is_skill_function(id))
+            || (self.functions.get().is_some() && functions::find_function(id).is_some())
     }
 
     /// Answers a function of the hub itself.

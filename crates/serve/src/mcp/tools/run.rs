@@ -1,4 +1,4 @@
-//! The optional tools that find and run skills.
+//! `skill_run`: runs a skill, with the server's model or the host's own.
 
 use std::{
     collections::HashMap,
@@ -9,17 +9,13 @@ use std::{
 };
 
 use repertoire_app::{RunRequest, Runner, RunnerSettings};
-use repertoire_core::markdown::{to_single_line, truncate_text};
-use repertoire_registry::{
-    self as registry, QualifiedSkillId, Registry,
-    search::{COSINE_THRESHOLD, LEXICAL_THRESHOLD, Recommendation},
-};
+use repertoire_registry::{self as registry, QualifiedSkillId, Registry};
 use repertoire_runtime::{Error, Model, run::RunReport};
 use rmcp::{
     RoleServer,
     model::{
         CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, InputRequiredResult,
-        JsonObject, Tool, ToolAnnotations,
+        JsonObject,
     },
     service::RequestContext,
 };
@@ -27,13 +23,13 @@ use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::host_model::{self, HostModel, SamplingRequest};
-use crate::{activation::ActivationState, error::shorten_text, service::SkillService};
+use super::{ToolCall, text_argument};
+use crate::{
+    error::shorten_text,
+    mcp::host_model::{self, HostModel, SamplingRequest},
+    optional_tools::OptionalToolState,
+};
 
-pub(super) const SEARCH_TOOL: &str = "skills_search";
-pub(super) const RUN_TOOL: &str = "skill_run";
-/// The maximum size of a message in bytes.
-const MAX_MESSAGE: usize = 64 * 1024;
 /// The key of a request to the host's model.
 const MODEL_INPUT_KEY: &str = "model";
 /// How long a parked run waits for its host.
@@ -41,135 +37,29 @@ const PARKED_TIMEOUT: Duration = Duration::from_mins(10);
 /// The maximum number of parked runs.
 const MAX_PARKED: usize = 64;
 
-fn object_schema(value: Value) -> Arc<JsonObject> {
-    match value {
-        Value::Object(object) => Arc::new(object),
-        _ => Arc::default(),
-    }
-}
-
-/// Lists the optional tools that are enabled.
-pub(super) fn offered_tools(service: &SkillService) -> Vec<Tool> {
-    let Some(active) = service.activation_state() else {
-        return Vec::new();
-    };
-    let mut tools = Vec::new();
-    if active.options.search {
-        let input = json!({
-            "type": "object", "required": ["message"],
-            "properties": {
-                "message": {"type": "string", "description": "What the user says"},
-                "limit": {"type": "integer", "minimum": 1, "maximum": 20, "default": 5},
-            },
-        });
-        let about = "Find the skills that fit what the user says, best first; may return none.";
-        let reads = ToolAnnotations::new().read_only(true).open_world(false);
-        tools.push(Tool::new(SEARCH_TOOL, about, object_schema(input)).with_annotations(reads));
-    }
-    if active.options.run.is_some() {
-        let input = json!({
-            "type": "object", "required": ["skill"],
-            "properties": {
-                "skill": {"type": "string", "description": "The skill's id"},
-                "message": {"type": "string", "description": "What the user says"},
-                "params": {"type": "object", "description": "Values for the skill's templates"},
-                "artifacts": {
-                    "type": "array", "items": {"type": "string"},
-                    "description": "Run only these artifacts",
-                },
-            },
-        });
-        let about = "Run a skill: its prompts are put to a model, its output is checked.";
-        let runs = ToolAnnotations::new()
-            .read_only(false)
-            .destructive(false)
-            .open_world(true);
-        tools.push(Tool::new(RUN_TOOL, about, object_schema(input)).with_annotations(runs));
-    }
-    tools
-}
-
-/// Calls one of the optional tools; `None` if it is not enabled.
-pub(super) async fn call_run_tool(
-    service: &SkillService,
-    registry: &Arc<Registry>,
-    request: &CallToolRequestParams,
-    context: &RequestContext<RoleServer>,
-) -> Option<CallToolResponse> {
-    let active = service.activation_state()?;
-    let none = JsonObject::new();
-    let arguments = request.arguments.as_ref().unwrap_or(&none);
-    let outcome = match (&*request.name, &active.options.run) {
-        (SEARCH_TOOL, _) if active.options.search => {
-            let found = search_skills(active, registry, arguments).await;
-            found.map(CallToolResponse::from)
-        }
-        (RUN_TOOL, Some(runs)) => match resume_run(active, request, arguments) {
-            Err(message) => Err(message),
-            Ok(Some(going)) => drive_run(active, going, context).await,
-            Ok(None) => match prepare_run(runs, registry, arguments, context) {
-                Err(message) => Err(message),
-                Ok(going) => drive_run(active, going, context).await,
+pub(super) fn schema() -> Value {
+    json!({
+        "type": "object", "required": ["skill"],
+        "properties": {
+            "skill": {"type": "string", "description": "The skill's id"},
+            "message": {"type": "string", "description": "What the user says"},
+            "params": {"type": "object", "description": "Values for the skill's templates"},
+            "artifacts": {
+                "type": "array", "items": {"type": "string"},
+                "description": "Run only these artifacts",
             },
         },
-        _ => return None,
-    };
-    let refuse = |message: String| CallToolResult::error(vec![ContentBlock::text(message)]).into();
-    Some(outcome.unwrap_or_else(refuse))
+    })
 }
 
-fn text_argument<'a>(arguments: &'a JsonObject, key: &str) -> Result<Option<&'a str>, String> {
-    match arguments.get(key) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) if text.len() <= MAX_MESSAGE => Ok(Some(text)),
-        Some(Value::String(_)) => Err(format!("`{key}` has more than {MAX_MESSAGE} bytes")),
-        Some(_) => Err(format!("`{key}` must be a string")),
-    }
-}
-
-async fn search_skills(
-    active: &Arc<ActivationState>,
-    registry: &Arc<Registry>,
-    arguments: &JsonObject,
-) -> Result<CallToolResult, String> {
-    let message = text_argument(arguments, "message")?.ok_or("`message` must be given")?;
-    let limit = match arguments.get("limit") {
-        None | Some(Value::Null) => 5,
-        Some(limit) => match limit.as_u64().and_then(|n| usize::try_from(n).ok()) {
-            Some(limit @ 1..=20) => limit,
-            _ => return Err("`limit` must be a number from 1 to 20".to_owned()),
-        },
+pub(super) async fn run_skill(call: ToolCall<'_>) -> Result<CallToolResponse, String> {
+    let tools = call.service.optional_tools().ok_or("not offered")?;
+    let settings = tools.options.run.as_ref().ok_or("not offered")?;
+    let going = match resume_run(tools, call.request, call.arguments)? {
+        Some(going) => going,
+        None => prepare_run(settings, call.registry, call.arguments, call.context)?,
     };
-    let (active, message) = (active.clone(), message.to_owned());
-    let catalogue = registry.clone();
-    // Building the index and embedding the message block.
-    let looked = tokio::task::spawn_blocking(move || {
-        let finding = active.skill_index(&catalogue)?;
-        finding.find_skills(&message, limit)
-    });
-    let found = looked.await.map_err(|_| "interrupted".to_owned())?;
-    let mut found = found.map_err(|error| error.to_string())?;
-    found.retain(|one| one.fits);
-    let snapshot = registry.snapshot();
-    let about = |one: &Recommendation| {
-        let entry = snapshot.get(&one.id);
-        let about = entry.and_then(|entry| entry.metadata.description.as_deref());
-        truncate_text(&to_single_line(about.unwrap_or_default()), 200)
-    };
-    let lines: Vec<String> = found
-        .iter()
-        .map(|one| format!("- {} ({:.0}%): {}", one.id, one.score * 100.0, about(one)))
-        .collect();
-    let shown = if lines.is_empty() {
-        "No skill fits.".to_owned()
-    } else {
-        lines.join("\n")
-    };
-    let mut result = CallToolResult::success(vec![ContentBlock::text(shown)]);
-    result.structured_content = Some(json!({
-        "skills": found, "threshold": {"words": LEXICAL_THRESHOLD, "meaning": COSINE_THRESHOLD},
-    }));
-    Ok(result)
+    drive_run(tools, going, call.context).await
 }
 
 /// A run in progress.
@@ -247,11 +137,11 @@ fn prepare_run(
 
 /// Continues a run until it ends, or needs a model answer that takes another request.
 async fn drive_run(
-    active: &ActivationState,
+    tools: &OptionalToolState,
     mut going: ActiveRun,
     context: &RequestContext<RoleServer>,
 ) -> Result<CallToolResponse, String> {
-    let Ok(_place) = active.run_permits.try_acquire() else {
+    let Ok(_place) = tools.run_permits.try_acquire() else {
         return Err("too many skills are running: try again".to_owned());
     };
     loop {
@@ -264,8 +154,8 @@ async fn drive_run(
         tokio::select! {
             report = &mut going.run => return Ok(run_result(&report).into()),
             Some(question) = question => {
-                if super::is_modern(context) {
-                    return active.parked_runs.park_run(going, question);
+                if crate::mcp::is_modern(context) {
+                    return tools.parked_runs.park_run(going, question);
                 }
                 host_model::send_to_host(question, context).await;
             }
@@ -277,14 +167,14 @@ async fn drive_run(
 
 /// Resumes the run of a repeated call with the host's answer.
 fn resume_run(
-    active: &ActivationState,
+    tools: &OptionalToolState,
     request: &CallToolRequestParams,
     arguments: &JsonObject,
 ) -> Result<Option<ActiveRun>, String> {
     let Some(state) = &request.request_state else {
         return Ok(None);
     };
-    let Some((going, question)) = active.parked_runs.take_run(state, arguments) else {
+    let Some((going, question)) = tools.parked_runs.take_run(state, arguments) else {
         return Err("no run waits for that: it ended, or was for something else".to_owned());
     };
     let answers = request.input_responses.as_ref();

@@ -13,7 +13,7 @@ const MAX_CONCURRENT_RUNS: usize = 4;
 
 /// The optional tools; each is off by default.
 #[derive(Debug, Default)]
-pub struct ActivationOptions {
+pub struct OptionalTools {
     /// Offer `skills_search`.
     pub search: bool,
     /// Offer `skill_run`. Without a model in the settings, the host's own is used where it offers
@@ -25,16 +25,16 @@ pub struct ActivationOptions {
 
 /// The state of the optional tools.
 #[derive(Debug)]
-pub(crate) struct ActivationState {
-    pub(crate) options: ActivationOptions,
+pub(crate) struct OptionalToolState {
+    pub(crate) options: OptionalTools,
     pub(crate) run_permits: Arc<Semaphore>,
     /// Runs that wait for the host's answer.
     pub(crate) parked_runs: ParkedRuns,
     skill_index: Mutex<Option<Arc<LiveSkillIndex>>>,
 }
 
-impl ActivationState {
-    pub(crate) fn new(options: ActivationOptions) -> Self {
+impl OptionalToolState {
+    pub(crate) fn new(options: OptionalTools) -> Self {
         Self {
             options,
             run_permits: Arc::new(Semaphore::new(MAX_CONCURRENT_RUNS)),

@@ -1,0 +1,61 @@
+//! `skills_search`: finds the skills that fit a message.
+
+use repertoire_core::markdown::{to_single_line, truncate_text};
+use repertoire_registry::search::{COSINE_THRESHOLD, LEXICAL_THRESHOLD, Recommendation};
+use rmcp::model::{CallToolResponse, CallToolResult, ContentBlock};
+use serde_json::{Value, json};
+
+use super::{ToolCall, text_argument};
+
+pub(super) fn schema() -> Value {
+    json!({
+        "type": "object", "required": ["message"],
+        "properties": {
+            "message": {"type": "string", "description": "What the user says"},
+            "limit": {"type": "integer", "minimum": 1, "maximum": 20, "default": 5},
+        },
+    })
+}
+
+pub(super) async fn search_skills(call: ToolCall<'_>) -> Result<CallToolResponse, String> {
+    let (arguments, registry) = (call.arguments, call.registry);
+    let tools = call.service.optional_tools().ok_or("not offered")?;
+    let message = text_argument(arguments, "message")?.ok_or("`message` must be given")?;
+    let limit = match arguments.get("limit") {
+        None | Some(Value::Null) => 5,
+        Some(limit) => match limit.as_u64().and_then(|n| usize::try_from(n).ok()) {
+            Some(limit @ 1..=20) => limit,
+            _ => return Err("`limit` must be a number from 1 to 20".to_owned()),
+        },
+    };
+    let (tools, message) = (tools.clone(), message.to_owned());
+    let catalogue = registry.clone();
+    // Building the index and embedding the message block.
+    let looked = tokio::task::spawn_blocking(move || {
+        let finding = tools.skill_index(&catalogue)?;
+        finding.find_skills(&message, limit)
+    });
+    let found = looked.await.map_err(|_| "interrupted".to_owned())?;
+    let mut found = found.map_err(|error| error.to_string())?;
+    found.retain(|one| one.fits);
+    let snapshot = registry.snapshot();
+    let about = |one: &Recommendation| {
+        let entry = snapshot.get(&one.id);
+        let about = entry.and_then(|entry| entry.metadata.description.as_deref());
+        truncate_text(&to_single_line(about.unwrap_or_default()), 200)
+    };
+    let lines: Vec<String> = found
+        .iter()
+        .map(|one| format!("- {} ({:.0}%): {}", one.id, one.score * 100.0, about(one)))
+        .collect();
+    let shown = if lines.is_empty() {
+        "No skill fits.".to_owned()
+    } else {
+        lines.join("\n")
+    };
+    let mut result = CallToolResult::success(vec![ContentBlock::text(shown)]);
+    result.structured_content = Some(json!({
+        "skills": found, "threshold": {"words": LEXICAL_THRESHOLD, "meaning": COSINE_THRESHOLD},
+    }));
+    Ok(result.into())
+}
