@@ -8,7 +8,7 @@ use repertoire_app::Error as AppError;
 use repertoire_core::ArtifactKind;
 use repertoire_registry::{Error as RegistryError, Origin, StoreScope};
 use repertoire_runtime::Error as RunError;
-use repertoire_serve::Error as ServeError;
+use repertoire_serve::{Error as ServeError, ListenProblem};
 
 /// Returns the hint for an error of the application.
 pub(crate) fn app_hint(error: &AppError) -> Option<Cow<'static, str>> {
@@ -124,6 +124,18 @@ pub(crate) fn serve_hint(error: &ServeError) -> Option<&'static str> {
     match error {
         ServeError::Open(error) => registry_hint(error),
         ServeError::Invalid(error) => error.hint(),
+        ServeError::Listen { reason, .. } => match reason {
+            ListenProblem::InUse => Some("choose another --port"),
+            ListenProblem::NotPermitted => Some("choose a --port above 1023"),
+            ListenProblem::HubPortInUse => {
+                Some("--hub PORT uses another port, --hub off disables it")
+            }
+            ListenProblem::UsedByBus => Some(
+                "--join runs as a worker there, --hub PORT uses another port, --hub off disables \
+                 it",
+            ),
+            _ => None,
+        },
         _ => None,
     }
 }

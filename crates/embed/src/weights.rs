@@ -1,34 +1,25 @@
 //! Reads single tensors from the weights file, which is in the safetensors format.
 
 use std::{
-    collections::HashMap,
     fs::File,
     io::{Read, Seek, SeekFrom},
     path::{Path, PathBuf},
 };
 
 use ndarray::{Array1, Array2};
-use serde::Deserialize;
-use serde_json::Value;
+use safetensors::{Dtype, tensor::Metadata};
 
 use crate::{Error, Result};
 
 /// The most bytes of the header, which lists the tensors and their offsets.
 const MAX_HEADER_BYTES: u64 = 1024 * 1024;
 
-#[derive(Debug, Deserialize)]
-struct TensorEntry {
-    dtype: String,
-    shape: Vec<usize>,
-    data_offsets: [u64; 2],
-}
-
 /// An open weights file.
 #[derive(Debug)]
 pub(crate) struct WeightsReader {
     path: PathBuf,
     file: File,
-    tensors: HashMap<String, TensorEntry>,
+    tensors: Metadata,
     /// File offset of the tensor data.
     start: u64,
 }
@@ -52,17 +43,13 @@ impl WeightsReader {
         }
         let mut header = String::new();
         (&file).take(size).read_to_string(&mut header).map_err(io)?;
-        let header: HashMap<String, Value> =
+        // Parsing also checks that the tensors lie side by side and have the size of their shape.
+        let tensors: Metadata =
             serde_json::from_str(&header).map_err(|error| wrong(error.to_string()))?;
-        let tensors = header
-            .into_iter()
-            .filter(|(name, _)| name != "__metadata__")
-            .map(|(name, value)| Ok((name, serde_json::from_value(value)?)))
-            .collect::<serde_json::Result<_>>();
         Ok(Self {
             path: path.to_owned(),
             file,
-            tensors: tensors.map_err(|error| wrong(error.to_string()))?,
+            tensors,
             start: 8 + size,
         })
     }
@@ -83,17 +70,16 @@ impl WeightsReader {
     }
 
     fn read_floats(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
-        let tensor = self.tensors.get(name);
+        let tensor = self.tensors.info(name);
         let tensor = tensor.ok_or_else(|| self.format_error(format!("there is no {name}")))?;
-        let count: usize = shape.iter().product();
-        let [from, to] = tensor.data_offsets;
-        let size = to.checked_sub(from).and_then(|n| usize::try_from(n).ok());
-        if tensor.dtype != "F32" || tensor.shape != shape || size != Some(count * 4) {
-            let (dtype, found) = (&tensor.dtype, &tensor.shape);
+        if tensor.dtype != Dtype::F32 || tensor.shape != shape {
+            let (dtype, found) = (tensor.dtype, &tensor.shape);
             return Err(
-                self.format_error(format!("{name} is {dtype} {found:?}, not F32 {shape:?}"))
+                self.format_error(format!("{name} is {dtype:?} {found:?}, not F32 {shape:?}"))
             );
         }
+        let count: usize = shape.iter().product();
+        let from = tensor.data_offsets.0 as u64;
         let mut bytes = vec![0; count * 4];
         let from = SeekFrom::Start(self.start.saturating_add(from));
         let read = self.file.seek(from);

@@ -22,9 +22,14 @@ pub enum Error {
     /// A skill, a path or a URI broke a rule.
     #[error(transparent)]
     Invalid(#[from] repertoire_core::Error),
-    /// An address to listen on, or an option for it, cannot be used.
-    #[error("{0}")]
-    Listen(String),
+    /// An address to listen on cannot be used.
+    #[error("{address} {reason}")]
+    Listen {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// Why it cannot be used.
+        reason: ListenProblem,
+    },
     /// The configured target of another server is invalid.
     #[error("{0}")]
     Target(String),
@@ -34,6 +39,27 @@ pub enum Error {
     /// The transport failed.
     #[error("{0}")]
     Transport(String),
+}
+
+/// Why an address to listen on cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListenProblem {
+    /// Another program uses the port of the HTTP server.
+    #[error("is in use")]
+    InUse,
+    /// Another program uses the port of the hub.
+    #[error("is in use, so the hub cannot listen there")]
+    HubPortInUse,
+    /// An iii engine or another hub uses the port of the hub.
+    #[error("is in use by an iii engine or another hub")]
+    UsedByBus,
+    /// This user may not use the port.
+    #[error("may not be used by this user")]
+    NotPermitted,
+    /// Any other reason.
+    #[error("cannot be used: {0}")]
+    Other(String),
 }
 
 impl From<registry::Error> for Error {
@@ -48,7 +74,7 @@ impl Error {
         match self {
             Self::Open(error) => error.code(),
             Self::Invalid(error) => error.code(),
-            Self::Listen(_) => "listen",
+            Self::Listen { .. } => "listen",
             Self::Target(_) => "invalid_target",
             Self::Call(_) => "call_failed",
             Self::Transport(_) => "transport",

@@ -54,7 +54,7 @@ macro_rules! embed_skill {
 }
 
 pub use builder::{Server, ServerBuilder};
-pub use error::{Error, Result};
+pub use error::{Error, ListenProblem, Result};
 pub use mcp::McpConnection;
 pub use optional_tools::OptionalTools;
 pub use repertoire_app::FileWatching;

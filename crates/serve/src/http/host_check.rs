@@ -18,14 +18,12 @@ pub struct AllowedHosts {
 }
 
 impl AllowedHosts {
-    /// Returns the `Origin` of a request, if it is foreign and allowed.
-    pub(crate) fn allowed_foreign_origin(&self, headers: &HeaderMap) -> Option<HeaderValue> {
-        let origin = headers.get(header::ORIGIN)?;
-        self.allows_origin(origin.to_str().ok()?)
-            .then(|| origin.clone())
+    /// Whether pages of a web origin may send requests.
+    pub(crate) fn allows_origin(&self, origin: &HeaderValue) -> bool {
+        origin.to_str().is_ok_and(|origin| self.is_listed(origin))
     }
 
-    fn allows_origin(&self, origin: &str) -> bool {
+    fn is_listed(&self, origin: &str) -> bool {
         let mut allowed = self.origins.iter().map(|o| o.trim_end_matches('/'));
         allowed.any(|allowed| allowed.eq_ignore_ascii_case(origin))
     }
@@ -55,7 +53,7 @@ impl AllowedHosts {
         };
         let host = normalised_host(&authority);
         if !self.is_allowed_host(&host.0) {
-            return Err("this host name is not allowed; allow it with --host");
+            return Err("this host name is not allowed by the server's settings");
         }
         let mut origins = headers.get_all(header::ORIGIN).iter();
         let origin = match (origins.next(), origins.next()) {
@@ -75,10 +73,10 @@ impl AllowedHosts {
                         .is_ok_and(|a| normalised_host(&a) == host)
             })
         };
-        if self.allows_origin(origin) || own() {
+        if self.is_listed(origin) || own() {
             return Ok(());
         }
-        Err("this web origin is not allowed; allow it with --origin")
+        Err("this web origin is not allowed by the server's settings")
     }
 }
 

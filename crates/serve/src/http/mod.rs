@@ -1,6 +1,7 @@
 //! The HTTP server: `/mcp`, `/healthz` and `/metrics` on one port.
 //!
-//! `guard` checks the host, origin, token and load before it reads the body of a request.
+//! `guard` checks the host, the origin and the token of a request before its body is read;
+//! `mcp_requests` bounds the load and answers frequent requests itself.
 //! Shutdown stops accepting connections, finishes accepted requests, then closes open-ended
 //! streams.
 
@@ -8,6 +9,8 @@ mod access_log;
 mod auth;
 mod guard;
 pub(crate) mod host_check;
+mod mcp_requests;
+mod tracked_body;
 
 use std::{
     collections::HashMap,
@@ -42,7 +45,7 @@ pub(crate) use guard::error_response;
 pub use host_check::AllowedHosts;
 
 use crate::{
-    error::{Error, Result},
+    error::{Error, ListenProblem, Result},
     mcp::McpConnection,
     service::SkillService,
 };
@@ -115,13 +118,11 @@ impl HttpListener {
     pub async fn bind(address: SocketAddr) -> Result<Self> {
         let refuse = |error: std::io::Error| {
             let reason = match error.kind() {
-                std::io::ErrorKind::AddrInUse => "is in use: choose another --port".to_owned(),
-                std::io::ErrorKind::PermissionDenied => {
-                    "may not be used by this user: choose a --port above 1023".to_owned()
-                }
-                _ => error.to_string(),
+                std::io::ErrorKind::AddrInUse => ListenProblem::InUse,
+                std::io::ErrorKind::PermissionDenied => ListenProblem::NotPermitted,
+                _ => ListenProblem::Other(error.to_string()),
             };
-            Error::Listen(format!("{address} {reason}"))
+            Error::Listen { address, reason }
         };
         let listener = TcpListener::bind(address).await.map_err(refuse)?;
         let address = listener.local_addr().map_err(refuse)?;
@@ -248,10 +249,20 @@ fn build_router(shared: &Arc<HttpState>) -> Router {
         config,
     );
     Router::new()
+        .route_service("/mcp", mcp)
+        // Applies to the route above only.
+        .route_layer(middleware::from_fn_with_state(
+            shared.clone(),
+            mcp_requests::handle_request,
+        ))
         .route("/healthz", get(serve_health))
         .route("/metrics", get(serve_metrics))
-        .route_service("/mcp", mcp)
         .fallback(reject_unknown_path)
+        .layer(middleware::from_fn_with_state(
+            shared.clone(),
+            guard::authenticate,
+        ))
+        .layer(guard::cors_layer(shared))
         .layer(middleware::from_fn_with_state(
             shared.clone(),
             guard::guard_request,

@@ -27,7 +27,7 @@ use tokio_tungstenite::{
 
 use super::{super::client, Hub};
 use crate::{
-    error::{Error, Result},
+    error::{Error, ListenProblem, Result},
     http::{Auth, configure_stream, error_response, host_check::AllowedHosts},
 };
 
@@ -53,24 +53,22 @@ enum PortOccupant {
 impl HubListener {
     /// Binds a port; 0 binds any free port.
     pub async fn bind(address: SocketAddr) -> Result<Self> {
+        let other = |error: &std::io::Error| Error::Listen {
+            address,
+            reason: ListenProblem::Other(error.to_string()),
+        };
         let listener = match TcpListener::bind(address).await {
             Ok(listener) => listener,
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-                let message = match probe_port(address).await {
-                    PortOccupant::Bus => format!(
-                        "ws://{address} is in use by an iii engine or another hub: --join runs as \
-                         a worker there, --hub PORT uses another port, --hub off disables it"
-                    ),
-                    PortOccupant::Other => format!(
-                        "{address} is in use: --hub PORT uses another port, --hub off disables it"
-                    ),
+                let reason = match probe_port(address).await {
+                    PortOccupant::Bus => ListenProblem::UsedByBus,
+                    PortOccupant::Other => ListenProblem::HubPortInUse,
                 };
-                return Err(Error::Listen(message));
+                return Err(Error::Listen { address, reason });
             }
-            Err(error) => return Err(Error::Listen(format!("{address} {error}"))),
+            Err(error) => return Err(other(&error)),
         };
-        let address = listener.local_addr();
-        let address = address.map_err(|error| Error::Listen(error.to_string()))?;
+        let address = listener.local_addr().map_err(|error| other(&error))?;
         Ok(Self { listener, address })
     }
 
@@ -169,8 +167,7 @@ impl AcceptGate {
         }
         let caller = self.auth.authenticate_caller(request.headers());
         if caller.is_none_or(|caller| caller.access < TokenAccess::Write) {
-            let message = "send a write token as `Authorization: Bearer …`; `repertoire \
-                           token create NAME --write` creates one";
+            let message = "send a write token as `Authorization: Bearer …`";
             return error_response(StatusCode::UNAUTHORIZED, "unauthorized", message);
         }
         let path = request.uri().path().to_owned();
