@@ -15,6 +15,14 @@ pub enum Error {
     /// An error of the runtime.
     #[error(transparent)]
     Run(#[from] repertoire_runtime::Error),
+    /// A name that several skills have.
+    #[error("several skills are named {name:?}: {}", candidates.join(", "))]
+    AmbiguousSkill {
+        /// The name.
+        name: String,
+        /// The skills, as `origin:id`.
+        candidates: Vec<String>,
+    },
     /// A session that is not known for a skill.
     #[error("{skill} was not run in a session {session:?}")]
     UnknownSession {
@@ -93,6 +101,7 @@ impl Error {
         match self {
             Self::Registry(error) => error.code(),
             Self::Run(error) => error.code(),
+            Self::AmbiguousSkill { .. } => "ambiguous_skill",
             Self::UnknownSession { .. } => "unknown_session",
             Self::NoModule { .. } => "no_module",
             Self::AmbiguousModule { .. } => "ambiguous_module",

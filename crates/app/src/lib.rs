@@ -38,6 +38,7 @@ mod reoptimise;
 mod runnable;
 mod runner;
 mod skill_index;
+mod skill_query;
 mod stored_skill;
 mod tokens;
 
@@ -52,5 +53,6 @@ pub use reoptimise::Reoptimiser;
 pub use runnable::RunnableSkill;
 pub use runner::{PlannedStep, PreparedRun, RunLimits, RunRequest, Runner, RunnerSettings};
 pub use skill_index::LiveSkillIndex;
+pub use skill_query::{SkillQuery, find_skill};
 pub use stored_skill::find_stored_skill;
 pub use tokens::create_token;

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use repertoire_core::{Artifact, ArtifactKind};
-use repertoire_registry::{QualifiedSkillId, Registry, SkillEntry, StoreScope, store::SkillKey};
+use repertoire_registry::{Registry, SkillEntry, store::SkillKey};
 use repertoire_runtime::{
     ArtifactDispatcher, ArtifactInfo, Checkpoints, Error, ExecutionContext, NestedSkills, Result,
     SkillLookup, SkillOutline, SkillSource,
 };
 use serde_json::Value;
 use uuid::Uuid;
+
+use crate::skill_query::{SkillQuery, find_skill};
 
 /// The name of the implied step that sends the message to the model.
 const MESSAGE_STEP: &str = "Message";
@@ -112,24 +114,20 @@ impl SkillLookup for RegistryAccess {
             call: "run_skill".to_owned(),
             reason,
         };
-        let snapshot = self.0.snapshot();
-        let reference: Option<QualifiedSkillId> = wanted.parse().ok();
-        let by_id = reference.and_then(|reference| snapshot.find_skill(&reference).cloned());
         // Callers may also use the name of a package or its UUID.
-        let scopes = [StoreScope::Workspace, StoreScope::Account];
-        let stores = scopes
-            .into_iter()
-            .filter_map(|scope| self.0.store(scope).ok());
         let uuid: Option<Uuid> = wanted.parse().ok();
-        let by_uuid = stores.filter_map(|store| store.find_skill(SkillKey::Uuid(uuid?)).ok()?);
-        let name = by_uuid.map(|found| found.name).next();
-        let name = name.as_deref().unwrap_or(wanted);
-        let known = |entry: &&Arc<SkillEntry>| {
-            let package = entry.metadata.package.as_ref();
-            package.is_some_and(|package| *package.name == *name)
+        let mut stores = self.0.trusted_stores();
+        let by_uuid = stores.find_map(|store| store.find_skill(SkillKey::Uuid(uuid?)).ok()?);
+        let query = match by_uuid {
+            Some(found) => SkillQuery::Name(found.name),
+            None => wanted
+                .parse()
+                .map_err(|_| refuse(format!("there is no skill {wanted:?}")))?,
         };
-        let entry = by_id.or_else(|| snapshot.skills().find(known).cloned());
-        let entry = entry.ok_or_else(|| refuse(format!("there is no skill {wanted:?}")))?;
+        let entry = find_skill(&self.0, &query).map_err(|error| match error {
+            crate::Error::AmbiguousSkill { .. } => refuse(error.to_string()),
+            _ => refuse(format!("there is no skill {wanted:?}")),
+        })?;
         let skill =
             RunnableSkill::new(&self.0, &entry).map_err(|error| refuse(error.to_string()))?;
         Ok(Arc::new(skill))

@@ -8,8 +8,9 @@ mod serve_args;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
+use repertoire_app::SkillQuery;
 use repertoire_core::SkillId;
-use repertoire_registry::{Origin, QualifiedSkillId};
+use repertoire_registry::Origin;
 
 pub(crate) use groups::parse_args;
 pub(crate) use run_args::{
@@ -153,7 +154,7 @@ pub(crate) enum Command {
         uri: Option<String>,
         /// Print a prompt, or a skill as one prompt text, instead
         #[arg(long, value_name = "NAME", conflicts_with = "uri")]
-        prompt: Option<QualifiedSkillId>,
+        prompt: Option<SkillQuery>,
     },
     /// Serve skills to one MCP host over stdin and stdout
     #[command(
@@ -356,7 +357,7 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  repertoire fork consistency-checker")]
     Fork {
         /// The skill
-        skill: QualifiedSkillId,
+        skill: SkillQuery,
     },
     /// List, show and change the artifacts of a stored package
     #[command(
@@ -376,7 +377,7 @@ pub(crate) enum Command {
     Remove {
         /// The skills
         #[arg(required = true, value_name = "SKILL")]
-        skills: Vec<QualifiedSkillId>,
+        skills: Vec<SkillQuery>,
         /// Delete the history too, with every file that no other skill needs
         #[arg(long)]
         purge: bool,
@@ -387,7 +388,7 @@ pub(crate) enum Command {
     /// Show the revisions of a stored skill
     History {
         /// The skill: an id, `workspace:id` or `account:id`
-        skill: QualifiedSkillId,
+        skill: SkillQuery,
         /// The store [default: workspace in a trusted workspace, else account]
         #[arg(long, env = "REPERTOIRE_SCOPE", hide_env_values = true)]
         scope: Option<ScopeArg>,
@@ -398,7 +399,7 @@ pub(crate) enum Command {
     )]
     Rollback {
         /// The skill: an id, `workspace:id` or `account:id`
-        skill: QualifiedSkillId,
+        skill: SkillQuery,
         /// The revision, as `history` shows it
         revision: i64,
         /// The store [default: workspace in a trusted workspace, else account]
@@ -431,7 +432,7 @@ pub(crate) enum Command {
     )]
     Approve {
         /// The skill
-        skill: QualifiedSkillId,
+        skill: SkillQuery,
         /// Revoke the approval
         #[arg(long)]
         revoke: bool,
@@ -482,7 +483,7 @@ pub(crate) enum PackageCommand {
     #[command(after_help = "Examples:\n  repertoire package export tone-check -o tone-check.json")]
     Export {
         /// The skill
-        skill: QualifiedSkillId,
+        skill: SkillQuery,
         /// Write here instead of stdout
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,

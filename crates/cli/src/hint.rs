@@ -24,6 +24,7 @@ pub(crate) fn app_hint(error: &AppError) -> Option<Cow<'static, str>> {
         AppError::NoModule { skill, name: None } => Cow::from(format!(
             "add one with `repertoire artifact put {skill} NAME FILE --kind dspy_module`"
         )),
+        AppError::AmbiguousSkill { .. } => Cow::from("name one of them with its origin"),
         AppError::AmbiguousModule { .. } => Cow::from("name one with --artifact"),
         AppError::NoTrainingTraces { .. } => Cow::from("or bring examples with --from FILE"),
         AppError::UnusedScope { .. } => Cow::from("leave --scope out"),

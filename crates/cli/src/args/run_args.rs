@@ -3,15 +3,15 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint, builder::TypedValueParser as _};
+use repertoire_app::SkillQuery;
 use repertoire_core::ArtifactKind;
-use repertoire_registry::QualifiedSkillId;
 
 use super::{ScopeArg, duration::parse_duration};
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// The skill
-    pub(crate) skill: QualifiedSkillId,
+    pub(crate) skill: SkillQuery,
     /// A value for its templates: NAME=TEXT, NAME=@FILE, or NAME:=JSON; may be repeated
     #[arg(long = "param", short = 'p', value_name = "NAME=VALUE", value_parser = parse_param)]
     pub(crate) params: Vec<(String, ParamValue)>,
@@ -203,7 +203,7 @@ pub(crate) struct EvalArgs {
 #[derive(Debug, Args)]
 pub(crate) struct OptimizeArgs {
     /// The skill
-    pub(crate) skill: QualifiedSkillId,
+    pub(crate) skill: SkillQuery,
     /// Which of its modules, if it has several
     #[arg(long, short = 'a', value_name = "NAME")]
     pub(crate) artifact: Option<String>,
@@ -312,12 +312,12 @@ pub(crate) enum ArtifactCommand {
     /// List the artifacts of a skill in order
     List {
         /// The skill
-        skill: QualifiedSkillId,
+        skill: SkillQuery,
     },
     /// Print one artifact
     Show {
         /// The skill
-        skill: QualifiedSkillId,
+        skill: SkillQuery,
         /// The artifact
         name: String,
         /// The variant for this family of models
@@ -329,7 +329,7 @@ pub(crate) enum ArtifactCommand {
     /// Remove an artifact; the skill's history keeps it
     Remove {
         /// The skill
-        skill: QualifiedSkillId,
+        skill: SkillQuery,
         /// The artifact
         name: String,
         /// The variant for this family of models
@@ -341,6 +341,16 @@ pub(crate) enum ArtifactCommand {
     },
 }
 
+impl ArtifactCommand {
+    /// Returns the skill it is about.
+    pub(crate) fn skill(&self) -> &SkillQuery {
+        match self {
+            Self::List { skill } | Self::Show { skill, .. } | Self::Remove { skill, .. } => skill,
+            Self::Put(new) => &new.skill,
+        }
+    }
+}
+
 fn kind_parser() -> impl clap::builder::TypedValueParser<Value = ArtifactKind> {
     let words = ArtifactKind::ALL.map(ArtifactKind::as_str);
     clap::builder::PossibleValuesParser::new(words).try_map(|word| word.parse::<ArtifactKind>())
@@ -349,7 +359,7 @@ fn kind_parser() -> impl clap::builder::TypedValueParser<Value = ArtifactKind> {
 #[derive(Debug, Args)]
 pub(crate) struct NewArtifact {
     /// The skill
-    pub(crate) skill: QualifiedSkillId,
+    pub(crate) skill: SkillQuery,
     /// The artifact
     pub(crate) name: String,
     /// Its content; `-` reads stdin

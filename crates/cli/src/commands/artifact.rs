@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use repertoire_app::SkillQuery;
 use repertoire_core::{Artifact, ArtifactKind, package::MAX_JSON, text::terminal_safe};
 use repertoire_registry::{
     Error, QualifiedSkillId, Registry, StoreScope,
@@ -11,7 +12,7 @@ use repertoire_registry::{
 use repertoire_runtime::{Limits, PromptEngine, assertion, dispatch, sidecar::DspyModule};
 use serde_json::json;
 
-use super::{find_entry, open_registry, read_input, resolve_scope};
+use super::{find_entry, open_skill, read_input, resolve_scope};
 use crate::{
     args::{ArtifactCommand, NewArtifact},
     failure::UsageError,
@@ -20,12 +21,12 @@ use crate::{
 };
 
 pub(crate) fn fork_skill(
-    skill: &QualifiedSkillId,
+    skill: &SkillQuery,
     settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    let registry = open_registry(&[], settings, output)?;
-    let entry = find_entry(&registry, skill)?;
+    let (registry, skill) = open_skill(skill, settings, output)?;
+    let entry = find_entry(&registry, &skill)?;
     let revision = registry.fork_skill(&entry)?;
     if output.json {
         output.print_json(&json!({
@@ -46,20 +47,19 @@ pub(crate) fn run(
     settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    let registry = open_registry(&[], settings, output)?;
+    let (registry, reference) = open_skill(command.skill(), settings, output)?;
+    let skill = &reference;
     match command {
-        ArtifactCommand::List { skill } => list_artifacts(&registry, skill, output),
-        ArtifactCommand::Show {
-            skill,
-            name,
-            variant,
-        } => show_artifact(&registry, skill, name, variant.as_deref(), output),
-        ArtifactCommand::Put(new) => put_artifact(&registry, new, settings, output),
+        ArtifactCommand::List { .. } => list_artifacts(&registry, skill, output),
+        ArtifactCommand::Show { name, variant, .. } => {
+            show_artifact(&registry, skill, name, variant.as_deref(), output)
+        }
+        ArtifactCommand::Put(new) => put_artifact(&registry, skill, new, settings, output),
         ArtifactCommand::Remove {
-            skill,
             name,
             variant,
             scope: asked,
+            ..
         } => {
             let scope = resolve_scope(&registry, *asked, settings)?;
             let (store, summary) = find_stored_skill(&registry, scope, skill)?;
@@ -179,12 +179,13 @@ fn artifact_not_found(summary: &SkillSummary, name: &str, variant: Option<&str>)
 
 fn put_artifact(
     registry: &Registry,
+    skill: &QualifiedSkillId,
     new: &NewArtifact,
     settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
     let scope = resolve_scope(registry, new.scope, settings)?;
-    let (store, summary) = find_stored_skill(registry, scope, &new.skill)?;
+    let (store, summary) = find_stored_skill(registry, scope, skill)?;
     let content = String::from_utf8(read_input(&new.file, MAX_JSON)?)
         .map_err(|_| UsageError(format!("{} is not UTF-8 text", new.file.display())))?;
     let metadata = match &new.metadata {

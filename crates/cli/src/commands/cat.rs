@@ -4,24 +4,30 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use base64::{Engine, prelude::BASE64_STANDARD};
+use repertoire_app::SkillQuery;
 use repertoire_core::{PromptName, Uri};
 use repertoire_registry::{Error, QualifiedSkillId, Registry, ServedContent};
 use serde_json::json;
 
-use super::open_registry;
+use super::{open_registry, open_skill};
 use crate::{output::Output, settings::CliSettings};
 
 pub(crate) fn run(
     uri: Option<&str>,
-    prompt: Option<&QualifiedSkillId>,
+    prompt: Option<&SkillQuery>,
     settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
     let uri = uri.map(str::parse::<Uri>).transpose()?;
-    let registry = open_registry(&[], settings, output)?;
     let (name, content) = match (prompt, uri) {
-        (Some(reference), _) => (reference.to_string(), prompt_text(&registry, reference)?),
-        (None, Some(uri)) => (uri.to_string(), registry.read_uri(&uri)?),
+        (Some(skill), _) => {
+            let (registry, reference) = open_skill(skill, settings, output)?;
+            (reference.to_string(), prompt_text(&registry, &reference)?)
+        }
+        (None, Some(uri)) => {
+            let registry = open_registry(&[], settings, output)?;
+            (uri.to_string(), registry.read_uri(&uri)?)
+        }
         (None, None) => return Ok(ExitCode::SUCCESS),
     };
     if output.json {

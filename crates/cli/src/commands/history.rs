@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use repertoire_app::SkillQuery;
 use repertoire_core::{markdown::to_single_line, text::terminal_safe};
 use repertoire_registry::{Error, QualifiedSkillId, Registry, StoreScope};
 use serde_json::json;
 
-use super::{named_scope, open_registry, resolve_scope};
+use super::{named_scope, open_skill, resolve_scope};
 use crate::{
     args::ScopeArg,
     output::{BOLD, Output, format_count, format_size},
@@ -15,14 +16,14 @@ use crate::{
 };
 
 pub(crate) fn run(
-    reference: &QualifiedSkillId,
+    skill: &SkillQuery,
     asked: Option<ScopeArg>,
     settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    let registry = open_registry(&[], settings, output)?;
+    let (registry, reference) = open_skill(skill, settings, output)?;
     let skill = &reference.id;
-    let scope = resolve_history_scope(&registry, reference, asked, settings)?;
+    let scope = resolve_history_scope(&registry, &reference, asked, settings)?;
     let revisions = registry.history(scope, skill)?;
     if revisions.is_empty() {
         return Err(Error::NotFound {
@@ -61,15 +62,15 @@ pub(crate) fn run(
 }
 
 pub(crate) fn rollback_skill(
-    reference: &QualifiedSkillId,
+    skill: &SkillQuery,
     revision: i64,
     asked: Option<ScopeArg>,
     settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    let registry = open_registry(&[], settings, output)?;
+    let (registry, reference) = open_skill(skill, settings, output)?;
     let skill = &reference.id;
-    let found = resolve_history_scope(&registry, reference, asked, settings)?;
+    let found = resolve_history_scope(&registry, &reference, asked, settings)?;
     let found = match found {
         StoreScope::Workspace => ScopeArg::Workspace,
         StoreScope::Account => ScopeArg::Account,

@@ -5,18 +5,20 @@ use std::{
     fmt::Write as _,
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::Arc,
 };
 
 use anyhow::Result;
+use repertoire_app::SkillQuery;
 use repertoire_core::{
     RelPath,
     lint::{self, LintFinding, LintSeverity, LintSubject},
     text::terminal_safe,
 };
-use repertoire_registry::{Error, QualifiedSkillId, Registry, SkillEntry, folder};
+use repertoire_registry::{Error, Registry, SkillEntry, folder};
 use serde_json::json;
 
-use super::{SkillTarget, open_registry, resolve_target};
+use super::{open_registry, parse_target};
 use crate::{
     failure::EXIT_PROBLEMS,
     output::{BOLD, DIM, Output, format_count},
@@ -30,11 +32,10 @@ pub(crate) fn run(
     output: &Output,
 ) -> Result<ExitCode> {
     let mut results: Vec<(String, Vec<LintFinding>)> = Vec::new();
-    let mut references = Vec::new();
+    let mut skills = Vec::new();
     for text in targets {
-        match resolve_target(text, || open_registry(&[], settings, output))? {
-            SkillTarget::Skill(reference) => references.push(reference),
-            SkillTarget::Folder(path) => {
+        match parse_target(text, || open_registry(&[], settings, output))? {
+            SkillQuery::Folder(path) => {
                 let folders = skill_folders(&path, output)?;
                 if folders.is_empty() {
                     anyhow::bail!(Error::NotFound {
@@ -47,12 +48,13 @@ pub(crate) fn run(
                     results.push((folder.display().to_string(), lint_files(&files)));
                 }
             }
+            skill => skills.push(skill),
         }
     }
-    if targets.is_empty() || !references.is_empty() {
+    if targets.is_empty() || !skills.is_empty() {
         let registry = open_registry(&[], settings, output)?;
         output.with_spinner("reading skills", || {
-            lint_entries(&registry, &references, &mut results)
+            lint_entries(&registry, &skills, &mut results)
         })?;
     }
     let worst = results
@@ -73,24 +75,20 @@ pub(crate) fn run(
 
 fn lint_entries(
     registry: &Registry,
-    references: &[QualifiedSkillId],
+    skills: &[SkillQuery],
     results: &mut Vec<(String, Vec<LintFinding>)>,
 ) -> Result<()> {
-    let snapshot = registry.snapshot();
-    let mut entries: Vec<&SkillEntry> = Vec::new();
-    for reference in references {
-        entries.push(snapshot.find_skill(reference).ok_or(Error::NotFound {
-            what: "skill",
-            name: reference.to_string(),
-        })?);
+    let mut entries: Vec<Arc<SkillEntry>> = Vec::new();
+    for skill in skills {
+        entries.push(repertoire_app::find_skill(registry, skill)?);
     }
-    if references.is_empty() {
-        entries.extend(snapshot.skills().map(|entry| &**entry));
+    if skills.is_empty() {
+        entries.extend(registry.snapshot().skills().cloned());
     }
     for entry in entries {
         let mut files = BTreeMap::new();
         for file in &entry.metadata.files {
-            files.insert(file.path.clone(), registry.read_file(entry, &file.path)?);
+            files.insert(file.path.clone(), registry.read_file(&entry, &file.path)?);
         }
         results.push((entry.id.to_string(), lint_files(&files)));
     }

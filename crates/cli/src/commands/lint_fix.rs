@@ -4,43 +4,37 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use anyhow::Result;
 use bytes::Bytes;
+use repertoire_app::SkillQuery;
 use repertoire_core::{RelPath, lint, text::terminal_safe};
-use repertoire_registry::{
-    Error, Origin, Registry, SkillEntry, StoreScope, folder, store::NewSkill,
-};
+use repertoire_registry::{Origin, Registry, SkillEntry, StoreScope, folder, store::NewSkill};
 
-use super::{SkillTarget, lint::skill_folders, open_registry, resolve_target, write_output};
+use super::{lint::skill_folders, open_registry, parse_target, write_output};
 use crate::{
     output::{Output, format_count},
     settings::CliSettings,
 };
 
 pub(crate) fn run(targets: &[String], settings: &CliSettings, output: &Output) -> Result<()> {
-    let mut references = Vec::new();
+    let mut skills = Vec::new();
     let mut fixed = 0;
     for text in targets {
-        match resolve_target(text, || open_registry(&[], settings, output))? {
-            SkillTarget::Skill(reference) => references.push(reference),
-            SkillTarget::Folder(path) => {
+        match parse_target(text, || open_registry(&[], settings, output))? {
+            SkillQuery::Folder(path) => {
                 for skill in skill_folders(&path, output)? {
                     fixed += fix_folder(&skill, output)?;
                 }
             }
+            skill => skills.push(skill),
         }
     }
-    if targets.is_empty() || !references.is_empty() {
+    if targets.is_empty() || !skills.is_empty() {
         let registry = open_registry(&[], settings, output)?;
-        let snapshot = registry.snapshot();
         let mut entries: Vec<Arc<SkillEntry>> = Vec::new();
-        for reference in &references {
-            let entry = snapshot.find_skill(reference).ok_or(Error::NotFound {
-                what: "skill",
-                name: reference.to_string(),
-            })?;
-            entries.push(entry.clone());
+        for skill in &skills {
+            entries.push(repertoire_app::find_skill(&registry, skill)?);
         }
-        if references.is_empty() {
-            entries.extend(snapshot.skills().cloned());
+        if skills.is_empty() {
+            entries.extend(registry.snapshot().skills().cloned());
         }
         for entry in entries {
             fixed += fix_entry(&registry, &entry, output)?;

@@ -40,9 +40,11 @@ use std::{
 
 use anyhow::{Context, Result};
 use clap::CommandFactory;
+use repertoire_app::SkillQuery;
 use repertoire_core::text::terminal_safe;
 use repertoire_registry::{
-    Error, Origin, QualifiedSkillId, Registry, SkillEntry, StoreScope, Trusted,
+    Error, Notice, Origin, QualifiedSkillId, Registry, RegistrySettings, RequestedBy, SkillEntry,
+    SourceLocation, StoreScope, Trusted,
 };
 use repertoire_serve::client::ConnectionPool;
 
@@ -193,10 +195,19 @@ fn open_registry(
     output: &Output,
 ) -> Result<Arc<Registry>> {
     let sources = settings.sources_for(paths)?;
+    open_sources(sources, settings, output)
+}
+
+fn open_sources(
+    sources: RegistrySettings,
+    settings: &CliSettings,
+    output: &Output,
+) -> Result<Arc<Registry>> {
+    let reads_workspace = sources.workspace.is_some();
     let registry = output.with_spinner("reading skills", || Registry::open(sources))?;
     ConnectionPool::from_registry(&registry);
     if let Some(problem) = &settings.workspace_problem
-        && paths.is_empty()
+        && reads_workspace
     {
         match registry.workspace() {
             Some((_, Trusted::Yes)) => anyhow::bail!(UsageError(problem.clone())),
@@ -210,6 +221,67 @@ fn open_registry(
         ));
     }
     Ok(registry)
+}
+
+/// Opens the catalogue for commands about one skill, and finds it.
+///
+/// A folder joins the catalogue as its first source. An id that is not in the catalogue is returned
+/// as it is, because a store may still have its history.
+fn open_skill(
+    skill: &SkillQuery,
+    settings: &CliSettings,
+    output: &Output,
+) -> Result<(Arc<Registry>, QualifiedSkillId)> {
+    let SkillQuery::Folder(folder) = skill else {
+        let registry = open_registry(&[], settings, output)?;
+        let reference = resolve_skill(&registry, skill)?;
+        return Ok((registry, reference));
+    };
+    crate::settings::require_folder(folder)?;
+    let mut sources = settings.sources_for(&[])?;
+    let location = SourceLocation {
+        path: folder.clone(),
+        pattern: None,
+        requested_by: RequestedBy::User,
+    };
+    sources.folders.insert(0, location);
+    let registry = open_sources(sources, settings, output)?;
+    // A folder that is itself a skill has its own name as id.
+    let name = folder.canonicalize()?;
+    let name = name.file_name().unwrap_or_default().to_string_lossy();
+    let reference = QualifiedSkillId {
+        origin: Some(Origin::Files(1)),
+        id: name.parse()?,
+    };
+    if registry.snapshot().find_skill(&reference).is_none() {
+        let within = |notice: &Notice| notice.path.starts_with(folder);
+        match registry.notices().into_iter().find(within) {
+            Some(notice) => anyhow::bail!(Error::Skipped {
+                code: notice.code,
+                message: notice.message,
+            }),
+            None => anyhow::bail!(Error::NotFound {
+                what: "skill in",
+                name: folder.display().to_string(),
+            }),
+        }
+    }
+    Ok((registry, reference))
+}
+
+/// Returns the reference of a skill that is not a folder; an unknown id is returned as it is.
+fn resolve_skill(registry: &Registry, skill: &SkillQuery) -> Result<QualifiedSkillId> {
+    match (repertoire_app::find_skill(registry, skill), skill) {
+        (Ok(entry), SkillQuery::Id(id)) if entry.id == id.id => Ok(id.clone()),
+        (Ok(entry), _) => Ok(QualifiedSkillId {
+            origin: Some(entry.origin.clone()),
+            id: entry.id.clone(),
+        }),
+        (Err(repertoire_app::Error::Registry(Error::NotFound { .. })), SkillQuery::Id(id)) => {
+            Ok(id.clone())
+        }
+        (Err(error), _) => Err(error.into()),
+    }
 }
 
 /// Finds a skill in the current catalogue.
@@ -234,35 +306,27 @@ fn named_scope(reference: &QualifiedSkillId, asked: Option<ScopeArg>) -> Result<
     })
 }
 
-/// A skill of the catalogue or a folder, as named by the user.
-enum SkillTarget {
-    Skill(QualifiedSkillId),
-    Folder(PathBuf),
-}
-
-/// Resolves a name to a skill or a folder; a name that is both is an error.
-fn resolve_target(
+/// Parses the name of a skill or a folder; a name that is both is an error.
+fn parse_target(
     text: &str,
     registry: impl FnOnce() -> Result<Arc<Registry>>,
-) -> Result<SkillTarget> {
-    let path = Path::new(text);
-    if text.starts_with(['.', '/', '~']) || text.ends_with('/') {
+) -> Result<SkillQuery> {
+    let query = text.parse::<SkillQuery>();
+    if let Ok(SkillQuery::Folder(path)) = &query {
         crate::settings::require_folder(path)?;
-        return Ok(SkillTarget::Folder(path.to_owned()));
     }
-    let reference = text.parse::<QualifiedSkillId>();
-    if !path.is_dir() {
-        return Ok(SkillTarget::Skill(reference?));
+    if !Path::new(text).is_dir() || matches!(query, Ok(SkillQuery::Folder(_))) {
+        return Ok(query?);
     }
-    if let Ok(reference) = reference
-        && let Some(entry) = registry()?.snapshot().find_skill(&reference)
+    if let Ok(query) = &query
+        && let Ok(entry) = repertoire_app::find_skill(&*registry()?, query)
     {
         anyhow::bail!(UsageError(format!(
             "{text} is a skill and a folder here: write {}:{} or ./{text}",
             entry.origin, entry.id
         )));
     }
-    Ok(SkillTarget::Folder(path.to_owned()))
+    Ok(SkillQuery::Folder(text.into()))
 }
 
 /// Resolves the store for a write: the requested, the configured, or the nearest one.

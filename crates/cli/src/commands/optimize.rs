@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    history, open_registry,
+    history, open_skill,
     run::{self, ModelUse},
     serve::build_runtime,
     setup,
@@ -35,12 +35,12 @@ pub(crate) fn run_optimize(
     settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    let registry = open_registry(&[], settings, output)?;
+    let (registry, skill) = open_skill(&args.skill, settings, output)?;
     if args.with == OptimizerArg::RandomSearch && args.demos == Some(0) {
         let why = "random-search looks for examples to show: --demos is at least 1";
         return Err(UsageError(why.to_owned()).into());
     }
-    let fallback = history::resolve_history_scope(&registry, &args.skill, args.scope, settings)?;
+    let fallback = history::resolve_history_scope(&registry, &skill, args.scope, settings)?;
     let scope = args.scope.map(|scope| match scope {
         ScopeArg::Workspace => StoreScope::Workspace,
         ScopeArg::Account => StoreScope::Account,
@@ -56,7 +56,7 @@ pub(crate) fn run_optimize(
     run::stop_on_signal(&stop);
     let usage = std::sync::Mutex::new(ModelUsage::default());
     let request = OptimizeRequest {
-        skill: &args.skill,
+        skill: &skill,
         artifact: args.artifact.as_deref(),
         optimizer: match args.with {
             OptimizerArg::Bootstrap => Optimizer::Bootstrap,

@@ -6,10 +6,11 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use repertoire_app::SkillQuery;
 use repertoire_core::{Package, package::MAX_JSON, text::terminal_safe};
-use repertoire_registry::{Error, QualifiedSkillId, folder, store::NewSkill};
+use repertoire_registry::{Error, folder, store::NewSkill};
 
-use super::{add, artifact, open_registry, read_input, write_output};
+use super::{add, artifact, find_entry, open_skill, read_input, write_output};
 use crate::{
     args::{PackageCommand, WriteArgs},
     interrupt,
@@ -60,17 +61,13 @@ fn import_packages(
 }
 
 fn export_skill(
-    skill: &QualifiedSkillId,
+    skill: &SkillQuery,
     to: Option<&Path>,
     settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    let registry = open_registry(&[], settings, output)?;
-    let snapshot = registry.snapshot();
-    let entry = snapshot.find_skill(skill).ok_or(Error::NotFound {
-        what: "skill",
-        name: skill.to_string(),
-    })?;
+    let (registry, skill) = open_skill(skill, settings, output)?;
+    let entry = &find_entry(&registry, &skill)?;
     let mut files = std::collections::BTreeMap::new();
     for file in &entry.metadata.files {
         files.insert(file.path.clone(), registry.read_file(entry, &file.path)?);

@@ -3,15 +3,16 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use repertoire_app::SkillQuery;
 use repertoire_core::text::terminal_safe;
 use repertoire_registry::{
-    Error, Origin, QualifiedSkillId, Registry,
+    Error, Origin, Registry,
     remote::{RefusedSkill, RemoteLabel},
 };
 use repertoire_serve::client::{ConnectionPool, Reach, ServerTarget};
 use serde_json::json;
 
-use super::open_registry;
+use super::{find_entry, open_registry, open_skill};
 use crate::{
     args::{AddFrom, RemoteCommand},
     failure::{EXIT_PROBLEMS, UsageError},
@@ -190,19 +191,13 @@ fn refresh_remotes(
 }
 
 pub(crate) fn approve_skill(
-    skill: &QualifiedSkillId,
+    skill: &SkillQuery,
     revoke: bool,
     settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    let registry = open_registry(&[], settings, output)?;
-    let snapshot = registry.snapshot();
-    let Some(entry) = snapshot.find_skill(skill) else {
-        bail!(Error::NotFound {
-            what: "skill",
-            name: skill.to_string(),
-        });
-    };
+    let (registry, skill) = open_skill(skill, settings, output)?;
+    let entry = &find_entry(&registry, &skill)?;
     settings.clear_instructions_cache();
     if revoke {
         if !registry.revoke_approval(entry)? {

@@ -3,15 +3,16 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use repertoire_app::SkillQuery;
 use repertoire_core::SkillId;
 use repertoire_registry::{Error, HistoryPolicy, Origin, QualifiedSkillId, Registry, StoreScope};
 use serde_json::json;
 
-use super::{named_scope, open_registry, resolve_scope};
+use super::{named_scope, open_registry, resolve_scope, resolve_skill};
 use crate::{args::ScopeArg, failure::UsageError, output::Output, settings::CliSettings};
 
 pub(crate) fn run(
-    skills: &[QualifiedSkillId],
+    skills: &[SkillQuery],
     purge: bool,
     asked: Option<ScopeArg>,
     settings: &CliSettings,
@@ -25,12 +26,19 @@ pub(crate) fn run(
     };
     // Check all names first, so that a typo in the last name removes nothing.
     let mut found = Vec::new();
-    for reference in skills {
-        let scope = resolve_scope(&registry, named_scope(reference, asked)?, settings)?;
-        let id = &reference.id;
-        let known = purge && !registry.history(scope, id)?.is_empty();
+    for skill in skills {
+        if let SkillQuery::Folder(path) = skill {
+            anyhow::bail!(UsageError(format!(
+                "{} is a folder on disk: delete it there",
+                path.display()
+            )));
+        }
+        let reference = resolve_skill(&registry, skill)?;
+        let scope = resolve_scope(&registry, named_scope(&reference, asked)?, settings)?;
+        let id = reference.id;
+        let known = purge && !registry.history(scope, &id)?.is_empty();
         if !known {
-            check_in_scope(&registry, scope, id)?;
+            check_in_scope(&registry, scope, &id)?;
         }
         found.push((scope, id));
     }

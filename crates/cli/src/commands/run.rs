@@ -19,7 +19,7 @@ use repertoire_runtime::{
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{open_registry, serve::build_runtime};
+use super::{open_skill, serve::build_runtime};
 use crate::{
     args::{ModelArgs, ParamValue, RunArgs},
     failure,
@@ -37,7 +37,7 @@ pub(super) enum ModelUse {
 }
 
 pub(crate) fn run(args: &RunArgs, settings: &CliSettings, output: &Output) -> Result<ExitCode> {
-    let registry = open_registry(&[], settings, output)?;
+    let (registry, skill) = open_skill(&args.skill, settings, output)?;
     let model_use = if args.dry_run {
         ModelUse::Never
     } else {
@@ -54,10 +54,10 @@ pub(crate) fn run(args: &RunArgs, settings: &CliSettings, output: &Output) -> Re
         stop: CancellationToken::new(),
     };
     if args.dry_run {
-        let (steps, run) = runner.dry_run(&args.skill, &request)?;
+        let (steps, run) = runner.dry_run(&skill, &request)?;
         return show_plan(&steps, &run, output);
     }
-    let run = runner.plan(&args.skill, &request)?;
+    let run = runner.plan(&skill, &request)?;
     run.require_model()?;
     warn_of_changed_values(&run, output);
     stop_on_signal(run.stop_token());

@@ -4,42 +4,19 @@ use std::{fmt::Write as _, process::ExitCode};
 
 use anyhow::Result;
 use repertoire_core::{Uri, frontmatter, markdown::to_single_line, text::terminal_safe};
-use repertoire_registry::{
-    Error, QualifiedSkillId, Registry, RegistrySettings as Sources, SkillEntry, Trusted,
-};
+use repertoire_registry::{Registry, SkillEntry, Trusted};
 use serde_json::json;
 
-use super::{SkillTarget, list, open_registry, resolve_target};
+use super::{find_entry, list, open_registry, open_skill, parse_target};
 use crate::{
     output::{BOLD, DIM, ID, Output, format_size},
     settings::CliSettings,
 };
 
 pub(crate) fn run(skill: &str, settings: &CliSettings, output: &Output) -> Result<ExitCode> {
-    let target = resolve_target(skill, || open_registry(&[], settings, output))?;
-    let (registry, reference) = match target {
-        SkillTarget::Skill(reference) => (open_registry(&[], settings, output)?, reference),
-        SkillTarget::Folder(path) => {
-            // A folder that is opened alone has its own name as id.
-            let registry = Registry::open(Sources::from_folders([path.clone()]))?;
-            let name = path.canonicalize()?;
-            let name = name.file_name().unwrap_or_default().to_string_lossy();
-            let reference = name.parse::<QualifiedSkillId>()?;
-            let found = registry.snapshot().find_skill(&reference).is_some();
-            if let Some(notice) = registry.notices().into_iter().next().filter(|_| !found) {
-                anyhow::bail!(Error::Skipped {
-                    code: notice.code,
-                    message: notice.message,
-                });
-            }
-            (registry, reference)
-        }
-    };
-    let snapshot = registry.snapshot();
-    let entry = snapshot.find_skill(&reference).ok_or(Error::NotFound {
-        what: "skill",
-        name: reference.to_string(),
-    })?;
+    let target = parse_target(skill, || open_registry(&[], settings, output))?;
+    let (registry, reference) = open_skill(&target, settings, output)?;
+    let entry = &find_entry(&registry, &reference)?;
     if output.json {
         let mut value = list::entry_to_json(entry);
         value["frontmatter"] = match entry.metadata.frontmatter.as_deref() {

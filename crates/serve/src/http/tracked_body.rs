@@ -46,7 +46,11 @@ pub(super) struct TrackedBody {
 }
 
 impl TrackedBody {
-    pub(super) fn new(body: Body, slot: Option<RequestSlot>, token_watch: Option<TokenWatch>) -> Self {
+    pub(super) fn new(
+        body: Body,
+        slot: Option<RequestSlot>,
+        token_watch: Option<TokenWatch>,
+    ) -> Self {
         Self {
             body,
             rest: Bytes::new(),
