@@ -36,6 +36,7 @@ usage: cargo xtask COMMAND
   bench iii             measure the functions on the hub against its own state
   bench search          measure finding skills against SQLite's full-text search
   bench sandbox         measure scripts in the sandbox, and what having it costs
+  man                   write the man pages to target/man
   sidecar               only the sidecar's own tests
   sidecar-bundle        build the sidecar into one file that needs no Python
   fuzz TARGET SECONDS   fuzz one target (frontmatter, markdown, package, uri)";
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         ["test", "--quick"] => test::run_quick(),
         ["interop"] => test::test_interop(),
         ["bus"] => test::test_bus(),
+        ["man"] => write_man_pages(),
         ["sidecar"] => test::test_sidecar(),
         ["sidecar-bundle"] => runtime::build_bundle(),
         ["conformance-client", program, url] => interop::conformance_client(program, url),
@@ -65,6 +67,23 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn write_man_pages() -> anyhow::Result<()> {
+    let folder = commands::project_dir().join("target/man");
+    std::fs::create_dir_all(&folder)?;
+    let command = [
+        "run",
+        "--package",
+        "repertoire",
+        "--features",
+        "man",
+        "--",
+        "man",
+    ];
+    commands::run_checked(commands::cargo_command(&command).arg(&folder))?;
+    println!("wrote {}", folder.display());
+    Ok(())
 }
 
 fn run_bench(args: &[&str]) -> anyhow::Result<()> {

@@ -8,11 +8,12 @@ mod serve_args;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
+use clap_complete::ArgValueCompleter;
 use repertoire_app::SkillQuery;
 use repertoire_core::SkillId;
 use repertoire_registry::Origin;
 
-pub(crate) use groups::parse_args;
+pub(crate) use groups::{grouped_command, parse_args};
 pub(crate) use run_args::{
     ArtifactCommand, AskArgs, CatalogueArgs, EvalArgs, ModelArgs, NewArtifact, OptimizeArgs,
     OptimizerArg, ParamValue, RunArgs, SearchArgs, SetupCommand, TraceCommand, TraceFilterArgs,
@@ -22,6 +23,7 @@ pub(crate) use serve_args::{
     AddFrom, BusArgs, ExposeArgs, OfferedTool, RemoteCommand, TokenCommand, UrlArgs,
 };
 
+use crate::completion::complete_skill;
 use duration::parse_duration;
 
 const EXIT_CODES: &str = "\
@@ -218,6 +220,9 @@ pub(crate) enum Command {
         /// Where the engine is [default: `ws://127.0.0.1:49134`]
         #[arg(long)]
         url: Option<String>,
+        /// Print the manifest of the worker as JSON and exit
+        #[arg(long)]
+        manifest: bool,
     },
     /// Call and list the functions on the bus
     #[command(
@@ -357,6 +362,7 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  repertoire fork consistency-checker")]
     Fork {
         /// The skill
+        #[arg(add = ArgValueCompleter::new(complete_skill))]
         skill: SkillQuery,
     },
     /// List, show and change the artifacts of a stored package
@@ -377,6 +383,7 @@ pub(crate) enum Command {
     Remove {
         /// The skills
         #[arg(required = true, value_name = "SKILL")]
+        #[arg(add = ArgValueCompleter::new(complete_skill))]
         skills: Vec<SkillQuery>,
         /// Delete the history too, with every file that no other skill needs
         #[arg(long)]
@@ -388,6 +395,7 @@ pub(crate) enum Command {
     /// Show the revisions of a stored skill
     History {
         /// The skill: an id, `workspace:id` or `account:id`
+        #[arg(add = ArgValueCompleter::new(complete_skill))]
         skill: SkillQuery,
         /// The store [default: workspace in a trusted workspace, else account]
         #[arg(long, env = "REPERTOIRE_SCOPE", hide_env_values = true)]
@@ -399,6 +407,7 @@ pub(crate) enum Command {
     )]
     Rollback {
         /// The skill: an id, `workspace:id` or `account:id`
+        #[arg(add = ArgValueCompleter::new(complete_skill))]
         skill: SkillQuery,
         /// The revision, as `history` shows it
         revision: i64,
@@ -432,6 +441,7 @@ pub(crate) enum Command {
     )]
     Approve {
         /// The skill
+        #[arg(add = ArgValueCompleter::new(complete_skill))]
         skill: SkillQuery,
         /// Revoke the approval
         #[arg(long)]
@@ -463,6 +473,13 @@ pub(crate) enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+    /// Write the man pages into a folder
+    #[cfg(feature = "man")]
+    #[command(hide = true)]
+    Man {
+        /// The folder
+        folder: PathBuf,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -483,6 +500,7 @@ pub(crate) enum PackageCommand {
     #[command(after_help = "Examples:\n  repertoire package export tone-check -o tone-check.json")]
     Export {
         /// The skill
+        #[arg(add = ArgValueCompleter::new(complete_skill))]
         skill: SkillQuery,
         /// Write here instead of stdout
         #[arg(long, short, value_name = "FILE")]

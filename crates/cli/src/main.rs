@@ -2,6 +2,7 @@
 
 mod args;
 mod commands;
+mod completion;
 mod failure;
 mod hint;
 mod interrupt;
@@ -13,6 +14,7 @@ use std::process::ExitCode;
 use crate::output::Output;
 
 fn main() -> ExitCode {
+    completion::answer_shell(args::grouped_command);
     let mut args = match args::parse_args() {
         Ok(args) => args,
         Err(error) => return failure::report_usage_error(&error),

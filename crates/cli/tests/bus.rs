@@ -19,7 +19,9 @@ use std::{
 };
 
 use iii_sdk::{InitOptions, RegisterFunction, register_worker};
-use process::{TestProcess, WAIT, cli_command, start_server, start_worker, subscribe_to_changes};
+use process::{
+    TestProcess, WAIT, cli_command, skills_binary, start_server, start_worker, subscribe_to_changes,
+};
 use repertoire_serve::iii::client::Client;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -184,7 +186,7 @@ fn worker_file_globs_are_relative_to_the_original_config() {
         "skills:\n  - docs/*.md\nprompts:\n  - docs/[\nunknown: 1\n",
     )
     .unwrap();
-    let child = Command::new(env!("CARGO_BIN_EXE_skills"))
+    let child = Command::new(skills_binary())
         .arg("--config")
         .arg(&copy)
         .env("III_ENGINE_URL", &url)
@@ -410,24 +412,18 @@ fn call_tool(address: &str, name: &str) -> String {
 }
 
 #[test]
-fn the_worker_prints_its_manifest_and_help() {
-    let out = Command::new(env!("CARGO_BIN_EXE_skills"))
-        .arg("--manifest")
-        .output()
-        .unwrap();
-    let manifest: Value = serde_json::from_slice(&out.stdout).unwrap();
-    assert_eq!(manifest["name"], "skills");
-    assert_eq!(manifest["version"], env!("CARGO_PKG_VERSION"));
-    assert_eq!(manifest["default_config"]["scopes"]["skills"], "skills");
-    assert!(manifest["supported_targets"].is_array() && manifest["description"].is_string());
-    let help = Command::new(env!("CARGO_BIN_EXE_skills"))
-        .arg("--help")
-        .output()
-        .unwrap();
-    let help = to_text(&help.stdout);
-    for flag in ["--config", "--url", "--manifest"] {
-        assert!(help.contains(flag), "{help}");
-    }
+fn repertoire_worker_prints_the_same_manifest() {
+    let home = tempfile::tempdir().unwrap();
+    let manifest = |mut command: Command| {
+        let out = command.output().unwrap();
+        assert!(out.status.success(), "{out:?}");
+        serde_json::from_slice::<Value>(&out.stdout).unwrap()
+    };
+    let mut ours = cli_command(home.path());
+    ours.args(["worker", "--manifest"]);
+    let mut skills = Command::new(skills_binary());
+    skills.arg("--manifest");
+    assert_eq!(manifest(ours), manifest(skills));
 }
 
 #[test]

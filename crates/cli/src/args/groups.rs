@@ -35,7 +35,7 @@ pub(crate) fn parse_args() -> Result<Args, clap::Error> {
 }
 
 /// Returns the command with a help text that lists the subcommands in groups.
-fn grouped_command() -> Command {
+pub(crate) fn grouped_command() -> Command {
     let command = Args::command();
     let template = format!(
         "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{}Options:\n{{options}}{{after-help}}",
@@ -67,7 +67,8 @@ mod tests {
     #[test]
     fn every_command_is_in_exactly_one_group() {
         let command = Args::command();
-        let mut names: Vec<&str> = command.get_subcommands().map(Command::get_name).collect();
+        let shown = command.get_subcommands().filter(|one| !one.is_hide_set());
+        let mut names: Vec<&str> = shown.map(Command::get_name).collect();
         let mut grouped: Vec<&str> = GROUPS
             .iter()
             .flat_map(|(_, names)| *names)

@@ -3,14 +3,18 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint, builder::TypedValueParser as _};
+use clap_complete::ArgValueCompleter;
 use repertoire_app::SkillQuery;
 use repertoire_core::ArtifactKind;
+
+use crate::completion::complete_skill;
 
 use super::{ScopeArg, duration::parse_duration};
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// The skill
+    #[arg(add = ArgValueCompleter::new(complete_skill))]
     pub(crate) skill: SkillQuery,
     /// A value for its templates: NAME=TEXT, NAME=@FILE, or NAME:=JSON; may be repeated
     #[arg(long = "param", short = 'p', value_name = "NAME=VALUE", value_parser = parse_param)]
@@ -203,6 +207,7 @@ pub(crate) struct EvalArgs {
 #[derive(Debug, Args)]
 pub(crate) struct OptimizeArgs {
     /// The skill
+    #[arg(add = ArgValueCompleter::new(complete_skill))]
     pub(crate) skill: SkillQuery,
     /// Which of its modules, if it has several
     #[arg(long, short = 'a', value_name = "NAME")]
@@ -312,11 +317,13 @@ pub(crate) enum ArtifactCommand {
     /// List the artifacts of a skill in order
     List {
         /// The skill
+        #[arg(add = ArgValueCompleter::new(complete_skill))]
         skill: SkillQuery,
     },
     /// Print one artifact
     Show {
         /// The skill
+        #[arg(add = ArgValueCompleter::new(complete_skill))]
         skill: SkillQuery,
         /// The artifact
         name: String,
@@ -329,6 +336,7 @@ pub(crate) enum ArtifactCommand {
     /// Remove an artifact; the skill's history keeps it
     Remove {
         /// The skill
+        #[arg(add = ArgValueCompleter::new(complete_skill))]
         skill: SkillQuery,
         /// The artifact
         name: String,
@@ -359,6 +367,7 @@ fn kind_parser() -> impl clap::builder::TypedValueParser<Value = ArtifactKind> {
 #[derive(Debug, Args)]
 pub(crate) struct NewArtifact {
     /// The skill
+    #[arg(add = ArgValueCompleter::new(complete_skill))]
     pub(crate) skill: SkillQuery,
     /// The artifact
     pub(crate) name: String,

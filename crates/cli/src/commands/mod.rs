@@ -39,17 +39,17 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use clap::CommandFactory;
 use repertoire_app::SkillQuery;
 use repertoire_core::text::terminal_safe;
 use repertoire_registry::{
     Error, Notice, Origin, QualifiedSkillId, Registry, RegistrySettings, RequestedBy, SkillEntry,
     SourceLocation, StoreScope, Trusted,
 };
-use repertoire_serve::client::ConnectionPool;
+use repertoire_serve::{client::ConnectionPool, iii::config::worker_manifest};
 
 use crate::{
-    args::{Args, Command, ScopeArg},
+    args::{Command, ScopeArg},
+    completion,
     failure::UsageError,
     output::Output,
     settings::CliSettings,
@@ -72,8 +72,17 @@ pub(crate) fn run(
         Command::Doctor => doctor::run(settings, output),
         Command::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Args::command(), "repertoire", &mut script);
+            completion::write_script(shell, &mut script)?;
             output.print_bytes(&script)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        #[cfg(feature = "man")]
+        Command::Man { folder } => {
+            clap_mangen::generate_to(crate::args::grouped_command(), &folder)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Worker { manifest: true, .. } => {
+            output.print_text(&format!("{:#}\n", worker_manifest()))?;
             Ok(ExitCode::SUCCESS)
         }
         command => run_with_settings(command, &settings?, output),
@@ -127,7 +136,9 @@ fn run_with_settings(
             };
             serve::serve_http(&paths, listen, &expose, settings, output)
         }
-        Command::Worker { config, url } => worker::run(config.as_deref(), url, settings, output),
+        Command::Worker { config, url, .. } => {
+            worker::run(config.as_deref(), url, settings, output)
+        }
         Command::Bus { command } => bus::run(command, settings, output),
         Command::Search(args) => search::run(&args, settings, output),
         Command::Fork { skill } => artifact::fork_skill(&skill, settings, output),
@@ -179,6 +190,8 @@ fn run_with_settings(
         } => history::rollback_skill(&skill, revision, scope, settings, output),
         Command::Trust { path, revoke } => trust::run(path, revoke, settings, output),
         Command::Watch { paths } => watch::run(&paths, settings, output),
+        #[cfg(feature = "man")]
+        Command::Man { .. } => run(command, Err(UsageError(String::new()).into()), output),
         Command::Validate { .. }
         | Command::Package { .. }
         | Command::Doctor

@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
@@ -93,9 +93,20 @@ pub(crate) fn start_server(home: &Path, more: &[&str]) -> (TestProcess, String) 
     (running, url)
 }
 
+/// Returns the `skills` binary, which is a package of its own in this workspace.
+pub(crate) fn skills_binary() -> PathBuf {
+    let path = Path::new(BIN).with_file_name("skills");
+    assert!(
+        path.is_file(),
+        "{} is not built: run `cargo test --workspace`",
+        path.display()
+    );
+    path
+}
+
 /// Starts the worker the way an engine starts it.
 pub(crate) fn start_worker(url: &str, home: &Path) -> TestProcess {
-    let child = Command::new(env!("CARGO_BIN_EXE_skills"))
+    let child = Command::new(skills_binary())
         .env("III_URL", url)
         .env("HOME", home)
         .current_dir(home)

@@ -1,7 +1,7 @@
 //! The `skills` worker, as an iii engine starts it.
 //!
-//! It serves only the files its settings name and the engine's state. `repertoire worker` has more
-//! options.
+//! It serves only the files its settings name and the engine's state. `repertoire worker` takes the
+//! same options and serves the stores and folders of the user too.
 
 #![allow(
     clippy::print_stdout,
