@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use repertoire_serve::iii::client::Client;
+use repertoire_serve::iii::bus_client::BusClient;
 use serde_json::{Value, json};
 
 use crate::measure::{format_duration, median, print_round_comparison};
@@ -176,7 +176,7 @@ type CallTimes = [Vec<Duration>; BUS_CALLS.len()];
 /// One hub with its client and its number of skills.
 struct HubUnderTest {
     hub: HubProcess,
-    client: Arc<Client>,
+    client: Arc<BusClient>,
     skills: usize,
     _home: tempfile::TempDir,
 }
@@ -185,7 +185,7 @@ impl HubUnderTest {
     async fn start(program: &Path) -> Result<Self> {
         let home = tempfile::tempdir()?;
         let hub = HubProcess::start(program, home.path())?;
-        let client = Arc::new(Client::connect(&hub.1, None).await?);
+        let client = Arc::new(BusClient::connect(&hub.1, None).await?);
         Ok(Self {
             hub,
             client,
@@ -289,7 +289,7 @@ async fn measure_rounds(
 }
 
 /// Registers skills up to this number, and sets as many values for the baseline.
-async fn register_skills(client: &Arc<Client>, from: usize, to: usize) -> Result<()> {
+async fn register_skills(client: &Arc<BusClient>, from: usize, to: usize) -> Result<()> {
     let mut waiting = tokio::task::JoinSet::new();
     for n in from..to {
         if waiting.len() == 128 {
@@ -314,7 +314,7 @@ async fn register_skills(client: &Arc<Client>, from: usize, to: usize) -> Result
 
 /// Calls one function repeatedly; returns the time of one call and the largest response.
 async fn measure_call(
-    client: &Arc<Client>,
+    client: &Arc<BusClient>,
     op: BusCall,
     skills: usize,
     in_flight: usize,

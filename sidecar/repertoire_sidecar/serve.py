@@ -43,16 +43,16 @@ def main():
     os.environ.setdefault("DSPY_CACHEDIR", os.path.join(os.getcwd(), "cache"))
     import dspy
 
-    from . import optimise, templates
+    from . import optimize, templates
 
     logging.disable(logging.INFO)
     dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=False)
     handlers = {
-        "execute": lambda request: optimise.execute(pipe, request),
-        "optimize": lambda request: optimise.optimise(pipe, request),
+        "execute": lambda request: optimize.execute(pipe, request),
+        "optimize": lambda request: optimize.optimize(pipe, request),
         "manifest": lambda request: {
             "templates": templates.manifest(),
-            "optimizers": list(optimise.OPTIMISERS),
+            "optimizers": list(optimize.OPTIMIZERS),
         },
     }
     pipe.send(

@@ -189,7 +189,7 @@ class Sidecar(unittest.TestCase):
         self.assertEqual((said["type"], said["code"]), ("error", "budget_exceeded"))
         self.assertIn("nothing is left", said["message"])
 
-    def test_an_optimised_state_can_be_loaded(self):
+    def test_an_optimized_state_can_be_loaded(self):
         learned = self.host.ask(
             type="optimize",
             optimizer="bootstrap",
@@ -204,7 +204,7 @@ class Sidecar(unittest.TestCase):
         said = self.run_("chain_of_thought", state=learned["state"])
         self.assertEqual(said["output"], {"answer": "blue"})
         asked = next(m for m in self.host.asked if m["type"] == "complete")
-        # The demonstrations of the optimised state come before the question.
+        # The demonstrations of the optimized state come before the question.
         self.assertGreater(len(asked["request"]["messages"]), 2)
 
     def test_every_optimizer_runs(self):
@@ -220,7 +220,7 @@ class Sidecar(unittest.TestCase):
             )
             self.assertIn("signature", learned.get("state", {}), f"{optimizer}: {learned}")
 
-    def test_optimisation_fails_when_a_call_was_refused(self):
+    def test_optimization_fails_when_a_call_was_refused(self):
         calls = iter(range(1000))
 
         def answer(request):
@@ -261,7 +261,7 @@ class Sidecar(unittest.TestCase):
         # Only calls that were already in flight when the first was refused.
         self.assertLessEqual(asked.count("complete"), 4)
 
-    def test_malformed_answers_do_not_end_optimisation(self):
+    def test_malformed_answers_do_not_end_optimization(self):
         self.host.answer = lambda request: "no format at all"
         said, asked = self.learn("random-search")
         self.assertEqual(said["type"], "result", said)

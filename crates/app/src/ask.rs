@@ -8,8 +8,8 @@ use repertoire_registry::{
     search::{Recommendation, SkillIndex},
 };
 use repertoire_runtime::{
-    ArtifactOutput, ChatTurn, Error as RunError, ExecutionContext, Model, ModelRequest, ModelUsage,
-    SkillSource,
+    ArtifactOutput, ChatTurn, Error as RunError, ExecutionContext, LoadableSkill, Model,
+    ModelRequest, ModelUsage,
     model::ReplyListener,
     orchestrate::{
         Decision, DecisionOutcome, SkillCandidate, decide_action, fill_missing_values,
@@ -23,8 +23,8 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     conversation::{load_conversation, recent_turns, save_conversation},
     error::{Error, Result},
-    runnable::RunnableSkill,
     runner::{RunRequest, Runner},
+    runtime_adapter::RunnableSkill,
 };
 
 /// How many untrusted skills may be passed over in a search.

@@ -60,9 +60,9 @@ pub enum Error {
         /// Whether the module has assertions at all.
         has_assertions: bool,
     },
-    /// A copy of the skill in another scope would run instead of the optimised one.
+    /// A copy of the skill in another scope would run instead of the optimized one.
     #[error(
-        "the {} copy of {skill} is the one that runs, so an optimised {} copy would not be used",
+        "the {} copy of {skill} is the one that runs, so an optimized {} copy would not be used",
         used.as_str(), scope.as_str()
     )]
     UnusedScope {

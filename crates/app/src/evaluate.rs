@@ -5,7 +5,7 @@ use std::sync::Arc;
 use repertoire_core::{Artifact, ArtifactKind};
 use repertoire_runtime::{
     Model, ModelRequest, ModelUsage,
-    assertion::{self, Assertion},
+    assertion::{self, DeclaredAssertion},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -33,7 +33,7 @@ pub struct OutputCase {
 
 impl OutputCase {
     /// Parses the assertions, which needs no model.
-    pub fn parse_assertions(&self) -> Result<Vec<Assertion>> {
+    pub fn parse_assertions(&self) -> Result<Vec<DeclaredAssertion>> {
         let metadata = json!({"assertions": self.expect});
         let mut artifact = Artifact::new(
             ArtifactKind::PromptTemplate,
@@ -107,7 +107,7 @@ impl Runner {
 }
 
 async fn check_output(
-    assertions: &[Assertion],
+    assertions: &[DeclaredAssertion],
     text: repertoire_runtime::Result<String>,
     usage: ModelUsage,
     model: &Arc<dyn Model>,
@@ -126,7 +126,7 @@ async fn check_output(
     };
     for assertion in assertions {
         // The cost of a judge is not a cost of the skill.
-        let (verdict, _) = assertion.evaluate(&text, Some(model)).await;
+        let (verdict, _) = assertion.check_output(&text, Some(model)).await;
         if verdict.passed {
             outcome.passed += 1;
         } else {

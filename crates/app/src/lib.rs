@@ -1,7 +1,7 @@
 //! What Repertoire does, however it is called.
 //!
 //! This crate joins the registry and the runtime: it finds skills for a message, plans and runs
-//! them, lets a model decide ([`Runner::ask`]), evaluates and optimises them, and stores what came
+//! them, lets a model decide ([`Runner::ask`]), evaluates and optimizes them, and stores what came
 //! of it as traces. The command line, MCP tools and programs call the same functions. It knows no
 //! wire format and no terminal.
 //!
@@ -27,6 +27,7 @@
 //! # }
 //! ```
 
+mod artifact_check;
 mod ask;
 mod conversation;
 mod error;
@@ -34,14 +35,15 @@ mod evaluate;
 mod live_registry;
 mod optimize;
 mod permission;
-mod reoptimise;
-mod runnable;
+mod reoptimize;
 mod runner;
+mod runtime_adapter;
 mod skill_index;
 mod skill_query;
 mod stored_skill;
 mod tokens;
 
+pub use artifact_check::check_artifact;
 pub use ask::{AskOutcome, AskProgress, AskRequest, SkillShortlist};
 pub use conversation::{last_session, load_conversation};
 pub use error::{Error, Result};
@@ -49,9 +51,9 @@ pub use evaluate::{CaseOutcome, CaseResult, OutputCase};
 pub use live_registry::{FileWatching, LiveRegistry, OnSettled};
 pub use optimize::{OptimizeReport, OptimizeRequest, TrainingSource, training_examples};
 pub use permission::Permission;
-pub use reoptimise::Reoptimiser;
-pub use runnable::RunnableSkill;
+pub use reoptimize::Reoptimizer;
 pub use runner::{PlannedStep, PreparedRun, RunLimits, RunRequest, Runner, RunnerSettings};
+pub use runtime_adapter::RunnableSkill;
 pub use skill_index::LiveSkillIndex;
 pub use skill_query::{SkillQuery, find_skill};
 pub use stored_skill::find_stored_skill;

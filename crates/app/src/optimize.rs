@@ -1,12 +1,12 @@
-//! Optimises a DSPy module of a skill from examples and stores the result if it is not worse.
+//! Optimizes a DSPy module of a skill from examples and stores the result if it is not worse.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use repertoire_core::{Artifact, ArtifactKind};
 use repertoire_registry::{Origin, QualifiedSkillId, Registry, StoreScope, store::TraceFilter};
 use repertoire_runtime::{
-    Error as RunError, ModelUsage, SkillSource,
-    optimise::{Effort, ExampleSplit, Improvement, Optimizer, TrainingExample, optimise_module},
+    Error as RunError, LoadableSkill, ModelUsage,
+    optimize::{Effort, ExampleSplit, Improvement, Optimizer, TrainingExample, optimize_module},
     sidecar::{DspyModule, Sidecar},
     variant::choose_variant,
 };
@@ -15,8 +15,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     error::{Error, Result},
-    runnable::RunnableSkill,
     runner::{RunRequest, Runner},
+    runtime_adapter::RunnableSkill,
     stored_skill::find_stored_skill,
 };
 
@@ -31,13 +31,13 @@ pub enum TrainingSource<'a> {
     Examples(&'a (dyn Fn(&DspyModule) -> Result<Vec<TrainingExample>> + Sync)),
 }
 
-/// What to optimise, and how.
+/// What to optimize, and how.
 pub struct OptimizeRequest<'a> {
     /// The skill.
     pub skill: &'a QualifiedSkillId,
     /// The name of the module; needed if the skill has several.
     pub artifact: Option<&'a str>,
-    /// The optimiser.
+    /// The optimizer.
     pub optimizer: Optimizer,
     /// How much it may try.
     pub effort: Effort,
@@ -64,7 +64,7 @@ impl fmt::Debug for OptimizeRequest<'_> {
     }
 }
 
-/// What an optimisation came to.
+/// What an optimization came to.
 #[derive(Debug)]
 pub struct OptimizeReport {
     /// The name of the module.
@@ -76,7 +76,7 @@ pub struct OptimizeReport {
 }
 
 impl Runner {
-    /// Optimises a module of a skill.
+    /// Optimizes a module of a skill.
     ///
     /// Whether the result can be stored, and would be used, is checked before a model is called.
     pub async fn optimize(
@@ -121,7 +121,7 @@ impl Runner {
         }
         let context = Arc::new(context);
         let how = (request.optimizer, request.effort);
-        let work = optimise_module(
+        let work = optimize_module(
             sidecar,
             &module,
             &split,
@@ -163,7 +163,7 @@ impl Runner {
     }
 }
 
-/// Chooses the module to optimise. Modules of one name are variants; the model selects one.
+/// Chooses the module to optimize. Modules of one name are variants; the model selects one.
 fn choose_module(skill: &RunnableSkill, name: Option<&str>, family: &str) -> Result<Artifact> {
     let outline = skill.outline();
     let modules: Vec<_> = outline

@@ -6,7 +6,7 @@ use repertoire_core::ArtifactKind;
 use repertoire_registry::{QualifiedSkillId, Registry, SkillEntry, store::TraceFilter};
 use repertoire_runtime::{
     ArtifactDispatcher, ArtifactInfo, Budget, Error as RunError, ExecutionContext, ExecutionRecord,
-    MeteredModel, Model, PromptEngine, Redactor, SkillSource, Workspace,
+    LoadableSkill, MeteredModel, Model, Redactor, TemplateEngine, Workspace,
     model::ReplyListener,
     run::{RunPlan, RunReport, plan_run, run_plan},
     template::read_constants,
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     error::{Error, Result},
-    runnable::{RunnableSkill, attach_registry},
+    runtime_adapter::{RunnableSkill, attach_registry},
 };
 
 /// What one run may use.
@@ -182,7 +182,7 @@ impl Runner {
             context.model = Some(Arc::new(metered));
         }
         if let Some(workspace) = &settings.workspace {
-            context.engine = PromptEngine::with_workspace(workspace.clone());
+            context.engine = TemplateEngine::with_workspace(workspace.clone());
         }
         attach_registry(&mut context, &self.registry, &settings.dispatcher);
         context
@@ -276,7 +276,10 @@ impl PreparedRun {
                     let code = context.engine.render_code(&source, &values, &constants)?;
                     code.display_source()
                 }
-                _ => source,
+                ArtifactKind::Description
+                | ArtifactKind::Approach
+                | ArtifactKind::Example
+                | ArtifactKind::DspyModule => source,
             };
             steps.push(PlannedStep {
                 fallback_for: (artifact != step).then(|| step.artifact.name.clone()),

@@ -22,7 +22,7 @@ use repertoire_registry::{
 use repertoire_runtime::{
     ChatTurn, Model, ModelReply, ModelRequest, ModelUsage,
     model::ReplyListener,
-    optimise::{Effort, Optimizer},
+    optimize::{Effort, Optimizer},
     sidecar::{Sidecar, SidecarCommand},
 };
 use serde_json::json;
@@ -276,7 +276,7 @@ async fn a_case_is_evaluated_with_its_skill_and_without() {
 }
 
 #[tokio::test]
-async fn optimising_checks_the_module_before_any_model_is_called() {
+async fn optimizing_checks_the_module_before_any_model_is_called() {
     let home = tempfile::tempdir().unwrap();
     let model = ScriptedModel::new(&[]);
     let runner = new_runner(open_registry(home.path()), &model);

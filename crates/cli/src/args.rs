@@ -279,7 +279,7 @@ pub(crate) enum Command {
                             --model openai/gpt-4o-mini --max-cost 0.05"
     )]
     Run(Box<RunArgs>),
-    /// Optimise a skill's DSPy module from examples; a worse result is discarded
+    /// Optimize a skill's DSPy module from examples; a worse result is discarded
     #[command(
         after_help = "Examples are traces whose assertions held, or a file: a JSON array, or one \
                             object a line,\nwith a value for each input and output of the module's \

@@ -60,7 +60,7 @@ pub(crate) struct ConfigFile {
     /// The most tokens of one run that a host starts.
     #[serde(default)]
     pub(crate) run_max_tokens: Option<u64>,
-    /// Whether states made by another version of DSPy are optimised again.
+    /// Whether states made by another version of DSPy are optimized again.
     #[serde(default)]
     pub(crate) renew: Option<bool>,
     /// Resource limits of scripts.
@@ -149,7 +149,7 @@ pub(crate) struct CliSettings {
     pub(crate) offer: Vec<crate::args::OfferedTool>,
     /// The most tokens and dollars of one run that a host starts.
     pub(crate) run_limits: (Option<u64>, Option<f64>),
-    /// Whether states made by another version of DSPy are optimised again.
+    /// Whether states made by another version of DSPy are optimized again.
     pub(crate) renew: bool,
     /// Resource limits of one script.
     pub(crate) script_limits: repertoire_runtime::Limits,

@@ -22,7 +22,7 @@ use iii_sdk::{InitOptions, RegisterFunction, register_worker};
 use process::{
     TestProcess, WAIT, cli_command, skills_binary, start_server, start_worker, subscribe_to_changes,
 };
-use repertoire_serve::iii::client::Client;
+use repertoire_serve::iii::bus_client::BusClient;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -45,7 +45,7 @@ fn on_runtime<T>(work: impl Future<Output = T>) -> T {
     runtime.unwrap().block_on(work)
 }
 
-async fn call_function(client: &Client, function: &str, payload: Value) -> Value {
+async fn call_function(client: &BusClient, function: &str, payload: Value) -> Value {
     let answer = client.call_json(function, &payload.to_string(), WAIT).await;
     serde_json::from_str(&answer.unwrap()).unwrap()
 }
@@ -56,7 +56,7 @@ fn acknowledged_registrations_survive_a_kill() {
     on_runtime(async {
         for round in 0..200 {
             let (hub, url) = start_server(home.path(), &["--hub", "0", "--quiet"]);
-            let client = Client::connect(&url, None).await.unwrap();
+            let client = BusClient::connect(&url, None).await.unwrap();
             if round > 0 {
                 let uri = json!({"uri": format!("iii://round-{}", round - 1)});
                 let read = call_function(&client, "skills::resources-read", uri).await;
@@ -324,7 +324,7 @@ fn a_hub_with_tokens_requires_one() {
     assert!(list(home.path()).status.success());
     // Revoking a token closes its connections.
     on_runtime(async {
-        let client = Client::connect(&url, Some(&token)).await.unwrap();
+        let client = BusClient::connect(&url, Some(&token)).await.unwrap();
         call_function(&client, "skills::list", json!({})).await;
         let revoked = cli_command(home.path())
             .args(["token", "revoke", "worker"])

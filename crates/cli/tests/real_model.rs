@@ -156,7 +156,7 @@ fn a_real_model_run_is_checked_and_its_tokens_are_traced() {
 
 #[cfg(unix)]
 #[test]
-fn a_module_is_optimised_with_a_real_model_and_the_next_run_uses_it() {
+fn a_module_is_optimized_with_a_real_model_and_the_next_run_uses_it() {
     let Some(sidecar) = part::installed_part("REPERTOIRE_TEST_SIDECAR") else {
         return;
     };

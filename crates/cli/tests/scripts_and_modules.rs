@@ -1,4 +1,4 @@
-//! Scripts and DSPy modules of packages: run, traced, resumed and optimised.
+//! Scripts and DSPy modules of packages: run, traced, resumed and optimized.
 //!
 //! The test command installs a sandbox and a sidecar; without them these tests fail.
 
@@ -259,7 +259,7 @@ const COLOUR_REPLY: &str = "[[ ## reasoning ## ]]\nSeen.\n\n[[ ## colour ## ]]\n
                       [[ ## proposed_instruction ## ]]\nName the colour.\n\n[[ ## completed ## ]]";
 
 #[test]
-fn a_module_is_optimised_from_traces_and_the_next_run_uses_it() {
+fn a_module_is_optimized_from_traces_and_the_next_run_uses_it() {
     let fake = FakeProvider::start((0..3000).map(|_| chat_reply(COLOUR_REPLY)).collect());
     let Some(home) = home_with_parts(&fake, &["sidecar"]) else {
         return;
@@ -312,7 +312,7 @@ fn a_module_is_optimised_from_traces_and_the_next_run_uses_it() {
     );
     let messages = messages_of_a_run();
     assert_eq!(messages.as_array().unwrap().len(), 2, "{messages}");
-    // From a file, and with the other optimisers.
+    // From a file, and with the other optimizers.
     let rows = ["sky", "sea", "jay", "ink", "jeans", "ice"]
         .map(|thing| json!({"thing": thing, "colour": "blue"}).to_string())
         .join("\n");
@@ -338,7 +338,7 @@ fn a_module_is_optimised_from_traces_and_the_next_run_uses_it() {
     }
 }
 
-/// A provider whose replies are good before optimisation and bad afterwards.
+/// A provider whose replies are good before optimization and bad afterwards.
 fn worsening_provider() -> FakeProvider {
     let good = (0..5).map(|_| chat_reply(COLOUR_REPLY));
     let bad = (0..400).map(|_| chat_reply("[[ ## reasoning ## ]]\nx\n\n[[ ## colour ## ]]\nmud"));
@@ -436,7 +436,7 @@ fn module_state(home: &Path) -> (Value, Value) {
 }
 
 #[test]
-fn states_of_an_older_dspy_are_reoptimised_in_the_background() {
+fn states_of_an_older_dspy_are_reoptimized_in_the_background() {
     let fake = FakeProvider::start((0..3000).map(|_| chat_reply(COLOUR_REPLY)).collect());
     let Some(home) = home_with_parts(&fake, &["sidecar"]) else {
         return;
@@ -558,7 +558,7 @@ fn a_script_only_skill_fails_without_the_sandbox() {
 }
 
 #[test]
-fn traces_without_assertions_are_not_used_for_optimisation() {
+fn traces_without_assertions_are_not_used_for_optimization() {
     let fake = FakeProvider::start(repeat_reply(COLOUR_REPLY));
     let Some(home) = home_with_parts(&fake, &["sidecar"]) else {
         return;

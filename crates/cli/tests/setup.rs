@@ -163,7 +163,7 @@ fn a_second_setup_waits_for_the_first() {
 }
 
 #[test]
-fn a_server_starts_without_the_key_for_reoptimising() {
+fn a_server_starts_without_the_key_for_reoptimizing() {
     let place = TestWorkspace::new();
     let sidecar = place.home_dir().join("sidecar");
     fs::create_dir_all(&sidecar).unwrap();

@@ -21,7 +21,7 @@ mod digest;
 mod error;
 mod execution_record;
 pub mod frontmatter;
-mod guard;
+mod function_guard;
 mod id;
 pub mod json;
 pub mod lint;
@@ -43,7 +43,7 @@ pub use execution_record::{
     AssertionSeverity, ExecutionRecord, ModelUsage, RecordDetails, ResourceUse, Verdict,
 };
 pub use frontmatter::Frontmatter;
-pub use guard::FunctionGuard;
+pub use function_guard::FunctionGuard;
 pub use id::{PromptName, SkillId, SkillName};
 pub use manifest::{FileEntry, MAX_BYTES, MAX_FILES, Manifest, ManifestBuilder};
 pub use package::{Artifact, ArtifactKind, Package};

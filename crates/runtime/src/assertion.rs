@@ -6,14 +6,16 @@
 
 mod schema;
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
+use async_trait::async_trait;
 use regex::{Regex, RegexBuilder};
 use repertoire_core::{Artifact, AssertionSeverity, ModelUsage, Verdict};
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
+    dispatch::{ArtifactOutput, ExecutionContext},
     error::{Error, Result},
     model::{ChatTurn, Model, ModelRequest},
 };
@@ -54,9 +56,73 @@ struct AssertionSpec {
     expected: Option<String>,
 }
 
-/// One parsed assertion.
+/// A check on the output of an artifact.
+///
+/// Artifacts declare checks in their metadata ([`DeclaredAssertion`]); an application adds its own
+/// with [`ArtifactDispatcher::add_assertion`](crate::ArtifactDispatcher::add_assertion).
+#[async_trait]
+pub trait Assertion: Send + Sync + fmt::Debug {
+    /// Describes the check.
+    fn description(&self) -> &str;
+
+    /// Returns the consequence of a failure.
+    fn severity(&self) -> AssertionSeverity {
+        AssertionSeverity::Hard
+    }
+
+    /// Checks an output. A model that is asked for it is charged to the context.
+    async fn evaluate(
+        &self,
+        output: &ArtifactOutput,
+        context: &ExecutionContext,
+    ) -> Result<(), AssertionFailure>;
+}
+
+/// Why an output does not pass.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{explanation}")]
+pub struct AssertionFailure {
+    /// What is wrong with the output.
+    pub explanation: String,
+}
+
+impl AssertionFailure {
+    /// Creates a failure.
+    pub fn new(explanation: impl Into<String>) -> Self {
+        Self {
+            explanation: explanation.into(),
+        }
+    }
+}
+
+#[async_trait]
+impl Assertion for DeclaredAssertion {
+    fn description(&self) -> &str {
+        &self.description
+    }
+
+    fn severity(&self) -> AssertionSeverity {
+        self.severity
+    }
+
+    async fn evaluate(
+        &self,
+        output: &ArtifactOutput,
+        context: &ExecutionContext,
+    ) -> Result<(), AssertionFailure> {
+        let (verdict, usage) = self
+            .check_output(&output.text, context.model.as_ref())
+            .await;
+        context.notes.add_usage(usage);
+        verdict
+            .explanation
+            .map_or(Ok(()), |why| Err(AssertionFailure::new(why)))
+    }
+}
+
+/// An assertion that an artifact declares.
 #[derive(Debug)]
-pub struct Assertion {
+pub struct DeclaredAssertion {
     description: String,
     severity: AssertionSeverity,
     check: AssertionCheck,
@@ -79,7 +145,7 @@ enum AssertionCheck {
 }
 
 /// Reads the assertions of an artifact; an invalid assertion is an error, not a pass.
-pub fn read_assertions(artifact: &Artifact) -> Result<Vec<Assertion>> {
+pub fn read_assertions(artifact: &Artifact) -> Result<Vec<DeclaredAssertion>> {
     let refuse = |reason: String| Error::Artifact {
         artifact: artifact.name.clone(),
         reason,
@@ -95,7 +161,7 @@ pub fn read_assertions(artifact: &Artifact) -> Result<Vec<Assertion>> {
     }
     let read = listed.iter().enumerate().map(|(at, value)| {
         let written = AssertionSpec::deserialize(value).map_err(|error| error.to_string());
-        let read = written.and_then(Assertion::from_spec);
+        let read = written.and_then(DeclaredAssertion::from_spec);
         read.map_err(|reason| refuse(format!("assertion {}: {reason}", at + 1)))
     });
     read.collect()
@@ -119,7 +185,7 @@ fn compile_pattern(text: Option<String>) -> Result<Regex, String> {
         })
 }
 
-impl Assertion {
+impl DeclaredAssertion {
     fn from_spec(written: AssertionSpec) -> Result<Self, String> {
         let check = written.check.as_deref();
         let range = |unit: &str| -> Result<(usize, usize, String), String> {
@@ -214,11 +280,6 @@ impl Assertion {
         })
     }
 
-    /// A description of the check.
-    pub fn description(&self) -> &str {
-        &self.description
-    }
-
     /// The schema the output must match, if there is one.
     pub fn schema(&self) -> Option<&Value> {
         match &self.check {
@@ -228,21 +289,19 @@ impl Assertion {
     }
 
     /// Checks an output and returns the usage of a judge. A judge that fails is not a pass.
-    pub async fn evaluate(
+    pub async fn check_output(
         &self,
         output: &str,
         model: Option<&Arc<dyn Model>>,
     ) -> (Verdict, ModelUsage) {
-        self.try_evaluate(output, model)
-            .await
-            .unwrap_or_else(|error| {
-                let why = format!("the judge failed: {error}");
-                (self.make_verdict(Err(why)), ModelUsage::default())
-            })
+        self.try_check(output, model).await.unwrap_or_else(|error| {
+            let why = format!("the judge failed: {error}");
+            (self.make_verdict(Err(why)), ModelUsage::default())
+        })
     }
 
     /// Checks an output; returns an error if the judge fails.
-    pub(crate) async fn try_evaluate(
+    pub(crate) async fn try_check(
         &self,
         output: &str,
         model: Option<&Arc<dyn Model>>,

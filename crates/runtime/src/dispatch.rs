@@ -10,7 +10,9 @@ mod handlers;
 use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use async_trait::async_trait;
-use repertoire_core::{Artifact, ArtifactKind, AssertionSeverity, ExecutionRecord, RecordDetails};
+use repertoire_core::{
+    Artifact, ArtifactKind, AssertionSeverity, ExecutionRecord, RecordDetails, Verdict,
+};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -21,7 +23,7 @@ pub use handlers::parse_examples;
 
 use self::handlers::{ContextHandler, PromptHandler};
 use crate::{
-    assertion,
+    assertion::{self, Assertion},
     error::{Error, Result},
     record::{now_rfc3339, redact_and_truncate},
     variant::choose_variant,
@@ -48,7 +50,7 @@ pub struct ArtifactInfo {
 }
 
 /// A skill whose artifact contents are loaded one at a time.
-pub trait SkillSource: Send + Sync {
+pub trait LoadableSkill: Send + Sync {
     /// The metadata of the skill and its artifacts.
     fn outline(&self) -> &SkillOutline;
 
@@ -59,7 +61,7 @@ pub trait SkillSource: Send + Sync {
 /// Finds the skills that a running skill can run.
 pub trait SkillLookup: Send + Sync {
     /// Opens a skill by its id or UUID.
-    fn open_skill(&self, name: &str) -> Result<Arc<dyn SkillSource>>;
+    fn open_skill(&self, name: &str) -> Result<Arc<dyn LoadableSkill>>;
 }
 
 /// The output of an execution.
@@ -122,12 +124,15 @@ pub struct ExecutionResult {
 #[derive(Debug, Clone)]
 pub struct ArtifactDispatcher {
     handlers: HashMap<ArtifactKind, Arc<dyn ArtifactHandler>>,
+    /// Checks of the application, for every output.
+    assertions: Vec<Arc<dyn Assertion>>,
 }
 
 impl Default for ArtifactDispatcher {
     fn default() -> Self {
         let mut dispatcher = Self {
             handlers: HashMap::new(),
+            assertions: Vec::new(),
         };
         for kind in [
             ArtifactKind::Description,
@@ -145,6 +150,11 @@ impl ArtifactDispatcher {
     /// Adds a handler; replaces the one of the same kind.
     pub fn add_handler(&mut self, handler: Arc<dyn ArtifactHandler>) {
         self.handlers.insert(handler.kind(), handler);
+    }
+
+    /// Adds a check for the output of every artifact that runs, besides those it declares itself.
+    pub fn add_assertion(&mut self, assertion: Arc<dyn Assertion>) {
+        self.assertions.push(assertion);
     }
 
     /// Whether artifacts of a kind can be run now.
@@ -165,7 +175,7 @@ impl ArtifactDispatcher {
     /// Returns the artifact that is executed: itself or its fallback; `None` if neither can run.
     pub fn executable_artifact<'a>(
         &self,
-        skill: &'a dyn SkillSource,
+        skill: &'a dyn LoadableSkill,
         info: &'a ArtifactInfo,
         family: &str,
     ) -> Option<&'a ArtifactInfo> {
@@ -179,7 +189,7 @@ impl ArtifactDispatcher {
     /// Selects the prompt template that replaces a module whose sidecar is not available.
     fn choose_fallback<'a>(
         &self,
-        skill: &'a dyn SkillSource,
+        skill: &'a dyn LoadableSkill,
         info: &'a ArtifactInfo,
         family: &str,
     ) -> FallbackChoice<'a> {
@@ -196,7 +206,7 @@ impl ArtifactDispatcher {
     /// Loads and runs an artifact; a DSPy module without its sidecar is replaced by its fallback.
     pub async fn dispatch_artifact(
         &self,
-        skill: &dyn SkillSource,
+        skill: &dyn LoadableSkill,
         info: &ArtifactInfo,
         context: &mut ExecutionContext,
     ) -> ExecutionResult {
@@ -231,7 +241,7 @@ impl ArtifactDispatcher {
     /// Runs the fallback of a module whose sidecar failed; both executions leave a record.
     async fn retry_with_fallback(
         &self,
-        skill: &dyn SkillSource,
+        skill: &dyn LoadableSkill,
         info: &ArtifactInfo,
         executed: ExecutionResult,
         context: &mut ExecutionContext,
@@ -253,7 +263,7 @@ impl ArtifactDispatcher {
 
 /// The fallback prompt template of a module, for a model family.
 fn fallback_variant<'a>(
-    skill: &'a dyn SkillSource,
+    skill: &'a dyn LoadableSkill,
     info: &ArtifactInfo,
     family: &str,
 ) -> Option<&'a ArtifactInfo> {
@@ -277,7 +287,7 @@ enum FallbackChoice<'a> {
 
 /// Records an execution that fails before it starts.
 fn refused_execution(
-    skill: &dyn SkillSource,
+    skill: &dyn LoadableSkill,
     info: &ArtifactInfo,
     context: &ExecutionContext,
     error: Error,
@@ -292,7 +302,7 @@ fn refused_execution(
 }
 
 fn begin_record(
-    skill: &dyn SkillSource,
+    skill: &dyn LoadableSkill,
     info: &ArtifactInfo,
     context: &ExecutionContext,
 ) -> ExecutionRecord {
@@ -335,7 +345,7 @@ fn begin_record(
 impl ArtifactDispatcher {
     async fn execute_and_record(
         &self,
-        skill: &dyn SkillSource,
+        skill: &dyn LoadableSkill,
         info: &ArtifactInfo,
         fallback_for: Option<&str>,
         context: &mut ExecutionContext,
@@ -358,7 +368,9 @@ impl ArtifactDispatcher {
                         .examples
                         .extend(parse_examples(artifact).unwrap_or_default());
                 }
-                _ => {}
+                ArtifactKind::PromptTemplate
+                | ArtifactKind::CodeTemplate
+                | ArtifactKind::DspyModule => {}
             }
         }
         let outcome = outcome.map(|(output, _)| output);
@@ -377,7 +389,7 @@ impl ArtifactDispatcher {
 
     async fn load_and_execute(
         &self,
-        skill: &dyn SkillSource,
+        skill: &dyn LoadableSkill,
         info: &ArtifactInfo,
         context: &ExecutionContext,
         record: &mut ExecutionRecord,
@@ -397,11 +409,17 @@ impl ArtifactDispatcher {
         record.model_id.clone_from(&output.model_id);
         record.raw_output = Some(output.text.clone());
         let mut broken = None;
-        for assertion in &assertions {
-            let (verdict, usage) = assertion
-                .evaluate(&output.text, context.model.as_ref())
-                .await;
-            context.notes.add_usage(usage);
+        let declared = assertions.iter().map(|one| one as &dyn Assertion);
+        let added = self.assertions.iter().map(|one| &**one);
+        let added = added.filter(|_| !kind.is_context());
+        for assertion in declared.chain(added) {
+            let found = assertion.evaluate(&output, context).await;
+            let verdict = Verdict {
+                description: assertion.description().to_owned(),
+                severity: assertion.severity(),
+                passed: found.is_ok(),
+                explanation: found.err().map(|failure| failure.explanation),
+            };
             record.assertions_run += 1;
             record.assertions_passed += u64::from(verdict.passed);
             if !verdict.passed && verdict.severity == AssertionSeverity::Hard && broken.is_none() {

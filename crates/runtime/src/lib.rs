@@ -1,6 +1,6 @@
 //! Runs skills: executes an artifact in a context and records the result.
 //!
-//! A [`SkillSource`] loads artifacts, an [`ArtifactDispatcher`] runs each by its kind, a [`Model`]
+//! A [`LoadableSkill`] loads artifacts, an [`ArtifactDispatcher`] runs each by its kind, a [`Model`]
 //! answers requests, assertions check outputs, and every execution leaves one [`ExecutionRecord`].
 //! Where skills and records are stored is decided by the caller.
 
@@ -13,7 +13,7 @@ mod error;
 )]
 mod limits;
 pub mod model;
-pub mod optimise;
+pub mod optimize;
 pub mod orchestrate;
 #[cfg(feature = "providers")]
 pub mod provider;
@@ -29,7 +29,7 @@ pub mod workspace;
 
 pub use dispatch::{
     ArtifactDispatcher, ArtifactHandler, ArtifactInfo, ArtifactOutput, Checkpoints,
-    ExecutionContext, InMemoryCheckpoints, NestedSkills, SkillLookup, SkillOutline, SkillSource,
+    ExecutionContext, InMemoryCheckpoints, LoadableSkill, NestedSkills, SkillLookup, SkillOutline,
 };
 pub use error::{Error, Result};
 pub use limits::Limits;
@@ -40,5 +40,5 @@ pub use model::{
 pub use provider::{ProviderConfig, Providers};
 pub use record::{ExecutionRecord, MAX_RECORD_CHARS, RecordDetails, ResourceUse};
 pub use redact::Redactor;
-pub use template::PromptEngine;
+pub use template::TemplateEngine;
 pub use workspace::{Vault, Workspace};

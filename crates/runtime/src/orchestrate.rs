@@ -12,11 +12,11 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     assertion::parse_json_output,
-    dispatch::{ArtifactDispatcher, ArtifactInfo, SkillSource},
+    dispatch::{ArtifactDispatcher, ArtifactInfo, LoadableSkill},
     error::{Error, Result},
     model::{ChatTurn, Model, ModelRequest, ModelUsage},
     run::RunPlan,
-    template::{PromptEngine, TemplateContext},
+    template::{TemplateContext, TemplateEngine},
     variant::{choose_variant, family_of},
     workspace::Workspace,
 };
@@ -35,7 +35,7 @@ const MAX_TRIES: usize = 2;
 /// A recommended skill.
 pub struct SkillCandidate<'a> {
     /// The skill.
-    pub skill: &'a dyn SkillSource,
+    pub skill: &'a dyn LoadableSkill,
     /// Its purpose, from the catalogue.
     pub about: String,
 }
@@ -196,7 +196,7 @@ fn build_instructions(choices: &[SkillChoice<'_>], family: &str) -> Result<Strin
 
 /// Returns the artifacts that can run here, each once, without those that are only a fallback.
 fn runnable_artifacts<'a>(
-    skill: &'a dyn SkillSource,
+    skill: &'a dyn LoadableSkill,
     dispatcher: &ArtifactDispatcher,
     family: &str,
 ) -> Vec<&'a ArtifactInfo> {
@@ -219,7 +219,7 @@ fn runnable_artifacts<'a>(
 }
 
 /// Loads the first description of a skill, the only content needed for a decision.
-fn load_description(skill: &dyn SkillSource, family: &str) -> Result<Option<String>> {
+fn load_description(skill: &dyn LoadableSkill, family: &str) -> Result<Option<String>> {
     let artifacts = &skill.outline().artifacts;
     let all: Vec<&ArtifactInfo> = artifacts
         .iter()
@@ -318,11 +318,11 @@ fn parse_decision(
 /// Only the first prompt template is loaded. Outputs of earlier steps are not requested.
 pub async fn fill_missing_values(
     model: &Arc<dyn Model>,
-    skill: &dyn SkillSource,
+    skill: &dyn LoadableSkill,
     dispatcher: &ArtifactDispatcher,
     plan: &RunPlan,
     message: &str,
-    engine: &PromptEngine,
+    engine: &TemplateEngine,
     values: &mut Map<String, Value>,
 ) -> Result<ModelUsage> {
     // Later steps may use the output of the first one under any name, so only the first is checked.
@@ -383,7 +383,7 @@ pub async fn fill_missing_values(
 
 /// Returns the undefined names that stop a template; `is defined` tests do not count.
 async fn missing_names(
-    engine: PromptEngine,
+    engine: TemplateEngine,
     template: String,
     mut given: TemplateContext,
 ) -> Result<Vec<String>> {

@@ -7,7 +7,7 @@ use repertoire_core::ArtifactKind;
 use serde_json::{Value, json};
 
 use crate::{
-    dispatch::{ArtifactDispatcher, ArtifactInfo, ArtifactOutput, ExecutionContext, SkillSource},
+    dispatch::{ArtifactDispatcher, ArtifactInfo, ArtifactOutput, ExecutionContext, LoadableSkill},
     error::{Error, Result},
     model::ModelUsage,
     record::ExecutionRecord,
@@ -81,7 +81,7 @@ impl RunReport {
 /// With names, the plan has those artifacts and the context artifacts; without names, everything
 /// that can run here except prompts that are only a fallback.
 pub fn plan_run(
-    skill: &dyn SkillSource,
+    skill: &dyn LoadableSkill,
     dispatcher: &ArtifactDispatcher,
     family: &str,
     names: &[String],
@@ -161,7 +161,7 @@ pub fn plan_run(
         ArtifactKind::Description => 0,
         ArtifactKind::Approach => 1,
         ArtifactKind::Example => 2,
-        _ => 3,
+        ArtifactKind::PromptTemplate | ArtifactKind::CodeTemplate | ArtifactKind::DspyModule => 3,
     };
     plan.steps
         .sort_by_key(|info| (rank(info.artifact.kind), info.artifact.ordinal));
@@ -170,7 +170,7 @@ pub fn plan_run(
 
 /// Runs a plan; calls the callback with each record as soon as it is complete.
 pub async fn run_plan(
-    skill: &dyn SkillSource,
+    skill: &dyn LoadableSkill,
     dispatcher: &ArtifactDispatcher,
     plan: &RunPlan,
     context: &mut ExecutionContext,

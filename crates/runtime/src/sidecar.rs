@@ -176,7 +176,7 @@ impl Sidecar {
         }
     }
 
-    /// Returns the available templates and optimisers.
+    /// Returns the available templates and optimizers.
     pub async fn manifest(&self) -> Result<Value> {
         let desk = HostServices::default();
         let body = self.send_request(json!({"type": "manifest"}), &desk, PROGRAM_DEADLINE);

@@ -38,9 +38,9 @@ pub type TemplateContext = HashMap<String, Json>;
 /// Renders templates.
 ///
 /// ```
-/// use repertoire_runtime::PromptEngine;
+/// use repertoire_runtime::TemplateEngine;
 ///
-/// let engine = PromptEngine::new();
+/// let engine = TemplateEngine::new();
 /// let context = [("name".to_owned(), "Ada".into())].into();
 /// assert_eq!(engine.render_str("Hello {{ name }}!", &context)?, "Hello Ada!");
 /// let missing = engine.render_str("Hello\n{{ nam }}!", &context).unwrap_err();
@@ -49,11 +49,11 @@ pub type TemplateContext = HashMap<String, Json>;
 /// # Ok::<(), repertoire_runtime::Error>(())
 /// ```
 #[derive(Debug, Clone, Default)]
-pub struct PromptEngine {
+pub struct TemplateEngine {
     workspace: Option<Arc<dyn Workspace>>,
 }
 
-impl PromptEngine {
+impl TemplateEngine {
     /// An engine whose templates see only their values.
     pub fn new() -> Self {
         Self::default()

@@ -28,7 +28,7 @@ fn artifact_with_assertions(assertions: Value) -> Artifact {
 
 async fn check_assertion(assertion: Value, output: &str) -> Result<(), String> {
     let read = assertion::read_assertions(&artifact_with_assertions(json!([assertion]))).unwrap();
-    let (verdict, _) = read[0].evaluate(output, None).await;
+    let (verdict, _) = read[0].check_output(output, None).await;
     assert_eq!(verdict.passed, verdict.explanation.is_none());
     verdict.explanation.map_or(Ok(()), Err)
 }
@@ -221,7 +221,7 @@ async fn t34_judged_text_is_data() {
     let judge: Arc<dyn Model> = model.clone();
     let mut passed = Vec::new();
     for _ in 0..4 {
-        let (verdict, usage) = read[0].evaluate(hostile, Some(&judge)).await;
+        let (verdict, usage) = read[0].check_output(hostile, Some(&judge)).await;
         assert_eq!(usage.input_tokens, Some(10));
         passed.push(verdict.passed);
     }
@@ -240,6 +240,6 @@ async fn t34_judged_text_is_data() {
         !asked[1].turns[0].text.contains(lines[0]),
         "the mark is reused"
     );
-    let (verdict, _) = read[0].evaluate("x", None).await;
+    let (verdict, _) = read[0].check_output("x", None).await;
     assert!(!verdict.passed, "without a judge it must not pass");
 }

@@ -19,6 +19,7 @@ use repertoire_core::{Artifact, ArtifactKind};
 use repertoire_runtime::{
     ArtifactDispatcher, ArtifactHandler, ArtifactOutput, Budget, ChatRole, Error, ExecutionContext,
     MeteredModel, Redactor,
+    assertion::{Assertion, AssertionFailure},
     run::{RunReport, plan_run, run_plan},
 };
 use serde_json::{Value, json};
@@ -421,4 +422,56 @@ async fn t27_keys_in_prompts_and_answers_are_redacted() {
     let kept = serde_json::to_string(&report.records).unwrap();
     assert!(!kept.contains(secret), "{kept}");
     assert!(kept.contains("[redacted]"));
+}
+
+/// A check that an application adds.
+#[derive(Debug)]
+struct NoShouting;
+
+#[async_trait]
+impl Assertion for NoShouting {
+    fn description(&self) -> &'static str {
+        "the output does not shout"
+    }
+
+    async fn evaluate(
+        &self,
+        output: &ArtifactOutput,
+        _: &ExecutionContext,
+    ) -> Result<(), AssertionFailure> {
+        let shouts = output.text.ends_with('!');
+        (!shouts)
+            .then_some(())
+            .ok_or_else(|| AssertionFailure::new("it ends with an exclamation mark"))
+    }
+}
+
+#[tokio::test]
+async fn an_application_adds_its_own_assertions() {
+    let skill = RecordingSkill::new(&json!({
+        "name": "C", "description": "d", "artifacts": [
+            {"kind": "description", "name": "Overview", "content": "Loud!"},
+            {"kind": "prompt_template", "name": "Ask", "ordinal": 1, "content": "x"},
+        ],
+    }));
+    let mut dispatcher = ArtifactDispatcher::default();
+    dispatcher.add_assertion(Arc::new(NoShouting));
+    let plan = plan_run(&skill, &dispatcher, "", &[]).unwrap();
+    for (answer, passes) in [("Fine.", true), ("No!", false)] {
+        let model = ScriptedModel::new(&[answer]);
+        let mut context = context_with_model(&model);
+        let report = run_plan(&skill, &dispatcher, &plan, &mut context, &mut |_| {}).await;
+        // The description is shown to the model as it is and is not an output.
+        let checked: Vec<u64> = report.records.iter().map(|r| r.assertions_run).collect();
+        assert_eq!(checked, [0, 1]);
+        assert_eq!(report.records[1].assertions_passed, u64::from(passes));
+        match report.outcome {
+            Ok(_) => assert!(passes),
+            Err(error) => {
+                assert!(!passes);
+                assert_eq!(error.code(), "assertion_failed");
+                assert!(error.to_string().contains("does not shout"), "{error}");
+            }
+        }
+    }
 }

@@ -14,7 +14,7 @@ use std::{path::Path, sync::Arc};
 
 use common::{RecordingSkill, ScriptedModel};
 use repertoire_runtime::{
-    ArtifactDispatcher, ChatTurn, ExecutionContext, Model, PromptEngine, Vault,
+    ArtifactDispatcher, ChatTurn, ExecutionContext, Model, TemplateEngine, Vault,
     orchestrate::{Decision, SkillCandidate, decide_action, fill_missing_values, research_request},
     run::{plan_run, run_plan},
 };
@@ -187,7 +187,7 @@ async fn only_missing_values_are_taken_from_the_message() {
     let steps = plan_run(&checker, &dispatcher, "test", &["Short".to_owned()]).unwrap();
     let (scripted, asked) = scripted_model(&[r#"{"entity": "", "other": "x"}"#]);
     let mut values: Map<String, Value> = Map::new();
-    let engine = PromptEngine::new();
+    let engine = TemplateEngine::new();
     fill_missing_values(
         &asked,
         &checker,

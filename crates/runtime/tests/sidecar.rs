@@ -29,7 +29,7 @@ use repertoire_runtime::{
     ArtifactDispatcher, Error, ExecutionContext, Limits, Model, ModelReply, ModelRequest,
     ModelUsage,
     model::ReplyListener,
-    optimise::{Effort, ExampleSplit, Optimizer, TrainingExample, optimise_module},
+    optimize::{Effort, ExampleSplit, Optimizer, TrainingExample, optimize_module},
     run::{RunReport, plan_run, run_plan},
     sidecar::{DspyHandler, DspyModule, Sidecar, SidecarCommand},
 };
@@ -487,7 +487,7 @@ async fn a_failing_judge_ends_training_without_a_verdict() {
     let mut cx = ExecutionContext::new();
     cx.model = Some(model.clone());
     let how = (Optimizer::Bootstrap, Effort::default());
-    let ended = optimise_module(&sidecar, module, &split, how, false, &cx, &|_| {}).await;
+    let ended = optimize_module(&sidecar, module, &split, how, false, &cx, &|_| {}).await;
     let error = ended.unwrap_err().to_string();
     assert!(error.contains("no model is available"), "{error}");
     // Only the requests already in progress were sent.

@@ -10,7 +10,7 @@
 
 use std::{fs, path::Path, process::Command, sync::Arc};
 
-use repertoire_runtime::{PromptEngine, Vault, Workspace};
+use repertoire_runtime::{TemplateEngine, Vault, Workspace};
 
 fn example_vault() -> Vault {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/vault");
@@ -76,13 +76,13 @@ fn links_of_both_forms_are_references() {
 
 #[test]
 fn templates_can_query_the_vault() {
-    let engine = PromptEngine::with_workspace(Arc::new(example_vault()));
+    let engine = TemplateEngine::with_workspace(Arc::new(example_vault()));
     let template = "{% for page in search(who, 1) %}{{ page.title }}: {{ page.tags | join('+') }}\
                     {% endfor %} {{ page('tomas').type }}";
     let context = [("who".to_owned(), "pilot mira".into())].into();
     let text = engine.render_str(template, &context).unwrap();
     assert_eq!(text, "Mira Oskarsdottir: harbour+pilots person");
-    let error = PromptEngine::new()
+    let error = TemplateEngine::new()
         .render_str(template, &context)
         .unwrap_err();
     assert!(error.to_string().contains("--vault"), "{error}");

@@ -21,12 +21,12 @@
 //! Invariant: only this crate knows JSON-RPC; it knows no SQL and opens no skill file.
 
 mod builder;
-pub mod client;
 mod error;
 pub mod http;
 pub mod iii;
 mod instructions;
 pub mod mcp;
+pub mod mcp_client;
 mod metrics;
 mod optional_tools;
 mod resource_reader;

@@ -216,7 +216,7 @@ pub(crate) struct OptimizeArgs {
     #[arg(long, value_name = "traces|FILE", default_value = "traces")]
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) from: PathBuf,
-    /// The optimiser
+    /// The optimizer
     #[arg(long, value_enum, default_value_t = OptimizerArg::Bootstrap)]
     pub(crate) with: OptimizerArg,
     /// Keep the result even if it is worse
@@ -241,7 +241,7 @@ pub(crate) struct OptimizeArgs {
     pub(crate) model: ModelArgs,
 }
 
-/// The optimiser of a DSPy module.
+/// The optimizer of a DSPy module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OptimizerArg {
     /// Good answers become examples
@@ -298,7 +298,7 @@ pub(crate) enum SetupCommand {
         #[arg(long, conflicts_with_all = ["from", "again"])]
         remove: bool,
     },
-    /// Install DSPy in its own Python environment, to run and optimise DSPy modules
+    /// Install DSPy in its own Python environment, to run and optimize DSPy modules
     Sidecar {
         /// Use this executable instead, as `cargo xtask sidecar-bundle` builds it
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]

@@ -4,12 +4,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use repertoire_app::SkillQuery;
-use repertoire_core::{Artifact, ArtifactKind, package::MAX_JSON, text::terminal_safe};
+use repertoire_core::{Artifact, package::MAX_JSON, text::terminal_safe};
 use repertoire_registry::{
     Error, QualifiedSkillId, Registry, StoreScope,
     store::{SkillSummary, Store},
 };
-use repertoire_runtime::{Limits, PromptEngine, assertion, dispatch, sidecar::DspyModule};
 use serde_json::json;
 
 use super::{find_entry, open_skill, read_input, resolve_scope};
@@ -226,31 +225,12 @@ fn put_artifact(
         created_at: None,
         updated_at: None,
     };
-    check_artifact(&artifact)?;
+    repertoire_app::check_artifact(&artifact)?;
     match known.and_then(|known| known.id) {
         Some(id) => store.update_artifact(id, &artifact)?,
         None => drop(store.add_artifact(summary.id, &artifact)?),
     }
     print_outcome(word, &summary, &artifact.name, scope, output)
-}
-
-/// Refuses an artifact that would fail when it is run.
-pub(crate) fn check_artifact(artifact: &Artifact) -> Result<()> {
-    match artifact.kind {
-        // A script is a template too.
-        ArtifactKind::PromptTemplate | ArtifactKind::CodeTemplate => {
-            PromptEngine::new().check_str(&artifact.content)?;
-        }
-        ArtifactKind::Example => drop(dispatch::parse_examples(artifact)?),
-        ArtifactKind::DspyModule => {
-            let module = DspyModule::from_artifact(artifact)?;
-            module.read_state(artifact)?;
-        }
-        _ => {}
-    }
-    assertion::read_assertions(artifact)?;
-    Limits::default().for_artifact(artifact)?;
-    Ok(())
 }
 
 fn print_outcome(

@@ -4,7 +4,7 @@ use std::{fmt::Write as _, path::Path, process::ExitCode, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use repertoire_core::text::terminal_safe;
-use repertoire_serve::iii::{DEFAULT_URL, client::Client};
+use repertoire_serve::iii::{DEFAULT_URL, bus_client::BusClient};
 use serde_json::Value;
 
 use super::{bus_mode::check_url, read_input, serve::build_runtime};
@@ -149,7 +149,7 @@ fn send_request(
         ));
     }
     build_runtime()?.block_on(async {
-        let client = Client::connect(&bus.url, bus.token.as_deref()).await?;
+        let client = BusClient::connect(&bus.url, bus.token.as_deref()).await?;
         let answer = client
             .call_json(function, &payload.to_string(), patience)
             .await?;

@@ -45,7 +45,7 @@ use repertoire_registry::{
     Error, Notice, Origin, QualifiedSkillId, Registry, RegistrySettings, RequestedBy, SkillEntry,
     SourceLocation, StoreScope, Trusted,
 };
-use repertoire_serve::{client::ConnectionPool, iii::config::worker_manifest};
+use repertoire_serve::{iii::config::worker_manifest, mcp_client::ConnectionPool};
 
 use crate::{
     args::{Command, ScopeArg},

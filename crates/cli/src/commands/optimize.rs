@@ -8,7 +8,7 @@ use repertoire_core::text::terminal_safe;
 use repertoire_registry::StoreScope;
 use repertoire_runtime::{
     ModelUsage,
-    optimise::{Effort, Optimizer, TrainingExample},
+    optimize::{Effort, Optimizer, TrainingExample},
     sidecar::{DspyModule, Sidecar},
 };
 use serde_json::{Value, json};

@@ -10,7 +10,7 @@ use repertoire_app::SkillQuery;
 use repertoire_core::{Package, package::MAX_JSON, text::terminal_safe};
 use repertoire_registry::{Error, folder, store::NewSkill};
 
-use super::{add, artifact, find_entry, open_skill, read_input, write_output};
+use super::{add, find_entry, open_skill, read_input, write_output};
 use crate::{
     args::{PackageCommand, WriteArgs},
     interrupt,
@@ -48,7 +48,7 @@ fn import_packages(
         let package = Package::from_json(&read_input(file, MAX_JSON)?).with_context(context)?;
         for found in &package.artifacts {
             // It is kept all the same: it came like this, and may be put right here.
-            if let Err(error) = artifact::check_artifact(found) {
+            if let Err(error) = repertoire_app::check_artifact(found) {
                 let (file, name) = (file.display(), terminal_safe(&found.name));
                 output.print_warning(format!(
                     "{file}: artifact {name:?} will fail when it is run: {error:#}"

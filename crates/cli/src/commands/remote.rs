@@ -9,7 +9,7 @@ use repertoire_registry::{
     Error, Origin, Registry,
     remote::{RefusedSkill, RemoteLabel},
 };
-use repertoire_serve::client::{ConnectionPool, Reach, ServerTarget};
+use repertoire_serve::mcp_client::{ConnectionPool, Reach, ServerTarget};
 use serde_json::json;
 
 use super::{find_entry, open_registry, open_skill};

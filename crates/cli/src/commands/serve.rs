@@ -5,14 +5,14 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use repertoire_app::{FileWatching, Reoptimiser, RunLimits, Runner, RunnerSettings};
+use repertoire_app::{FileWatching, Reoptimizer, RunLimits, Runner, RunnerSettings};
 use repertoire_core::{Digest, SkillId, text::terminal_safe};
 use repertoire_registry::{Registry, RegistrySettings as Sources, Trusted, store::Account};
 use repertoire_runtime::{Redactor, Vault, Workspace, sidecar::Sidecar};
 use repertoire_serve::{
     OptionalTools, PromptExposure, ServeOptions, SkillService,
-    client::ConnectionPool,
     http::{AccessLog, AllowedHosts, Auth, HttpListener, HttpOptions},
+    mcp_client::ConnectionPool,
 };
 use tokio::{runtime::Runtime, sync::Notify};
 
@@ -94,7 +94,7 @@ pub(crate) fn serve_http(
         let mut sources = settings.sources_for(paths)?;
         side.adapt_sources(&mut sources, settings);
         // Serving works without it.
-        let renewal = reoptimiser_settings(settings).unwrap_or_else(|error| {
+        let renewal = reoptimizer_settings(settings).unwrap_or_else(|error| {
             tracing::warn!("states of DSPy modules are not renewed: {error:#}");
             None
         });
@@ -102,7 +102,7 @@ pub(crate) fn serve_http(
         let engine = open_service(sources, expose, settings, output, move |registry| {
             if let Some((sidecar, settings)) = renewal {
                 let runner = Runner::new(registry.clone(), settings);
-                background.spawn(Reoptimiser { sidecar, runner }.reoptimise_all());
+                background.spawn(Reoptimizer { sidecar, runner }.reoptimize_all());
             }
             if !quiet {
                 let skills = format_count(registry.snapshot().len(), "skill");
@@ -286,8 +286,8 @@ fn open_service(
     Ok(engine)
 }
 
-/// Returns the sidecar and the settings for optimising states again, if it is possible and allowed.
-fn reoptimiser_settings(settings: &CliSettings) -> Result<Option<(Sidecar, RunnerSettings)>> {
+/// Returns the sidecar and the settings for optimizing states again, if it is possible and allowed.
+fn reoptimizer_settings(settings: &CliSettings) -> Result<Option<(Sidecar, RunnerSettings)>> {
     let sidecar = Sidecar::new(super::setup::sidecar::sidecar_program(settings));
     let has_model = settings.model.as_deref().is_some_and(|id| id != "host");
     if !settings.renew || !has_model || sidecar.unavailable_reason().is_some() {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use cucumber::{given, then, when};
-use repertoire_serve::iii::client::Client;
+use repertoire_serve::iii::bus_client::BusClient;
 use serde_json::{Value, json};
 
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
 
 /// A bus whose functions are provided by workers, with its workers and subscriber.
 pub(crate) struct WorkerBus {
-    client: Client,
+    client: BusClient,
     url: String,
     serving: Option<TestProcess>,
     standby: Option<TestProcess>,
@@ -28,7 +28,7 @@ impl WorkerBus {
         let flags = [&["--hub", "0", "--bare-hub"], flags].concat();
         let (hub, url) = process::start_server(home.path(), &flags);
         Self {
-            client: Client::connect(&url, None).await.unwrap(),
+            client: BusClient::connect(&url, None).await.unwrap(),
             url,
             serving: None,
             standby: None,

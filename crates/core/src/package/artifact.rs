@@ -11,8 +11,9 @@ use crate::{
 };
 
 /// The kind of an artifact, which selects its handler.
+///
+/// Matches name every kind, so that the compiler points at each place that handles a new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
 pub enum ArtifactKind {
     /// The purpose of the skill; added to the context.
     Description,

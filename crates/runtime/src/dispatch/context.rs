@@ -16,7 +16,7 @@ use crate::{
     limits::Limits,
     model::{ChatTurn, Model, ReplyListener},
     redact::Redactor,
-    template::PromptEngine,
+    template::TemplateEngine,
     variant::family_of,
 };
 
@@ -81,7 +81,7 @@ pub struct ExecutionContext {
     /// The model.
     pub model: Option<Arc<dyn Model>>,
     /// Renders templates.
-    pub engine: PromptEngine,
+    pub engine: TemplateEngine,
     /// The system prompt so far.
     pub system: Vec<String>,
     /// The few-shot examples so far.
@@ -239,7 +239,7 @@ impl ExecutionContext {
             values: Map::new(),
             message: None,
             model: None,
-            engine: PromptEngine::new(),
+            engine: TemplateEngine::new(),
             system: Vec::new(),
             examples: Vec::new(),
             max_tokens: 1024,

@@ -29,7 +29,7 @@ use crate::{
     record::ResourceUse,
     redact::Redactor,
     run::{plan_run, run_plan},
-    template::PromptEngine,
+    template::TemplateEngine,
     variant::family_of,
     workspace::Workspace,
 };
@@ -61,7 +61,7 @@ const MAX_REFUSAL: usize = 2000;
 pub(super) struct ScriptHost {
     session: String,
     artifact: String,
-    engine: PromptEngine,
+    engine: TemplateEngine,
     model: Option<Arc<dyn Model>>,
     max_tokens: u64,
     system: Vec<String>,

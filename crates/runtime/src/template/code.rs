@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::{Map, Value as Json};
 use uuid::Uuid;
 
-use super::{MAX_OUTPUT, PromptEngine, TemplateContext, restrictions};
+use super::{MAX_OUTPUT, TemplateContext, TemplateEngine, restrictions};
 use crate::error::{Error, Result};
 
 /// A script and the values of its holes.
@@ -74,7 +74,7 @@ pub fn read_constants(artifact: &Artifact) -> Result<Map<String, Json>> {
     }
 }
 
-impl PromptEngine {
+impl TemplateEngine {
     /// Renders a script with the given values; `constants` come from the script's author.
     pub fn render_code(
         &self,
@@ -161,7 +161,7 @@ mod tests {
         let values: TemplateContext = serde_json::from_value(values).unwrap();
         let constants = json!({"FIELDS": "a, b", "MANY": 3});
         let constants = constants.as_object().unwrap();
-        PromptEngine::new()
+        TemplateEngine::new()
             .render_code(template, &values, constants)
             .unwrap()
     }
@@ -206,7 +206,7 @@ mod tests {
                 code.source
             );
         }
-        let engine = PromptEngine::new();
+        let engine = TemplateEngine::new();
         let values: TemplateContext = [("v".to_owned(), json!("evil()"))].into();
         let unknown = engine.render_code("{{ v | safe }}", &values, &Map::new());
         assert_eq!(unknown.unwrap_err().code(), "template_error");
@@ -214,8 +214,11 @@ mod tests {
 
     #[test]
     fn a_missing_value_is_named() {
-        let missing =
-            PromptEngine::new().render_code("x = {{ kind }}", &TemplateContext::new(), &Map::new());
+        let missing = TemplateEngine::new().render_code(
+            "x = {{ kind }}",
+            &TemplateContext::new(),
+            &Map::new(),
+        );
         assert_eq!(missing.unwrap_err().code(), "undefined_variable");
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 
 fn render_sample(template: &str, context: &Json) -> Result<String> {
     let context = context.as_object().unwrap().clone().into_iter().collect();
-    PromptEngine::new().render_str(template, &context)
+    TemplateEngine::new().render_str(template, &context)
 }
 
 fn refusal_text(template: &str) -> String {

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use repertoire_core::Package;
 use repertoire_runtime::{
-    ArtifactInfo, Model, ModelReply, ModelRequest, ModelUsage, Price, Result, SkillOutline,
-    SkillSource, model::ReplyListener,
+    ArtifactInfo, LoadableSkill, Model, ModelReply, ModelRequest, ModelUsage, Price, Result,
+    SkillOutline, model::ReplyListener,
 };
 use serde_json::Value;
 
@@ -112,7 +112,7 @@ impl RecordingSkill {
     }
 }
 
-impl SkillSource for RecordingSkill {
+impl LoadableSkill for RecordingSkill {
     fn outline(&self) -> &SkillOutline {
         &self.outline
     }

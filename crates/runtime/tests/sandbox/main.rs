@@ -33,8 +33,8 @@ use std::{
 use async_trait::async_trait;
 use proptest::prelude::*;
 use repertoire_runtime::{
-    ArtifactDispatcher, Error, ExecutionContext, ExecutionRecord, Limits, Model, ModelReply,
-    ModelRequest, ModelUsage, NestedSkills, Price, PromptEngine, SkillLookup, SkillSource, Vault,
+    ArtifactDispatcher, Error, ExecutionContext, ExecutionRecord, Limits, LoadableSkill, Model,
+    ModelReply, ModelRequest, ModelUsage, NestedSkills, Price, SkillLookup, TemplateEngine, Vault,
     model::ReplyListener,
     run::{RunReport, plan_run, run_plan},
     sandbox::ScriptHandler,
@@ -109,7 +109,7 @@ fn script_context(params: &Value) -> ExecutionContext {
     context.values = params.as_object().cloned().unwrap_or_default();
     context.model = Some(Arc::new(EchoModel(Duration::ZERO)));
     let vault = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/vault");
-    context.engine = PromptEngine::with_workspace(Arc::new(Vault::open(&vault).unwrap()));
+    context.engine = TemplateEngine::with_workspace(Arc::new(Vault::open(&vault).unwrap()));
     context
 }
 

@@ -5,9 +5,9 @@ use super::*;
 struct SingleSkillLookup(Arc<RecordingSkill>);
 
 impl SkillLookup for SingleSkillLookup {
-    fn open_skill(&self, name: &str) -> repertoire_runtime::Result<Arc<dyn SkillSource>> {
+    fn open_skill(&self, name: &str) -> repertoire_runtime::Result<Arc<dyn LoadableSkill>> {
         (name == "s")
-            .then(|| self.0.clone() as Arc<dyn SkillSource>)
+            .then(|| self.0.clone() as Arc<dyn LoadableSkill>)
             .ok_or_else(|| Error::InvalidCall {
                 call: "run_skill".into(),
                 reason: format!("there is no skill {name:?}"),

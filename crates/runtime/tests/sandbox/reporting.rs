@@ -39,7 +39,7 @@ async fn errors_name_the_line_and_refusals_keep_their_reason() {
     let asks = "import repertoire\nrepertoire.llm_query('x')";
     let report = run_script(&dispatcher, &script_skill(asks, &json!({})), &mut cx).await;
     assert_eq!(report.outcome.unwrap_err().code(), "unknown_model");
-    cx.engine = PromptEngine::new();
+    cx.engine = TemplateEngine::new();
     let looks = "import repertoire\nrepertoire.get_tags()";
     let report = run_script(&dispatcher, &script_skill(looks, &json!({})), &mut cx).await;
     assert_eq!(report.outcome.unwrap_err().code(), "workspace_error");

@@ -4,8 +4,8 @@
 //! process; `worker` connects to an external bus as a worker. [`client`] calls a bus from outside.
 
 pub mod bus;
+pub mod bus_client;
 pub(crate) mod changes;
-pub mod client;
 pub mod config;
 pub mod functions;
 pub mod hub;

@@ -31,8 +31,8 @@ use uuid::Uuid;
 use self::{connection::WorkerBus, state_feed::StateFeed};
 use super::{
     bus::{Bus, BusResult, CallError},
+    bus_client::{BusClient, IncomingCall, PeerHandler, WorkerIdentity},
     changes,
-    client::{Client, IncomingCall, PeerHandler, WorkerIdentity},
     functions::{self, FunctionOptions, SkillFunctions, TRIGGER_TYPES, is_tool},
     startup_log,
 };
@@ -191,7 +191,7 @@ impl SkillsWorker {
                 rejected: watch::Sender::new(false),
             });
             let (url, token) = (&self.options.url, self.options.token.as_deref());
-            let connecting = Client::connect_worker(url, token, handler.clone());
+            let connecting = BusClient::connect_worker(url, token, handler.clone());
             let connected = tokio::select! {
                 connected = connecting => connected,
                 () = self.stop.cancelled() => break,
@@ -229,7 +229,7 @@ impl SkillsWorker {
     }
 
     /// Introduces this worker to the bus.
-    fn register_worker(&self, client: &Client) {
+    fn register_worker(&self, client: &BusClient) {
         let namespace = std::env::var("III_NAMESPACE").ok();
         let namespace = namespace.filter(|namespace| !namespace.trim().is_empty());
         let mut worker = json!({
@@ -248,7 +248,7 @@ impl SkillsWorker {
     /// does.
     async fn run_connection(
         self: &Arc<Self>,
-        client: &Arc<Client>,
+        client: &Arc<BusClient>,
         handler: &ConnectionHandler,
         outage_logged: &mut bool,
     ) {
@@ -326,7 +326,7 @@ impl SkillsWorker {
     /// or that another worker owned before, as soon as they are free.
     async fn update_role(
         self: &Arc<Self>,
-        client: &Client,
+        client: &BusClient,
         role: WorkerRole,
         owners: FunctionOwners,
     ) -> WorkerRole {
@@ -439,7 +439,7 @@ impl SkillsWorker {
     }
 
     /// Offers the functions.
-    fn offer_functions(self: &Arc<Self>, client: &Client) -> OfferedFunctions {
+    fn offer_functions(self: &Arc<Self>, client: &BusClient) -> OfferedFunctions {
         let mut serving = OfferedFunctions::default();
         for described in functions::all_functions() {
             self.offer_function(client, &mut serving, described.id);
@@ -450,7 +450,7 @@ impl SkillsWorker {
     /// Offers one function; replaces an earlier offer of the same function.
     fn offer_function(
         self: &Arc<Self>,
-        client: &Client,
+        client: &BusClient,
         serving: &mut OfferedFunctions,
         id: &'static str,
     ) {
@@ -471,7 +471,7 @@ impl SkillsWorker {
     }
 
     /// Offers the trigger types.
-    fn offer_trigger_types(client: &Client) {
+    fn offer_trigger_types(client: &BusClient) {
         for kind in TRIGGER_TYPES {
             send(
                 client,
@@ -483,7 +483,7 @@ impl SkillsWorker {
     }
 
     /// Withdraws the functions and trigger types of this process.
-    async fn withdraw_functions(&self, client: &Client, serving: OfferedFunctions) {
+    async fn withdraw_functions(&self, client: &BusClient, serving: OfferedFunctions) {
         for id in serving.functions {
             send(client, &json!({"type": "unregisterfunction", "id": id}));
         }
@@ -525,7 +525,7 @@ impl SkillsWorker {
     }
 
     /// Subscribes to changes of the state.
-    fn subscribe_to_state(&self, client: &Client, function_id: &str) {
+    fn subscribe_to_state(&self, client: &BusClient, function_id: &str) {
         send(
             client,
             &json!({
@@ -547,7 +547,7 @@ impl SkillsWorker {
 }
 
 /// Queues a message. If the connection has ended, the next one registers everything again.
-fn send(client: &Client, message: &Value) {
+fn send(client: &BusClient, message: &Value) {
     let _ = client.send_text(message.to_string());
 }
 

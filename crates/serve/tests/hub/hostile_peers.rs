@@ -10,7 +10,7 @@ use repertoire_registry::{
 };
 use repertoire_serve::{
     http::Auth,
-    iii::{HubOptions, client::Client},
+    iii::{HubOptions, bus_client::BusClient},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -244,10 +244,10 @@ async fn write_token_is_required_once_a_token_exists() {
     })
     .await;
     for token in [None, Some("wrong"), Some("may-read")] {
-        let refused = Client::connect(&place.url(), token).await.unwrap_err();
+        let refused = BusClient::connect(&place.url(), token).await.unwrap_err();
         assert!(refused.to_string().contains("401"), "{refused}");
     }
-    let client = Client::connect(&place.url(), Some("may-write")).await;
+    let client = BusClient::connect(&place.url(), Some("may-write")).await;
     client
         .unwrap()
         .call_json("skills::list", "{}", WAIT)
@@ -288,7 +288,7 @@ async fn a_thousand_idle_workers_do_not_delay_fifty_busy_ones() {
     let busy = (0..50).map(|n| {
         let url = place.url();
         tokio::spawn(async move {
-            let client = Client::connect(&url, None).await.unwrap();
+            let client = BusClient::connect(&url, None).await.unwrap();
             let mut slowest = Duration::ZERO;
             for round in 0..40 {
                 let start = Instant::now();

@@ -7,7 +7,7 @@ use repertoire_registry::{Registry, RegistrySettings};
 use repertoire_serve::{
     ServeOptions, SkillService,
     http::{AllowedHosts, Auth},
-    iii::{Hub, HubOptions, client::Client, hub::HubListener},
+    iii::{Hub, HubOptions, bus_client::BusClient, hub::HubListener},
 };
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
@@ -62,8 +62,8 @@ impl TestHub {
         format!("ws://{}", self.address)
     }
 
-    pub(crate) async fn client(&self) -> Client {
-        Client::connect(&self.url(), None).await.unwrap()
+    pub(crate) async fn client(&self) -> BusClient {
+        BusClient::connect(&self.url(), None).await.unwrap()
     }
 
     pub(crate) async fn call_function(&self, function: &str, payload: Value) -> Value {

@@ -216,7 +216,7 @@ pub(super) fn list_components(settings: &CliSettings) -> Vec<SetupComponent> {
             name: "sidecar",
             installed: sidecar::is_installed(&sidecar::sidecar_dir(settings)),
             folder: sidecar::sidecar_dir(settings),
-            offer: "installs DSPy (240 MB) for skills that are programs, and to optimise them",
+            offer: "installs DSPy (240 MB) for skills that are programs, and to optimize them",
             check: |settings| {
                 let sidecar = Sidecar::new(sidecar::sidecar_program(settings));
                 let dspy = build_runtime()?.block_on(sidecar.dspy_version())?;

@@ -26,8 +26,8 @@ const SOURCES: [(&str, &str); 8] = [
         include_str!("../../../../../sidecar/repertoire_sidecar/host.py"),
     ),
     (
-        "repertoire_sidecar/optimise.py",
-        include_str!("../../../../../sidecar/repertoire_sidecar/optimise.py"),
+        "repertoire_sidecar/optimize.py",
+        include_str!("../../../../../sidecar/repertoire_sidecar/optimize.py"),
     ),
     (
         "repertoire_sidecar/serve.py",

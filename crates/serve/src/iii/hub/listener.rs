@@ -25,7 +25,7 @@ use tokio_tungstenite::{
     },
 };
 
-use super::{super::client, Hub};
+use super::{super::bus_client, Hub};
 use crate::{
     error::{Error, ListenProblem, Result},
     http::{Auth, configure_stream, error_response, host_check::AllowedHosts},
@@ -119,7 +119,7 @@ fn raise_file_limit() {
 /// Finds out which kind of server uses a port.
 async fn probe_port(address: SocketAddr) -> PortOccupant {
     let url = format!("ws://{address}");
-    let greeted = client::Client::connect(&url, None);
+    let greeted = bus_client::BusClient::connect(&url, None);
     match tokio::time::timeout(Duration::from_secs(2), greeted).await {
         Ok(Ok(_)) => PortOccupant::Bus,
         // A server that asks for a token is a bus too.

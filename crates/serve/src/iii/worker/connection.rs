@@ -9,14 +9,14 @@ use serde_json::Value;
 use super::state_feed::StateFeed;
 use crate::iii::{
     bus::{Bus, BusResult, CallError},
-    client::Client,
+    bus_client::BusClient,
 };
 
 /// The current connection, if there is one. Every write is reported to the state feed, so that
 /// the catalogue contains it before the bus reports it back.
 #[derive(Debug)]
 pub(super) struct WorkerBus {
-    client: ArcSwapOption<Client>,
+    client: ArcSwapOption<BusClient>,
     feed: Arc<StateFeed>,
 }
 
@@ -28,7 +28,7 @@ impl WorkerBus {
         }
     }
 
-    pub(super) fn replace_client(&self, client: Option<Arc<Client>>) {
+    pub(super) fn replace_client(&self, client: Option<Arc<BusClient>>) {
         self.client.store(client);
     }
 }

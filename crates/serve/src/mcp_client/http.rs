@@ -384,7 +384,7 @@ mod tests {
             for id in 1..=3 {
                 let stream = futures::stream::iter(chunks.clone().map(Ok));
                 let found = find_response_event(stream, id).await.unwrap().unwrap();
-                let found: Value = serde_json::from_slice(&found).unwrap();
+                let found: Value = repertoire_core::json::from_slice(&found).unwrap();
                 assert_eq!(found["result"], id, "in chunks of {size}");
             }
             let stream = futures::stream::iter(chunks.map(Ok));

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use repertoire_core::{Artifact, ArtifactKind};
 use repertoire_registry::{Registry, SkillEntry, store::SkillKey};
 use repertoire_runtime::{
-    ArtifactDispatcher, ArtifactInfo, Checkpoints, Error, ExecutionContext, NestedSkills, Result,
-    SkillLookup, SkillOutline, SkillSource,
+    ArtifactDispatcher, ArtifactInfo, Checkpoints, Error, ExecutionContext, LoadableSkill,
+    NestedSkills, Result, SkillLookup, SkillOutline,
 };
 use serde_json::Value;
 use uuid::Uuid;
@@ -67,7 +67,7 @@ impl RunnableSkill {
     }
 }
 
-impl SkillSource for RunnableSkill {
+impl LoadableSkill for RunnableSkill {
     fn outline(&self) -> &SkillOutline {
         &self.outline
     }
@@ -109,7 +109,7 @@ pub(crate) fn attach_registry(
 struct RegistryAccess(Arc<Registry>);
 
 impl SkillLookup for RegistryAccess {
-    fn open_skill(&self, wanted: &str) -> Result<Arc<dyn SkillSource>> {
+    fn open_skill(&self, wanted: &str) -> Result<Arc<dyn LoadableSkill>> {
         let refuse = |reason: String| Error::InvalidCall {
             call: "run_skill".to_owned(),
             reason,

@@ -148,7 +148,7 @@ fn connection_closed() -> Error {
 
 /// A connection to a bus. Dropping it closes the connection.
 #[derive(Debug)]
-pub struct Client {
+pub struct BusClient {
     outgoing: OutgoingQueue,
     pending: PendingReplies,
     identity: WorkerIdentity,
@@ -156,7 +156,7 @@ pub struct Client {
     _close_on_drop: DropGuard,
 }
 
-impl Client {
+impl BusClient {
     /// Connects and waits for the greeting of the bus.
     pub async fn connect(url: &str, token: Option<&str>) -> Result<Self> {
         Self::connect_with(url, token, None).await
@@ -423,7 +423,7 @@ fn resolve_reply(pending: &PendingReplies, frame: &Frame<'_>) {
     }
 }
 
-impl Bus for Client {
+impl Bus for BusClient {
     fn call_function<'a>(
         &'a self,
         function_id: &'a str,

@@ -1,11 +1,11 @@
-"""Optimises a program with examples, and runs programs."""
+"""Optimizes a program with examples, and runs programs."""
 
 import dspy
 
 from . import host, templates
 from .wire import Refused
 
-# An answer that cannot be parsed scores badly; it must not stop the optimiser.
+# An answer that cannot be parsed scores badly; it must not stop the optimizer.
 _MAX_ERRORS = 1_000_000
 
 
@@ -63,7 +63,7 @@ def _gepa(metric, settings, lm):
     )
 
 
-OPTIMISERS = {
+OPTIMIZERS = {
     "bootstrap": _bootstrap,
     "random-search": _random_search,
     "mipro": _mipro,
@@ -75,11 +75,11 @@ def _examples(rows, inputs):
     return [dspy.Example(**row).with_inputs(*inputs) for row in rows]
 
 
-def optimise(pipe, request):
+def optimize(pipe, request):
     """Compiles a program; returns its state."""
-    make = OPTIMISERS.get(request.get("optimizer"))
+    make = OPTIMIZERS.get(request.get("optimizer"))
     if make is None:
-        names = ", ".join(OPTIMISERS)
+        names = ", ".join(OPTIMIZERS)
         raise Refused("unknown_optimizer", f"there is no such optimizer: there are {names}")
     inputs = [field["name"] for field in request["signature"]["inputs"]]
     training = _examples(request["training_data"], inputs)
@@ -90,7 +90,7 @@ def optimise(pipe, request):
     lm = host.model(pipe, identity)
     settings = request.get("settings") or {}
     module = templates.build(request, host.tools(pipe, identity))
-    optimiser = make(host.metric(pipe, identity), settings, lm)
+    optimizer = make(host.metric(pipe, identity), settings, lm)
     with dspy.context(lm=lm):
         more = {}
         if request["optimizer"] == "mipro":
@@ -98,7 +98,7 @@ def optimise(pipe, request):
             more = {"num_trials": trials, "valset": validation or training, "minibatch": False}
         elif request["optimizer"] in ("gepa", "random-search"):
             more = {"valset": validation or training}
-        compiled = optimiser.compile(module, trainset=training, **more)
+        compiled = optimizer.compile(module, trainset=training, **more)
     refused = pipe.refusal(identity)
     if refused is not None:
         raise refused

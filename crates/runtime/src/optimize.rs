@@ -1,4 +1,4 @@
-//! Optimises a program with examples: trained on some, evaluated on the others.
+//! Optimizes a program with examples: trained on some, evaluated on the others.
 //!
 //! The result is a state; it is accepted only if it scores at least as well on examples held back
 //! from training. Answers are scored by the artifact's assertions and the expected outputs.
@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    assertion::{self, Assertion},
+    assertion::{self, DeclaredAssertion},
     dispatch::ExecutionContext,
     error::{Error, Result},
     model::ModelUsage,
@@ -36,7 +36,7 @@ const MAX_EXAMPLES: usize = 2000;
 /// How many examples are evaluated concurrently.
 const MAX_CONCURRENT: usize = 4;
 
-/// The optimisation method.
+/// The optimization method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Optimizer {
@@ -148,7 +148,7 @@ fn is_in_lowest_quarter(digest: &Digest) -> bool {
     digest.as_bytes().first().is_some_and(|first| *first < 64)
 }
 
-/// Limits for the optimiser.
+/// Limits for the optimizer.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Effort {
     /// The maximum number of examples in a prompt.
@@ -165,7 +165,7 @@ pub struct Effort {
     pub metric_calls: Option<u32>,
 }
 
-/// The result of an optimisation.
+/// The result of an optimization.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Improvement {
     /// The score before, from 0 to 1, on the examples held back.
@@ -208,7 +208,7 @@ impl Improvement {
 /// Scores answers by an artifact's assertions and by the expected outputs.
 struct AnswerJudge {
     services: HostServices,
-    assertions: Vec<Assertion>,
+    assertions: Vec<DeclaredAssertion>,
     outputs: Vec<String>,
     /// Whether the expected outputs of an example count.
     by_example: bool,
@@ -226,7 +226,7 @@ impl AnswerJudge {
         for assertion in &self.assertions {
             // A judge that fails is an error, not a verdict on the answer.
             let (verdict, usage) = assertion
-                .try_evaluate(&text, self.services.model.as_ref())
+                .try_check(&text, self.services.model.as_ref())
                 .await?;
             self.services.notes.add_usage(usage);
             scores.push(if verdict.passed { 1.0 } else { 0.0 });
@@ -314,8 +314,8 @@ impl HostRequestHandler for AnswerJudge {
 /// Called with a progress message.
 pub type ProgressCallback<'a> = &'a (dyn Fn(&str) + Sync);
 
-/// Optimises the program of an artifact; stores nothing.
-pub async fn optimise_module(
+/// Optimizes the program of an artifact; stores nothing.
+pub async fn optimize_module(
     sidecar: &Sidecar,
     artifact: &Artifact,
     split: &ExampleSplit,

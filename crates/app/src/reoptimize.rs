@@ -1,4 +1,4 @@
-//! Optimises states made by another version of DSPy again, in the background.
+//! Optimizes states made by another version of DSPy again, in the background.
 //!
 //! Each checked state records the version, whether it was replaced or not, so that no version is
 //! paid for twice.
@@ -7,7 +7,7 @@ use repertoire_core::Artifact;
 use repertoire_registry::store::{OptimizedModule, Store};
 use repertoire_runtime::{
     Error as RunError,
-    optimise::{Effort, ExampleSplit, Optimizer, optimise_module},
+    optimize::{Effort, ExampleSplit, Optimizer, optimize_module},
     sidecar::{DspyModule, Sidecar},
 };
 use serde_json::{Value, json};
@@ -18,18 +18,18 @@ use crate::{
     runner::{RunRequest, Runner},
 };
 
-/// Optimises stored states again. The runner's limits apply to each module.
+/// Optimizes stored states again. The runner's limits apply to each module.
 #[derive(Debug)]
-pub struct Reoptimiser {
+pub struct Reoptimizer {
     /// The DSPy process.
     pub sidecar: Sidecar,
     /// The registry, the model and the limits.
     pub runner: Runner,
 }
 
-impl Reoptimiser {
+impl Reoptimizer {
     /// Checks every stored state; a failure is only logged.
-    pub async fn reoptimise_all(self) {
+    pub async fn reoptimize_all(self) {
         // It costs money, so untrusted stores are skipped.
         for store in self.runner.registry.trusted_stores() {
             let modules = match store.optimized_modules() {
@@ -41,14 +41,14 @@ impl Reoptimiser {
             };
             for module in modules {
                 let (skill, name) = (module.path.clone(), module.artifact.name.clone());
-                if let Err(error) = self.reoptimise_state(&**store, module).await {
+                if let Err(error) = self.reoptimize_state(&**store, module).await {
                     tracing::info!("{skill}: the state of {name:?} is unchanged: {error}");
                 }
             }
         }
     }
 
-    async fn reoptimise_state(&self, store: &dyn Store, module: OptimizedModule) -> Result<()> {
+    async fn reoptimize_state(&self, store: &dyn Store, module: OptimizedModule) -> Result<()> {
         let OptimizedModule {
             skill,
             path,
@@ -76,11 +76,11 @@ impl Reoptimiser {
             return Ok(());
         }
         tracing::info!(
-            "{path}: optimising {:?} again for DSPy {current}",
+            "{path}: optimizing {:?} again for DSPy {current}",
             artifact.name
         );
         let skill = skill.to_string();
-        let learned = self.optimise_artifact(&skill, &artifact, &state).await;
+        let learned = self.optimize_artifact(&skill, &artifact, &state).await;
         let (blob, problem) = match learned {
             Ok(Some(blob)) => (blob, None),
             Err(error) if is_transient(&error) => return Err(error),
@@ -95,7 +95,7 @@ impl Reoptimiser {
     }
 
     /// Returns a new state if it is not worse.
-    async fn optimise_artifact(
+    async fn optimize_artifact(
         &self,
         skill: &str,
         artifact: &Artifact,
@@ -114,7 +114,7 @@ impl Reoptimiser {
         };
         let mut context = self.runner.new_context(&RunRequest::default());
         context.nested_skills = None;
-        let work = optimise_module(
+        let work = optimize_module(
             &self.sidecar,
             artifact,
             &split,
