@@ -29,6 +29,7 @@ pub mod mcp;
 pub mod mcp_client;
 mod metrics;
 mod optional_tools;
+mod resource_json;
 mod resource_reader;
 mod service;
 mod stdio;

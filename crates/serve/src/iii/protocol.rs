@@ -8,6 +8,8 @@ use std::{borrow::Cow, collections::BTreeMap};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::resource_json::push_json_string;
+
 /// The deepest nesting of a message.
 pub(crate) const MAX_DEPTH: usize = 128;
 
@@ -149,20 +151,6 @@ impl HubMessage<'_> {
     pub(crate) fn to_json(&self) -> String {
         // Serializing a message cannot fail.
         serde_json::to_string(self).unwrap_or_default()
-    }
-}
-
-/// Appends a text as a JSON string.
-fn push_json_string(out: &mut String, text: &str) {
-    // Fast path: ids rarely need escaping.
-    let plain = |b: u8| b != b'"' && b != b'\\' && b >= 0x20;
-    if text.bytes().all(plain) {
-        out.push('"');
-        out.push_str(text);
-        out.push('"');
-    } else {
-        // Serializing a string cannot fail.
-        out.push_str(&serde_json::to_string(text).unwrap_or_default());
     }
 }
 

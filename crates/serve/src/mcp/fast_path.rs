@@ -7,13 +7,16 @@
 
 use std::{borrow::Cow, time::Instant};
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
-use repertoire_core::{Uri, mime};
+use repertoire_core::Uri;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::skills;
-use crate::{resource_reader::MAX_INLINE_READ, service::SkillService};
+use crate::{
+    resource_json::{ResourceContent, push_contents},
+    resource_reader::MAX_INLINE_READ,
+    service::SkillService,
+};
 
 const MODERN_REVISION: &str = "2026-07-28";
 
@@ -174,54 +177,7 @@ fn write_resource(service: &SkillService, uri: &str, out: &mut String) -> Option
     }
     let bytes = registry.read_file(&entry, &path).ok()?;
     let kind = entry.mime_type(&path);
-    out.reserve(bytes.len() + bytes.len() / 8 + 256);
-    out.push_str("\"contents\":[{\"uri\":");
-    push_json_string(out, uri)?;
-    out.push_str(",\"mimeType\":");
-    push_json_string(out, &kind)?;
-    match std::str::from_utf8(&bytes) {
-        Ok(text) if mime::is_text(&kind) => {
-            out.push_str(",\"text\":");
-            push_json_string(out, text)?;
-        }
-        _ => {
-            out.push_str(",\"blob\":\"");
-            STANDARD.encode_string(&bytes, out);
-            out.push('"');
-        }
-    }
-    out.push_str("}]");
-    Some(())
-}
-
-/// Appends a text as a JSON string.
-fn push_json_string(out: &mut String, text: &str) -> Option<()> {
-    // Most texts need few escapes, so whole runs between them are copied.
-    out.push('"');
-    let mut from = 0;
-    for (at, byte) in text.bytes().enumerate() {
-        let escape = match byte {
-            b'"' => "\\\"",
-            b'\\' => "\\\\",
-            b'\n' => "\\n",
-            b'\r' => "\\r",
-            b'\t' => "\\t",
-            // Rare control characters are left to `serde_json`.
-            0..0x20 => return push_escaped_rest(out, &text[from..]),
-            _ => continue,
-        };
-        out.push_str(&text[from..at]);
-        out.push_str(escape);
-        from = at + 1;
-    }
-    out.push_str(&text[from..]);
-    out.push('"');
-    Some(())
-}
-
-/// Appends the rest of a text with rare control characters, and closes the string.
-fn push_escaped_rest(out: &mut String, text: &str) -> Option<()> {
-    let whole = serde_json::to_string(text).ok()?;
-    out.push_str(whole.strip_prefix('"')?);
+    let content = ResourceContent::from_bytes(&kind, &bytes);
+    push_contents(out, uri, &kind, content);
     Some(())
 }

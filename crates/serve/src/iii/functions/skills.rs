@@ -9,7 +9,10 @@ use serde_json::json;
 use super::{
     BusResult, CallError, SharedRegistry, SkillFunctions, paging::ListInput, to_json_text,
 };
-use crate::error::shorten_text;
+use crate::{
+    error::shorten_text,
+    resource_json::{ResourceContent, push_contents},
+};
 
 /// The most URIs in one call.
 const MAX_FETCH_URIS: usize = 64;
@@ -170,19 +173,11 @@ impl SkillFunctions {
             && let Some(body) = registry.body_json(id)?
         {
             // The body is stored as JSON, so it is inserted without being parsed.
-            let uri = to_json_text(&input.uri.trim())?;
-            return Ok(format!(
-                r#"{{"contents":[{{"uri":{uri},"mimeType":"text/markdown","text":{body}}}]}}"#
-            ));
+            let content = ResourceContent::JsonText(&body);
+            return Ok(contents_json(input, "text/markdown", content));
         }
         let (mime, text) = self.read_text(registry, &parsed).await?;
-        to_json_text(&ReadResourceOutput {
-            contents: [ResourceText {
-                uri: input.uri.trim(),
-                mime_type: &mime,
-                text: &text,
-            }],
-        })
+        Ok(contents_json(input, &mime, ResourceContent::Text(&text)))
     }
 
     /// Returns the MIME type and text behind a URI.
@@ -320,4 +315,11 @@ pub(super) fn list_templates() -> String {
         ],
     })
     .to_string()
+}
+
+fn contents_json(input: &ReadResourceInput, mime: &str, content: ResourceContent<'_>) -> String {
+    let mut out = "{".to_owned();
+    push_contents(&mut out, input.uri.trim(), mime, content);
+    out.push('}');
+    out
 }
