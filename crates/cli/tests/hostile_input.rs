@@ -17,7 +17,7 @@ use common::{TestWorkspace, project_dir};
 use repertoire_core::{Package, Uri};
 use repertoire_registry::{
     Error, Registry, RegistrySettings, StoreScope, folder,
-    store::{EventCursor, NewSkill, SqliteStore, StoreTrust},
+    store::{EventCursor, NewSkill, SqliteStore, StoreOpenMode},
 };
 use serde::Deserialize;
 
@@ -108,7 +108,7 @@ impl BuildStep {
                 fs::write(at(path), format!("{before}{}{after}", text.repeat(*count))).unwrap();
             }
             Self::Store { path, sql } => {
-                drop(SqliteStore::open(&at(path), StoreTrust::Own).unwrap());
+                drop(SqliteStore::open(&at(path), StoreOpenMode::Own).unwrap());
                 let file = rusqlite::Connection::open(at(path)).unwrap();
                 file.execute_batch(sql).unwrap();
                 file.pragma_update(None, "journal_mode", "DELETE").unwrap();
@@ -152,7 +152,7 @@ fn library_error_code(case: &RejectCase, place: &TestWorkspace) -> Option<String
             .parse::<Uri>()
             .map(|_| ())
             .map_err(Error::from),
-        _ => SqliteStore::open(&place.home_dir().join("agents.db"), StoreTrust::Own).map(|_| ()),
+        _ => SqliteStore::open(&place.home_dir().join("agents.db"), StoreOpenMode::Own).map(|_| ()),
     };
     Some(
         verdict

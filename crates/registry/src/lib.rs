@@ -46,7 +46,7 @@ pub use registry::{
     StateLimit,
 };
 pub use settings::{
-    RegisteredContent, RegistrySettings, RequestedBy, SourceLocation, StoreSelection,
+    CatalogueContent, RegisteredContent, RegistrySettings, RequestedBy, SourceLocation,
 };
 pub use skill_metadata::{PackageMetadata, Registration, SharedText, SkillMetadata};
 pub use source::{Notice, check_pattern};

@@ -26,10 +26,12 @@ use crate::{
     error::{Error, Result},
     origin::{Origin, StoreScope, Trusted},
     remote::RemoteReader,
-    settings::{RegisteredContent, RegistrySettings, RequestedBy, SourceLocation, StoreSelection},
+    settings::{
+        CatalogueContent, RegisteredContent, RegistrySettings, RequestedBy, SourceLocation,
+    },
     skill_metadata::SkillMetadata,
     source::{ContentLocation, FileSource, GlobPattern, Notice, SourcePlan},
-    store::{Account, EventCursor, EventId, LocalStore, SqliteStore, Store, StoreTrust},
+    store::{Account, EventCursor, EventId, LocalStore, SqliteStore, Store, StoreOpenMode},
     trust,
 };
 
@@ -91,7 +93,7 @@ pub struct Registry {
     remote_reader: OnceLock<Arc<dyn RemoteReader>>,
     cache: Option<PathBuf>,
     /// Which contents of the stores are in the catalogue.
-    store_selection: StoreSelection,
+    store_selection: CatalogueContent,
     /// Where registered content is kept.
     state: RegisteredContent,
     /// The rendered index, and the number of the snapshot it was rendered from.
@@ -205,7 +207,7 @@ impl Registry {
             };
             self.workspace = Some((workspace.clone(), trusted));
             let opened = match own {
-                None if file.exists() => match SqliteStore::open(&file, StoreTrust::Untrusted) {
+                None if file.exists() => match SqliteStore::open(&file, StoreOpenMode::Untrusted) {
                     Ok(store) => Some(store),
                     Err(error) => {
                         self.notices.push(error_notice(&file, &error));

@@ -40,7 +40,7 @@ pub struct RegistrySettings {
     /// Skills embedded in the program.
     pub embedded: Skills,
     /// Which contents of the stores are in the catalogue.
-    pub stores: StoreSelection,
+    pub stores: CatalogueContent,
     /// Where registered content is kept.
     pub state: RegisteredContent,
     /// Whether the system skills are installed in the account's store and kept up to date.
@@ -51,7 +51,7 @@ pub struct RegistrySettings {
 
 /// Which contents of the stores are in the catalogue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum StoreSelection {
+pub enum CatalogueContent {
     /// Packages, registered content, and skills of other servers.
     #[default]
     Everything,

@@ -13,7 +13,7 @@ use std::{
 use crate::{
     error::{Error, Result},
     origin::Trusted,
-    store::{LocalStore, SqliteStore, Store, StoreTrust},
+    store::{LocalStore, SqliteStore, Store, StoreOpenMode},
 };
 
 const WORKSPACE_APPROVAL_KIND: &str = "workspace";
@@ -51,13 +51,13 @@ impl LocalStore {
         if !approval.binding.ends_with(&file_identity(&file)?) {
             return Ok(None);
         }
-        let store = SqliteStore::open(&file, StoreTrust::Own)?;
+        let store = SqliteStore::open(&file, StoreOpenMode::Own)?;
         Ok((approval.binding == approval_binding(&store)?).then_some(store))
     }
 
     /// Trusts a workspace in its current state, creating its store if it has none.
     pub fn trust_workspace(&self, workspace: &Path) -> Result<()> {
-        let store = SqliteStore::open(&workspace_store_path(workspace), StoreTrust::Own)?;
+        let store = SqliteStore::open(&workspace_store_path(workspace), StoreOpenMode::Own)?;
         self.grant_approval(
             WORKSPACE_APPROVAL_KIND,
             &approval_subject(workspace)?,

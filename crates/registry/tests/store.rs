@@ -10,7 +10,7 @@ use common::document_text;
 use repertoire_core::{Package, Prompt, PromptBody, RelPath, SkillId};
 use repertoire_registry::{
     Error, HistoryPolicy, Origin, QualifiedSkillId, Registry, RegistrySettings, StoreScope,
-    store::{NewSkill, SqliteStore, Store, StoreTrust},
+    store::{NewSkill, SqliteStore, Store, StoreOpenMode},
 };
 use serde_json::json;
 
@@ -319,7 +319,7 @@ fn two_registries_on_one_file_see_each_others_changes() {
 }
 
 /// Opens a file that was tampered with; it must be refused and left unchanged.
-fn open_refused(path: &Path, trust: StoreTrust) -> Error {
+fn open_refused(path: &Path, trust: StoreOpenMode) -> Error {
     let before = fs::read(path).unwrap();
     let error = SqliteStore::open(path, trust).unwrap_err();
     assert_eq!(fs::read(path).unwrap(), before, "the file was changed");
@@ -328,7 +328,7 @@ fn open_refused(path: &Path, trust: StoreTrust) -> Error {
 
 #[test]
 fn t18_hostile_files_are_refused() {
-    for trust in [StoreTrust::Own, StoreTrust::Untrusted] {
+    for trust in [StoreOpenMode::Own, StoreOpenMode::Untrusted] {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("agents.db");
         let fresh = || {
@@ -404,7 +404,7 @@ fn t18_a_stored_file_that_differs_from_its_digest_is_not_served() {
 #[test]
 fn t35_a_full_disk_loses_nothing_that_was_acknowledged() {
     let home = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open(&home.path().join("agents.db"), StoreTrust::Own).unwrap();
+    let store = SqliteStore::open(&home.path().join("agents.db"), StoreOpenMode::Own).unwrap();
     store.put_skills(vec![new_skill("kept", "1")]).unwrap();
     let pages: i64 = {
         let file = rusqlite::Connection::open(home.path().join("agents.db")).unwrap();

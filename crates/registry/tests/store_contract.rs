@@ -15,7 +15,7 @@ mod contract;
 
 use std::sync::Arc;
 
-use repertoire_registry::store::{SqliteStore, Store, StoreTrust};
+use repertoire_registry::store::{SqliteStore, Store, StoreOpenMode};
 
 /// Opens one SQLite file again and again.
 struct SqliteFactory(tempfile::TempDir);
@@ -26,7 +26,7 @@ impl contract::StoreFactory for SqliteFactory {
     }
 
     fn open(&self) -> Arc<dyn Store> {
-        SqliteStore::open(&self.0.path().join("agents.db"), StoreTrust::Own).unwrap()
+        SqliteStore::open(&self.0.path().join("agents.db"), StoreOpenMode::Own).unwrap()
     }
 }
 

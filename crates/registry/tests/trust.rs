@@ -9,7 +9,7 @@ use common::{document_text, write_skill};
 use repertoire_core::RelPath;
 use repertoire_registry::{
     Origin, Registry, RegistrySettings, RequestedBy, SourceLocation, StoreScope, Trusted,
-    store::{Account, LocalStore, NewSkill, SqliteStore, Store, StoreTrust},
+    store::{Account, LocalStore, NewSkill, SqliteStore, Store, StoreOpenMode},
     trust,
 };
 
@@ -55,7 +55,7 @@ fn t17_a_planted_store_and_folder_override_nothing_until_trusted() {
     let workspace = tempfile::tempdir().unwrap();
     let planted = SqliteStore::open(
         &trust::workspace_store_path(workspace.path()),
-        StoreTrust::Own,
+        StoreOpenMode::Own,
     )
     .unwrap();
     planted
@@ -130,7 +130,7 @@ fn t17_trust_falls_when_the_store_is_replaced_or_copied() {
     assert_eq!(trusted(workspace.path()), Trusted::Yes);
 
     // The user's own writes do not change the trust.
-    let store = SqliteStore::open(&file, StoreTrust::Own).unwrap();
+    let store = SqliteStore::open(&file, StoreOpenMode::Own).unwrap();
     store.put_skills(vec![new_skill("a", "1")]).unwrap();
     drop(store);
     assert_eq!(trusted(workspace.path()), Trusted::Yes);
@@ -220,7 +220,7 @@ fn t18_a_planted_store_with_a_forged_listing_affects_no_other_skill() {
     ] {
         let workspace = tempfile::tempdir().unwrap();
         let file = trust::workspace_store_path(workspace.path());
-        SqliteStore::open(&file, StoreTrust::Own)
+        SqliteStore::open(&file, StoreOpenMode::Own)
             .unwrap()
             .put_skills(vec![new_skill("a", "1")])
             .unwrap();

@@ -41,11 +41,12 @@ impl std::fmt::Display for SkippedArtifact {
 impl RunPlan {
     /// Whether a step certainly calls a model; a script may or may not call one.
     pub fn requires_model(&self) -> bool {
-        self.steps.iter().any(|info| {
-            matches!(
-                info.artifact.kind,
-                ArtifactKind::PromptTemplate | ArtifactKind::DspyModule
-            )
+        self.steps.iter().any(|info| match info.artifact.kind {
+            ArtifactKind::PromptTemplate | ArtifactKind::DspyModule => true,
+            ArtifactKind::CodeTemplate
+            | ArtifactKind::Description
+            | ArtifactKind::Approach
+            | ArtifactKind::Example => false,
         })
     }
 }

@@ -3,7 +3,7 @@
 //! Over MCP a skill is a set of verified resources, an entry of `skills/list`, a prompt and the
 //! answer of a tool; all of them come from one value. [`Server`] serves skills written in code
 //! in a few lines, [`SkillService`] serves a whole registry, [`McpConnection`] adds skills to another
-//! server, and [`client`] reads skills from other servers.
+//! server, and [`mcp_client`] reads skills from other servers.
 //!
 //! ```
 //! use repertoire_serve::{Server, Skill};

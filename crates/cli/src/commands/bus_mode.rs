@@ -4,7 +4,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Result, bail};
 use repertoire_core::FunctionGuard;
-use repertoire_registry::{RegisteredContent, RegistrySettings as Sources, StoreSelection};
+use repertoire_registry::{CatalogueContent, RegisteredContent, RegistrySettings as Sources};
 use repertoire_serve::{
     SkillService,
     http::{AllowedHosts, Auth},
@@ -132,7 +132,7 @@ impl BoundBus {
             Self::Join(_) => sources.state = RegisteredContent::Bus,
             Self::Hub(_) if sources.account.is_none() => {
                 sources.account = Some(settings.account.clone());
-                sources.stores = StoreSelection::Registered;
+                sources.stores = CatalogueContent::Registered;
             }
             Self::Hub(_) | Self::None => {}
         }

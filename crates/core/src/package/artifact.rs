@@ -32,7 +32,10 @@ pub enum ArtifactKind {
 impl ArtifactKind {
     /// Whether it is context for a model and is not executed.
     pub const fn is_context(self) -> bool {
-        matches!(self, Self::Description | Self::Approach | Self::Example)
+        match self {
+            Self::Description | Self::Approach | Self::Example => true,
+            Self::PromptTemplate | Self::CodeTemplate | Self::DspyModule => false,
+        }
     }
 
     /// Every kind.

@@ -18,7 +18,7 @@ use crate::{
     origin::{Origin, StoreScope, Trusted},
     registered::{PROMPTS_SCOPE, PromptRow, SKILLS_SCOPE, parse_prompt_row},
     remote::{self, ListedSkill, RemoteLabel},
-    settings::StoreSelection,
+    settings::CatalogueContent,
     skill_metadata::SkillMetadata,
     source::ContentLocation,
     store::{LocalStore, StateRow, StoreEvent, StoreItem},
@@ -98,7 +98,7 @@ impl Registry {
         for entry in snapshot.prompts().filter(|p| is_here(&p.location)) {
             changes.extend(self.prompt_change(entry.prompt.name.as_str(), RepeatPolicy::Ignore)?);
         }
-        if self.store_selection == StoreSelection::Everything {
+        if self.store_selection == CatalogueContent::Everything {
             for (id, head) in attached.store.all_metadata()? {
                 changes.push(package_change(attached, id, head, RepeatPolicy::Ignore));
             }
@@ -218,7 +218,7 @@ impl Registry {
     ) -> Result<Option<CatalogueChange>> {
         let reads_state = attached.trusted == Trusted::Yes && self.has_local_state();
         match event.item {
-            StoreItem::Skill(_) if self.store_selection == StoreSelection::Registered => Ok(None),
+            StoreItem::Skill(_) if self.store_selection == CatalogueContent::Registered => Ok(None),
             StoreItem::Skill(id) => {
                 let id: SkillId = id.parse()?;
                 Ok(Some(match attached.store.skill_metadata(&id)? {
@@ -252,7 +252,7 @@ impl Registry {
         let Some(local) = &self.local else {
             return Ok(());
         };
-        if self.store_selection == StoreSelection::Registered {
+        if self.store_selection == CatalogueContent::Registered {
             return Ok(());
         }
         let _turn = self

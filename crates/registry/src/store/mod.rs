@@ -28,7 +28,7 @@ pub use new_skill::{
     CurrentSkill, NewSkill, OptimizedModule, RevisionKind, SkillKey, SkillRevision, SkillSummary,
     SkillWrite, WriteMode,
 };
-pub use sqlite::{Approval, LocalEvents, LocalStore, SqliteStore, StoreTrust, StoredRemote};
+pub use sqlite::{Approval, LocalEvents, LocalStore, SqliteStore, StoreOpenMode, StoredRemote};
 pub use state_value::{StateCallback, StateChange, StateOutcome, StateRow, StateValue, StateWork};
 pub use token::{StoredToken, TokenAccess};
 pub use trace::TraceFilter;
@@ -47,11 +47,11 @@ use crate::{
 /// [`events_since`](Store::events_since).
 ///
 /// ```
-/// use repertoire_registry::store::{NewSkill, SqliteStore, Store, StoreTrust};
+/// use repertoire_registry::store::{NewSkill, SqliteStore, Store, StoreOpenMode};
 ///
 /// let folder = tempfile::tempdir()?;
 /// let store: std::sync::Arc<dyn Store> =
-///     SqliteStore::open(&folder.path().join("agents.db"), StoreTrust::Own)?;
+///     SqliteStore::open(&folder.path().join("agents.db"), StoreOpenMode::Own)?;
 /// let document = "---\nname: hello\ndescription: Greets. Use when greeted.\n---\n# Hello\n";
 /// let skill = NewSkill::from_files("hello".parse()?, [("SKILL.md".parse()?, document.into())].into())?;
 /// store.put_skills(vec![skill])?;
@@ -294,15 +294,15 @@ pub struct Account {
 impl Account {
     /// Opens the account in a folder, creating it if there is none.
     pub fn open(folder: &Path) -> Result<Self> {
-        Self::open_as(folder, StoreTrust::Own)
+        Self::open_as(folder, StoreOpenMode::Own)
     }
 
     /// Opens the account in a folder without write permission.
     pub fn open_read_only(folder: &Path) -> Result<Self> {
-        Self::open_as(folder, StoreTrust::ReadOnly)
+        Self::open_as(folder, StoreOpenMode::ReadOnly)
     }
 
-    fn open_as(folder: &Path, trust: StoreTrust) -> Result<Self> {
+    fn open_as(folder: &Path, trust: StoreOpenMode) -> Result<Self> {
         let sqlite = SqliteStore::open(&folder.join(STORE_FILE_NAME), trust)?;
         Ok(Self {
             store: sqlite.clone(),

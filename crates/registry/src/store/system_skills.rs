@@ -88,7 +88,7 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    use crate::store::{SkillKey, SqliteStore, StoreTrust};
+    use crate::store::{SkillKey, SqliteStore, StoreOpenMode};
 
     fn package_json(number: u32) -> String {
         serde_json::json!({
@@ -101,7 +101,7 @@ mod tests {
     }
 
     fn open_store(folder: &tempfile::TempDir, name: &str) -> Arc<dyn Store> {
-        SqliteStore::open(&folder.path().join(name), StoreTrust::Own).unwrap()
+        SqliteStore::open(&folder.path().join(name), StoreOpenMode::Own).unwrap()
     }
 
     fn shipped_package(store: &dyn Store) -> Option<Package> {

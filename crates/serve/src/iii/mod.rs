@@ -1,7 +1,7 @@
 //! The iii bus: the functions of the `skills` worker, and the two buses they run on.
 //!
 //! [`functions`] implements the thirteen functions for any [`Bus`]. [`hub`] is a bus in this
-//! process; `worker` connects to an external bus as a worker. [`client`] calls a bus from outside.
+//! process; `worker` connects to an external bus as a worker. [`bus_client`] calls a bus from outside.
 
 pub mod bus;
 pub mod bus_client;

@@ -21,7 +21,7 @@ const QUICK_CHECK_BYTES: u64 = 8 * 1024 * 1024;
 
 /// Which users may have written the file, and whether it can be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StoreTrust {
+pub enum StoreOpenMode {
     /// Written by this user.
     Own,
     /// Written by this user, but opened read-only.
@@ -31,23 +31,23 @@ pub enum StoreTrust {
 }
 
 /// Opens and checks a store's file, and creates or migrates it if needed.
-pub(super) fn prepare_store(path: &Path, trust: StoreTrust) -> Result<Connection> {
+pub(super) fn prepare_store(path: &Path, trust: StoreOpenMode) -> Result<Connection> {
     let fresh = !path.exists();
     let connection = open_connection(path, trust)?;
     let at = |error| map_sqlite_error(path, error);
-    if fresh && trust == StoreTrust::Own {
+    if fresh && trust == StoreOpenMode::Own {
         restrict_permissions(path);
     }
     let version = check_header(&connection, path)?;
     if version > 0 {
         check_schema(&connection, path, version)?;
         let size = path.metadata().map_or(0, |m| m.len());
-        if trust == StoreTrust::Untrusted || size <= QUICK_CHECK_BYTES {
+        if trust == StoreOpenMode::Untrusted || size <= QUICK_CHECK_BYTES {
             check_pages(&connection, path)?;
         }
     }
     let mut connection = connection;
-    if trust == StoreTrust::Own {
+    if trust == StoreOpenMode::Own {
         set_journal(&connection).map_err(at)?;
         if version < schema::VERSION {
             schema::migrate_schema(&mut connection, version).map_err(at)?;
@@ -57,10 +57,10 @@ pub(super) fn prepare_store(path: &Path, trust: StoreTrust) -> Result<Connection
 }
 
 /// Opens another connection to a file that was already prepared.
-pub(super) fn open_connection(path: &Path, trust: StoreTrust) -> Result<Connection> {
+pub(super) fn open_connection(path: &Path, trust: StoreOpenMode) -> Result<Connection> {
     let access = match trust {
-        StoreTrust::Own => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
-        StoreTrust::ReadOnly | StoreTrust::Untrusted => OpenFlags::SQLITE_OPEN_READ_ONLY,
+        StoreOpenMode::Own => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
+        StoreOpenMode::ReadOnly | StoreOpenMode::Untrusted => OpenFlags::SQLITE_OPEN_READ_ONLY,
     };
     let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     // NOFOLLOW applies to the file itself; a parent folder may be a link.
@@ -80,7 +80,7 @@ fn real_path(path: &Path) -> std::path::PathBuf {
     }
 }
 
-fn harden_connection(connection: &mut Connection, trust: StoreTrust) -> rusqlite::Result<()> {
+fn harden_connection(connection: &mut Connection, trust: StoreOpenMode) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
@@ -93,7 +93,7 @@ fn harden_connection(connection: &mut Connection, trust: StoreTrust) -> rusqlite
     connection.pragma_update(None, "foreign_keys", true)?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "secure_delete", "FAST")?;
-    if trust != StoreTrust::Own {
+    if trust != StoreOpenMode::Own {
         connection.pragma_update(None, "query_only", true)?;
     }
     connection.set_prepared_statement_cache_capacity(64);

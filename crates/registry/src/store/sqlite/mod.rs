@@ -27,7 +27,7 @@ use repertoire_core::{Artifact, ArtifactKind, Digest, ExecutionRecord, RelPath, 
 use rusqlite::{Connection, OptionalExtension};
 use uuid::Uuid;
 
-pub use connection::StoreTrust;
+pub use connection::StoreOpenMode;
 pub use local::{Approval, LocalEvents, LocalStore, StoredRemote};
 
 use super::{
@@ -86,26 +86,26 @@ impl From<repertoire_core::Error> for QueryError {
 #[derive(Debug)]
 pub struct SqliteStore {
     path: PathBuf,
-    trust: StoreTrust,
+    trust: StoreOpenMode,
     pool: Mutex<Vec<Connection>>,
     writer: Option<writer::StoreWriter>,
 }
 
 impl SqliteStore {
     /// Opens a store, creating it if it is the user's own and does not exist yet.
-    pub fn open(path: &Path, trust: StoreTrust) -> Result<Arc<Self>> {
-        if trust == StoreTrust::Own
+    pub fn open(path: &Path, trust: StoreOpenMode) -> Result<Arc<Self>> {
+        if trust == StoreOpenMode::Own
             && let Some(parent) = path.parent()
         {
             create_private_dir(parent)?;
         }
         let connection = connection::prepare_store(path, trust)?;
         let writer = match trust {
-            StoreTrust::Own => Some(writer::StoreWriter::start(
+            StoreOpenMode::Own => Some(writer::StoreWriter::start(
                 connection::open_connection(path, trust)?,
                 path.to_owned(),
             )?),
-            StoreTrust::ReadOnly | StoreTrust::Untrusted => None,
+            StoreOpenMode::ReadOnly | StoreOpenMode::Untrusted => None,
         };
         Ok(Arc::new(Self {
             path: path.to_owned(),
@@ -156,8 +156,8 @@ impl SqliteStore {
 
     fn writer(&self) -> Result<&writer::StoreWriter> {
         self.writer.as_ref().ok_or_else(|| match self.trust {
-            StoreTrust::Untrusted => Error::Untrusted(self.path.clone()),
-            StoreTrust::Own | StoreTrust::ReadOnly => Error::ReadOnly(self.path.clone()),
+            StoreOpenMode::Untrusted => Error::Untrusted(self.path.clone()),
+            StoreOpenMode::Own | StoreOpenMode::ReadOnly => Error::ReadOnly(self.path.clone()),
         })
     }
 

@@ -4,10 +4,10 @@
 //! Registered content is stored through the `state::*` functions of the bus, where other workers
 //! expect it. Listings come from the catalogue and never read a body.
 
+mod function_table;
 mod paging;
 mod prompts;
 mod skills;
-mod table;
 
 use std::{
     sync::{Arc, Weak},
@@ -22,9 +22,9 @@ use serde_json::Value;
 use super::bus::{Bus, BusResult, CallError};
 use crate::service::SkillService;
 
+use function_table::FunctionCall;
+pub use function_table::{FunctionSpec, all_functions, find_function};
 pub(crate) use prompts::{PromptContent, parse_prompt_content};
-use table::FunctionCall;
-pub use table::{FunctionSpec, all_functions, find_function};
 
 /// The options of the functions.
 #[derive(Debug, Clone, PartialEq, Eq)]

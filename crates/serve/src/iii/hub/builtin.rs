@@ -11,8 +11,9 @@ use super::{
         bus::{BusResult, CallError},
         functions::{self, TRIGGER_TYPES},
     },
-    Hub, HubOptions, SkillsProvider, StateTrigger, state,
-    table::{NAMESPACE, RegistrationRefusal, WorkerId},
+    Hub, HubOptions, SkillsProvider, StateTrigger,
+    routing_table::{NAMESPACE, RegistrationRefusal, WorkerId},
+    state,
 };
 
 const ENGINE_FUNCTIONS: [&str; 9] = [

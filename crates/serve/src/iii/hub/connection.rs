@@ -32,7 +32,7 @@ use super::{
     },
     Hub, builtin, is_void,
     outbox::{CloseReason, Outbox},
-    table::{RegistrationRefusal, WorkerId},
+    routing_table::{RegistrationRefusal, WorkerId},
 };
 
 /// Longer messages are split, because clients limit frames more tightly than messages.
@@ -344,7 +344,7 @@ impl Hub {
                 );
                 let message = HubMessage::RegistrationRejected {
                     code: "FUNCTION_NAMESPACE_CONFLICT",
-                    namespace: super::table::NAMESPACE,
+                    namespace: super::routing_table::NAMESPACE,
                     function_id: function,
                     owner_worker_id: &owner,
                 };

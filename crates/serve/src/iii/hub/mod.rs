@@ -11,8 +11,8 @@ mod builtin;
 mod connection;
 mod listener;
 mod outbox;
+mod routing_table;
 mod state;
-mod table;
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
@@ -31,7 +31,7 @@ use uuid::Uuid;
 
 pub use listener::HubListener;
 
-use self::table::{FunctionRow, PendingCall, PendingCaller, RoutingTable, WorkerId};
+use self::routing_table::{FunctionRow, PendingCall, PendingCaller, RoutingTable, WorkerId};
 use super::{
     bus::{Bus, BusResult, CallError},
     changes,
