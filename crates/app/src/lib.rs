@@ -27,11 +27,13 @@
 //! # }
 //! ```
 
+mod activation;
 mod artifact_check;
 mod ask;
 mod conversation;
 mod error;
 mod evaluate;
+mod lint_fix;
 mod live_registry;
 mod optimize;
 mod permission;
@@ -42,12 +44,17 @@ mod skill_index;
 mod skill_query;
 mod stored_skill;
 mod tokens;
+mod trace_export;
 
+pub use activation::{
+    ActivationCase, ActivationGoals, ActivationReport, ActivationTally, GoalMetric, ratio,
+};
 pub use artifact_check::check_artifact;
 pub use ask::{AskOutcome, AskProgress, AskRequest, SkillShortlist};
 pub use conversation::{last_session, load_conversation};
 pub use error::{Error, Result};
 pub use evaluate::{CaseOutcome, CaseResult, OutputCase};
+pub use lint_fix::{LintFix, fix_folder, fix_skill};
 pub use live_registry::{FileWatching, LiveRegistry, OnSettled};
 pub use optimize::{OptimizeReport, OptimizeRequest, TrainingSource, training_examples};
 pub use permission::Permission;
@@ -58,3 +65,4 @@ pub use skill_index::LiveSkillIndex;
 pub use skill_query::{SkillQuery, find_skill};
 pub use stored_skill::find_stored_skill;
 pub use tokens::create_token;
+pub use trace_export::{ArtifactStats, TraceExport, artifact_stats, export_traces};

@@ -45,7 +45,7 @@ pub(crate) fn complete_skill(current: &OsStr) -> Vec<CompletionCandidate> {
     if text.starts_with(['.', '/', '~']) {
         return PathCompleter::dir().complete(current);
     }
-    // There is nobody to report an error to.
+    // A shell has no place for an error message.
     find_candidates(&text).unwrap_or_default()
 }
 

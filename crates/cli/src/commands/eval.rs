@@ -6,16 +6,13 @@ mod outputs;
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
-use repertoire_app::OutputCase;
+use repertoire_app::{ActivationCase, ActivationGoals, ActivationReport, OutputCase};
 use repertoire_core::Frontmatter;
 use repertoire_registry::{Registry, RegistrySettings as Sources};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use self::{
-    activation::{ActivationCase, ActivationGoals, ActivationReport},
-    outputs::OutputReport,
-};
+use self::outputs::OutputReport;
 use super::{open_registry, setup::build_skill_index};
 use crate::{
     args::EvalArgs,
@@ -77,7 +74,7 @@ pub(crate) fn run(args: &EvalArgs, settings: &CliSettings, output: &Output) -> R
         output.print_json(&json!({"activations": activations, "outputs": outputs}))?;
     } else {
         if !file.activations.is_empty() {
-            activated.print_report(args.misses, output)?;
+            activation::print_report(&activated, args.misses, output)?;
         }
         outputs.print_results(output)?;
         if !finder.has_embeddings() && !file.activations.is_empty() {

@@ -1,9 +1,10 @@
 //! `trace`: lists, shows, summarises, exports and deletes traces of executions.
 
-use std::{collections::BTreeMap, fmt::Write as _, process::ExitCode, time::Duration};
+use std::{fmt::Write as _, process::ExitCode, time::Duration};
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
+use repertoire_app::{TraceExport, artifact_stats, export_traces};
 use repertoire_core::{ExecutionRecord, markdown::to_single_line, text::terminal_safe};
 use repertoire_registry::{Error, store::TraceFilter};
 use serde_json::{Value, json};
@@ -44,6 +45,11 @@ pub(crate) fn run(
             let mut traces = registry.traces(&build_filter(&which, None)?)?;
             // Oldest first.
             traces.reverse();
+            let format = match format {
+                TraceFormat::Jsonl => TraceExport::Jsonl,
+                TraceFormat::Dspy => TraceExport::Dspy,
+                TraceFormat::Otel => TraceExport::Otel,
+            };
             let text = export_traces(&traces, format);
             match to {
                 None => output.print_bytes(text.as_bytes())?,
@@ -209,43 +215,8 @@ fn show_trace(trace: &ExecutionRecord, output: &Output) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Statistics of one artifact over all its executions.
-#[derive(Debug, Default)]
-struct ArtifactStats {
-    runs: usize,
-    errors: usize,
-    times: Vec<u64>,
-    tokens: u64,
-    cost: Option<f64>,
-    checked: u64,
-    passed: u64,
-}
-
-impl ArtifactStats {
-    fn duration_percentile(&self, part: usize) -> u64 {
-        let at = (self.times.len() * part).div_ceil(100).saturating_sub(1);
-        self.times.get(at).copied().unwrap_or(0)
-    }
-}
-
 fn print_stats(traces: &[ExecutionRecord], output: &Output) -> Result<ExitCode> {
-    let mut all: BTreeMap<(String, String), ArtifactStats> = BTreeMap::new();
-    for trace in traces {
-        let key = (trace.details.skill.clone(), trace.details.artifact.clone());
-        let sums = all.entry(key).or_default();
-        sums.runs += 1;
-        sums.errors += usize::from(trace.error.is_some());
-        sums.times.extend(trace.duration_ms);
-        sums.tokens += trace.input_tokens.unwrap_or(0) + trace.output_tokens.unwrap_or(0);
-        if let Some(cost) = trace.estimated_cost {
-            sums.cost = Some(sums.cost.unwrap_or(0.0) + cost);
-        }
-        sums.checked += trace.assertions_run;
-        sums.passed += trace.assertions_passed;
-    }
-    for sums in all.values_mut() {
-        sums.times.sort_unstable();
-    }
+    let all = artifact_stats(traces);
     if output.json {
         let rows: Vec<Value> = all
             .iter()
@@ -319,102 +290,4 @@ fn latency_bar(middle: u64, slow: u64, slowest: u64) -> String {
         "█".repeat(full),
         "░".repeat(columns(slow).saturating_sub(full))
     )
-}
-
-fn export_traces(traces: &[ExecutionRecord], format: TraceFormat) -> String {
-    let lines = |rows: &mut dyn Iterator<Item = Value>| {
-        rows.fold(String::new(), |mut text, row| {
-            text.push_str(&row.to_string());
-            text.push('\n');
-            text
-        })
-    };
-    match format {
-        TraceFormat::Jsonl => lines(&mut traces.iter().map(|trace| json!(trace))),
-        TraceFormat::Dspy => lines(&mut traces.iter().filter_map(|trace| {
-            // An execution without an answer is not an example.
-            let (input, answer) = (trace.rendered_input.as_ref()?, trace.raw_output.as_ref()?);
-            trace.model_id.as_ref()?;
-            Some(json!({
-                "input": input, "output": answer,
-                "passed": trace.error.is_none() && trace.assertions_passed == trace.assertions_run,
-                "skill": trace.details.skill, "artifact": trace.details.artifact,
-                "model": trace.model_id, "assertions": trace.details.assertions,
-            }))
-        })),
-        TraceFormat::Otel => {
-            let spans: Vec<Value> = traces.iter().map(otel_span).collect();
-            let text =
-                |key: &str, value: &str| json!({"key": key, "value": {"stringValue": value}});
-            let value = json!({"resourceSpans": [{
-                "resource": {"attributes": [
-                    text("service.name", "repertoire"),
-                    text("service.version", env!("CARGO_PKG_VERSION")),
-                ]},
-                "scopeSpans": [{"scope": {"name": "repertoire.runtime"}, "spans": spans}],
-            }]});
-            format!("{value}\n")
-        }
-    }
-}
-
-/// Converts one execution to a span; the executions of one run share a trace id.
-fn otel_span(trace: &ExecutionRecord) -> Value {
-    let hex = |id: &str, digits: usize| {
-        let digits_only: String = id.chars().filter(char::is_ascii_hexdigit).collect();
-        format!("{digits_only:0<digits$}")[..digits].to_owned()
-    };
-    let nanos = |time: &str| {
-        let time: Option<Timestamp> = time.parse().ok();
-        time.map_or_else(|| "0".to_owned(), |time| time.as_nanosecond().to_string())
-    };
-    let ended = trace.completed_at.as_deref().unwrap_or(&trace.started_at);
-    let mut attributes =
-        vec![json!({"key": "gen_ai.operation.name", "value": {"stringValue": "execute_artifact"}})];
-    let texts = [
-        (
-            "gen_ai.request.model",
-            trace.model_id.as_deref().unwrap_or_default(),
-        ),
-        ("repertoire.skill", &*trace.details.skill),
-        ("repertoire.artifact", &*trace.details.artifact),
-        ("repertoire.artifact.kind", trace.artifact_kind.as_str()),
-        (
-            "repertoire.fallback_for",
-            trace.details.fallback_for.as_deref().unwrap_or_default(),
-        ),
-        (
-            "error.type",
-            trace.details.code.as_deref().unwrap_or_default(),
-        ),
-    ];
-    let texts = texts.iter().filter(|(_, value)| !value.is_empty());
-    attributes
-        .extend(texts.map(|(key, value)| json!({"key": key, "value": {"stringValue": value}})));
-    let numbers = [
-        ("gen_ai.usage.input_tokens", trace.input_tokens),
-        ("gen_ai.usage.output_tokens", trace.output_tokens),
-        ("repertoire.assertions.run", Some(trace.assertions_run)),
-        (
-            "repertoire.assertions.passed",
-            Some(trace.assertions_passed),
-        ),
-    ];
-    attributes.extend(numbers.iter().filter_map(|(key, number)| {
-        let number = (*number)?.to_string();
-        Some(json!({"key": key, "value": {"intValue": number}}))
-    }));
-    if let Some(cost) = trace.estimated_cost {
-        attributes.push(json!({"key": "repertoire.cost_usd", "value": {"doubleValue": cost}}));
-    }
-    let status = match &trace.error {
-        Some(error) => json!({"code": 2, "message": error}),
-        None => json!({"code": 1}),
-    };
-    json!({
-        "traceId": hex(&trace.session_id, 32), "spanId": hex(&trace.id.to_string(), 16),
-        "name": format!("{} {}", trace.artifact_kind.as_str(), trace.details.artifact), "kind": 1,
-        "startTimeUnixNano": nanos(&trace.started_at), "endTimeUnixNano": nanos(ended),
-        "attributes": attributes, "status": status,
-    })
 }
