@@ -142,7 +142,8 @@ pub(crate) enum Command {
                             repertoire show account:refunds --json\n  \
                             repertoire --from examples/skills show code-mode")]
     Show {
-        /// The skill: an id, `origin:id`, or a folder
+        /// The skill: an id, `origin:id`, a package name, or a folder
+        #[arg(add = ArgValueCompleter::new(complete_skill))]
         skill: String,
     },
     /// Print the exact bytes behind a URI
@@ -329,6 +330,7 @@ pub(crate) enum Command {
     Lint {
         /// Skills or folders [default: every skill]
         #[arg(value_name = "SKILL|PATH")]
+        #[arg(add = ArgValueCompleter::new(complete_skill))]
         targets: Vec<String>,
         /// Fail on warnings too
         #[arg(long)]

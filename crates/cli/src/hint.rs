@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use repertoire_app::Error as AppError;
 use repertoire_core::ArtifactKind;
 use repertoire_registry::{Error as RegistryError, Origin, StoreScope};
-use repertoire_runtime::Error as RunError;
+use repertoire_runtime::{Error as RunError, NO_PAGES};
 use repertoire_serve::{Error as ServeError, ListenProblem};
 
 /// Returns the hint for an error of the application.
@@ -92,6 +92,16 @@ pub(crate) fn run_hint(error: &RunError) -> Option<&'static str> {
             Some("this build is without the feature `sandbox`")
         }
         RunError::Workspace(_) => Some("name a folder of pages with --vault"),
+        RunError::Template { reason, .. } if reason.contains(NO_PAGES) => {
+            Some("name a folder of pages with --vault")
+        }
+        RunError::UndefinedVariable { name, .. } if name == "message" || name == "query" => {
+            Some("give it with --message")
+        }
+        RunError::UndefinedVariable { .. } => Some("give it with --param NAME=VALUE"),
+        RunError::Script { kind, .. } if kind == "NameError" => {
+            Some("a value of the skill is given with --param NAME=VALUE")
+        }
         RunError::NeedsSandbox(_) => Some("`repertoire setup sandbox` builds it, in a minute"),
         RunError::NeedsSidecar(_) => Some("`repertoire setup sidecar` installs it"),
         RunError::ScriptLimit(_) => Some(
@@ -137,6 +147,9 @@ pub(crate) fn serve_hint(error: &ServeError) -> Option<&'static str> {
             ),
             _ => None,
         },
+        ServeError::Target(_) => Some(
+            "--bearer-env names a variable that holds a token, --private allows private networks",
+        ),
         _ => None,
     }
 }

@@ -491,6 +491,92 @@ fn completions_exist_for_every_shell() {
 }
 
 #[test]
+fn shells_are_offered_the_skills_that_exist() {
+    let place = example_workspace();
+    let complete = |words: &[&str]| {
+        let mut command = place.command(&[&["--", "repertoire"], words].concat());
+        command.env("REPERTOIRE_COMPLETE", "bash").envs([
+            ("_CLAP_IFS", "\n"),
+            ("_CLAP_COMPLETE_COMP_TYPE", "9"),
+            ("_CLAP_COMPLETE_SPACE", "true"),
+            ("_CLAP_COMPLETE_INDEX", &(words.len().to_string())),
+        ]);
+        let out = command.output().unwrap();
+        assert!(out.status.success(), "{out:?}");
+        String::from_utf8(out.stdout).unwrap()
+    };
+    place.run_ok(&["add", "examples/hello-world"]);
+    assert_eq!(complete(&["show", "hel"]), "hello-world");
+    assert_eq!(complete(&["history", "account:hel"]), "account:hello-world");
+    assert_eq!(complete(&["run", "zzz"]), "");
+    assert!(complete(&["show", "./exam"]).contains("./examples"));
+    assert!(complete(&["rollb"]).contains("rollback"));
+}
+
+#[test]
+fn skills_are_named_by_id_origin_package_name_or_folder() {
+    let place = example_workspace();
+    let package = json!({
+        "name": "Tone Check", "description": "Checks the tone. Use when asked.",
+        "artifacts": [{"kind": "description", "name": "Overview", "content": "Kindly.\n"}],
+    });
+    place.write_file("tone.json", package.to_string());
+    place.run_ok(&["package", "import", "tone.json"]);
+    for name in [
+        "tone-check",
+        "account:tone-check",
+        "Tone Check",
+        "tone check",
+    ] {
+        assert!(
+            place.run_ok(&["show", name]).contains("tone-check"),
+            "{name}"
+        );
+        assert!(
+            place
+                .run_ok(&["artifact", "list", name])
+                .contains("Overview"),
+            "{name}"
+        );
+        assert!(place.run_ok(&["history", name]).contains("put"), "{name}");
+        assert!(
+            place
+                .run_ok(&["package", "export", name])
+                .contains("Kindly"),
+            "{name}"
+        );
+        assert!(
+            place.run_ok(&["cat", "--prompt", name]).contains("Kindly"),
+            "{name}"
+        );
+        place.run_ok(&["lint", name]);
+    }
+    for name in ["./examples/hello-world", "examples/hello-world/"] {
+        assert!(
+            place.run_ok(&["show", name]).contains("hello-world"),
+            "{name}"
+        );
+        assert!(
+            place.run_ok(&["package", "export", name]).contains("Hello"),
+            "{name}"
+        );
+        assert_eq!(place.run(&["remove", name]).exit_code(), 2, "{name}");
+    }
+    for command in ["show", "history", "remove", "fork"] {
+        let missing = place.run(&[command, "No Such Name"]);
+        assert_eq!(missing.exit_code(), 3, "{command}: {}", missing.stderr());
+        assert_eq!(
+            place.run(&[command, "no/Such Name"]).exit_code(),
+            2,
+            "{command}"
+        );
+    }
+    place.run_ok(&["remove", "Tone Check"]);
+    // Its history is still there under its id.
+    assert!(place.run_ok(&["history", "tone-check"]).contains("remove"));
+}
+
+#[test]
 fn a_closed_pipe_is_not_an_error() {
     let place = TestWorkspace::new();
     for n in 0..2000 {

@@ -22,7 +22,7 @@ pub enum Error {
         reason: String,
     },
     /// A template that uses a variable without a value.
-    #[error("template{}: `{name}` is not defined: give it with {}", line_suffix(*line), parameter_hint(name))]
+    #[error("template{}: `{name}` is not defined", line_suffix(*line))]
     UndefinedVariable {
         /// The line, if known.
         line: Option<usize>,
@@ -153,13 +153,8 @@ fn message_suffix(message: &str) -> String {
     }
 }
 
-/// Returns the command-line option that sets a value.
-pub(crate) fn parameter_hint(name: &str) -> String {
-    match name {
-        "message" | "query" => "--message".to_owned(),
-        _ => format!("--param {name}=…"),
-    }
-}
+/// Said when a template or a script queries pages and the run has none.
+pub const NO_PAGES: &str = "there is no folder of pages to query";
 
 impl Error {
     /// The stable code.

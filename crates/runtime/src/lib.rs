@@ -31,7 +31,7 @@ pub use dispatch::{
     ArtifactDispatcher, ArtifactHandler, ArtifactInfo, ArtifactOutput, Checkpoints,
     ExecutionContext, InMemoryCheckpoints, LoadableSkill, NestedSkills, SkillLookup, SkillOutline,
 };
-pub use error::{Error, Result};
+pub use error::{Error, NO_PAGES, Result};
 pub use limits::Limits;
 pub use model::{
     Budget, ChatRole, ChatTurn, MeteredModel, Model, ModelReply, ModelRequest, ModelUsage, Price,

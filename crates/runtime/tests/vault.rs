@@ -85,7 +85,10 @@ fn templates_can_query_the_vault() {
     let error = TemplateEngine::new()
         .render_str(template, &context)
         .unwrap_err();
-    assert!(error.to_string().contains("--vault"), "{error}");
+    assert!(
+        error.to_string().contains(repertoire_runtime::NO_PAGES),
+        "{error}"
+    );
 }
 
 fn run_git(folder: &Path, args: &[&str]) -> String {

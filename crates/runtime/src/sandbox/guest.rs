@@ -14,7 +14,7 @@ use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView, p2::pipe::MemoryOutputPipe};
 use super::host::ScriptHost;
 use crate::{
     dispatch::ArtifactOutput,
-    error::{Error, Result, parameter_hint},
+    error::{Error, Result},
     template::RenderedScript,
 };
 
@@ -228,11 +228,8 @@ fn script_failure(failure: &str, host: &ScriptHost) -> Error {
         return error;
     }
     let mut message = truncate_text(&message, 2000);
-    if kind == "NameError"
-        && let Some(name) = undefined_name(&message)
-    {
-        let way = parameter_hint(name);
-        message = format!("{message}: if it is a value of the skill, give it with {way}");
+    if kind == "NameError" && undefined_name(&message).is_some() {
+        message = format!("{message}: if it is a value of the skill, it was not given");
     }
     Error::Script {
         line,

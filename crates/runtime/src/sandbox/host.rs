@@ -280,9 +280,9 @@ impl ScriptHost {
         &self,
         ask: impl FnOnce(&dyn Workspace) -> Result<T> + Send + 'static,
     ) -> CallResult {
-        let workspace = self.engine.workspace().cloned().ok_or_else(|| {
-            Error::Workspace("there is none: give a folder of pages with --vault".to_owned())
-        })?;
+        let workspace = self.engine.workspace().cloned();
+        let workspace =
+            workspace.ok_or_else(|| Error::Workspace(crate::error::NO_PAGES.to_owned()))?;
         let looked = tokio::task::spawn_blocking(move || to_json_value(ask(&*workspace)?));
         looked.await.map_err(|_| Error::Interrupted)?
     }

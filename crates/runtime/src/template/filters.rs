@@ -201,8 +201,9 @@ pub(super) fn add_workspace_functions(
     let failed = |error: crate::Error| filter_error(error.to_string());
     let asked = workspace.cloned();
     let there = move || {
-        let none = "there is no workspace to query: give one with --vault FOLDER";
-        asked.clone().ok_or_else(|| filter_error(none))
+        asked
+            .clone()
+            .ok_or_else(|| filter_error(crate::error::NO_PAGES))
     };
     let place = there.clone();
     environment.add_function("search", move |query: &str, limit: Option<usize>| {

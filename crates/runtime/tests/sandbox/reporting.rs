@@ -16,7 +16,7 @@ async fn errors_name_the_line_and_refusals_keep_their_reason() {
         (
             "print(1)\ncharacter.title()",
             "script, line 2: NameError: name 'character' is not defined: if it is a value of the \
-             skill, give it with --param character=…",
+             skill, it was not given",
         ),
         (
             "def f():\n    return 1 / 0\n\nf()",

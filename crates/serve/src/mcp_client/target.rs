@@ -63,7 +63,9 @@ impl ServerTarget {
             return refuse("must start with http:// or https://");
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return refuse("must not hold a password: put a token into a variable, --bearer-env");
+            return refuse(
+                "must not hold a password: a token belongs into an environment variable",
+            );
         }
         if url.fragment().is_some() {
             return refuse("must not have a fragment");
@@ -85,7 +87,7 @@ impl ServerTarget {
                 };
                 match (asked, found) {
                     (Reach::Public, Reach::Private) => {
-                        return refuse("resolves to a private network: allow it with --private");
+                        return refuse("resolves to a private network, which is not allowed");
                     }
                     (Reach::Private, Reach::Public) => {
                         return refuse("resolves to the public internet, not to a private network");
