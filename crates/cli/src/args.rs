@@ -144,7 +144,7 @@ pub(crate) enum Command {
     Show {
         /// The skill: an id, `origin:id`, a package name, or a folder
         #[arg(add = ArgValueCompleter::new(complete_skill))]
-        skill: String,
+        skill: SkillQuery,
     },
     /// Print the exact bytes behind a URI
     #[command(
@@ -331,7 +331,7 @@ pub(crate) enum Command {
         /// Skills or folders [default: every skill]
         #[arg(value_name = "SKILL|PATH")]
         #[arg(add = ArgValueCompleter::new(complete_skill))]
-        targets: Vec<String>,
+        targets: Vec<SkillQuery>,
         /// Fail on warnings too
         #[arg(long)]
         strict: bool,

@@ -18,7 +18,7 @@ use repertoire_core::{
 use repertoire_registry::{Error, Registry, SkillEntry, folder};
 use serde_json::json;
 
-use super::{open_registry, parse_target};
+use super::{open_registry, resolve_target};
 use crate::{
     failure::EXIT_PROBLEMS,
     output::{BOLD, DIM, Output, format_count},
@@ -26,15 +26,15 @@ use crate::{
 };
 
 pub(crate) fn run(
-    targets: &[String],
+    targets: &[SkillQuery],
     strict: bool,
     settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
     let mut results: Vec<(String, Vec<LintFinding>)> = Vec::new();
     let mut skills = Vec::new();
-    for text in targets {
-        match parse_target(text, || open_registry(&[], settings, output))? {
+    for target in targets {
+        match resolve_target(target, || open_registry(&[], settings, output))? {
             SkillQuery::Folder(path) => {
                 let folders = skill_folders(&path, output)?;
                 if folders.is_empty() {

@@ -7,17 +7,17 @@ use repertoire_app::{LintFix, SkillQuery};
 use repertoire_core::text::terminal_safe;
 use repertoire_registry::{Registry, SkillEntry};
 
-use super::{lint::skill_folders, open_registry, parse_target, write_output};
+use super::{lint::skill_folders, open_registry, resolve_target, write_output};
 use crate::{
     output::{Output, format_count},
     settings::CliSettings,
 };
 
-pub(crate) fn run(targets: &[String], settings: &CliSettings, output: &Output) -> Result<()> {
+pub(crate) fn run(targets: &[SkillQuery], settings: &CliSettings, output: &Output) -> Result<()> {
     let mut skills = Vec::new();
     let mut fixed = 0;
-    for text in targets {
-        match parse_target(text, || open_registry(&[], settings, output))? {
+    for target in targets {
+        match resolve_target(target, || open_registry(&[], settings, output))? {
             SkillQuery::Folder(path) => {
                 for skill in skill_folders(&path, output)? {
                     fixed += write_files(&repertoire_app::fix_folder(&skill)?, output)?;

@@ -319,27 +319,26 @@ fn named_scope(reference: &QualifiedSkillId, asked: Option<ScopeArg>) -> Result<
     })
 }
 
-/// Parses the name of a skill or a folder; a name that is both is an error.
-fn parse_target(
-    text: &str,
+/// Decides whether the name of a skill is that of a folder; a name that is both is an error.
+fn resolve_target(
+    query: &SkillQuery,
     registry: impl FnOnce() -> Result<Arc<Registry>>,
 ) -> Result<SkillQuery> {
-    let query = text.parse::<SkillQuery>();
-    if let Ok(SkillQuery::Folder(path)) = &query {
+    if let SkillQuery::Folder(path) = query {
         crate::settings::require_folder(path)?;
+        return Ok(query.clone());
     }
-    if !Path::new(text).is_dir() || matches!(query, Ok(SkillQuery::Folder(_))) {
-        return Ok(query?);
+    let path = PathBuf::from(query.to_string());
+    if !path.is_dir() {
+        return Ok(query.clone());
     }
-    if let Ok(query) = &query
-        && let Ok(entry) = repertoire_app::find_skill(&*registry()?, query)
-    {
+    if let Ok(entry) = repertoire_app::find_skill(&*registry()?, query) {
         anyhow::bail!(UsageError(format!(
-            "{text} is a skill and a folder here: write {}:{} or ./{text}",
+            "{query} is a skill and a folder here: write {}:{} or ./{query}",
             entry.origin, entry.id
         )));
     }
-    Ok(SkillQuery::Folder(text.into()))
+    Ok(SkillQuery::Folder(path))
 }
 
 /// Resolves the store for a write: the requested, the configured, or the nearest one.

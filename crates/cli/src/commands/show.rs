@@ -3,18 +3,19 @@
 use std::{fmt::Write as _, process::ExitCode};
 
 use anyhow::Result;
+use repertoire_app::SkillQuery;
 use repertoire_core::{Uri, frontmatter, markdown::to_single_line, text::terminal_safe};
 use repertoire_registry::{Registry, SkillEntry, Trusted};
 use serde_json::json;
 
-use super::{find_entry, list, open_registry, open_skill, parse_target};
+use super::{find_entry, list, open_registry, open_skill, resolve_target};
 use crate::{
     output::{BOLD, DIM, ID, Output, format_size},
     settings::CliSettings,
 };
 
-pub(crate) fn run(skill: &str, settings: &CliSettings, output: &Output) -> Result<ExitCode> {
-    let target = parse_target(skill, || open_registry(&[], settings, output))?;
+pub(crate) fn run(skill: &SkillQuery, settings: &CliSettings, output: &Output) -> Result<ExitCode> {
+    let target = resolve_target(skill, || open_registry(&[], settings, output))?;
     let (registry, reference) = open_skill(&target, settings, output)?;
     let entry = &find_entry(&registry, &reference)?;
     if output.json {
