@@ -38,6 +38,8 @@ impl FromStr for SkillQuery {
             Ok(id) => Ok(Self::Id(id)),
             // Names have spaces or capitals, which ids never have.
             Err(_) if is_name(text) => Ok(Self::Name(text.to_owned())),
+            // Paths may have characters that ids never have.
+            Err(_) if text.contains('/') && !text.contains(':') => Ok(Self::Folder(text.into())),
             Err(error) => Err(error),
         }
     }

@@ -77,7 +77,11 @@ fn ids_come_before_names_and_ambiguous_names_list_the_candidates() {
             "{missing}"
         );
     }
-    assert!("not/An Id".parse::<SkillQuery>().is_err());
+    let path: SkillQuery = "Desk/My Skill".parse().unwrap();
+    assert_eq!(path, SkillQuery::Folder("Desk/My Skill".into()));
+    for wrong in ["mars:rover", "", "\u{1b}[0m"] {
+        assert!(wrong.parse::<SkillQuery>().is_err(), "{wrong:?}");
+    }
 }
 
 #[test]

@@ -566,7 +566,7 @@ fn skills_are_named_by_id_origin_package_name_or_folder() {
         let missing = place.run(&[command, "No Such Name"]);
         assert_eq!(missing.exit_code(), 3, "{command}: {}", missing.stderr());
         assert_eq!(
-            place.run(&[command, "no/Such Name"]).exit_code(),
+            place.run(&[command, "mars:rover"]).exit_code(),
             2,
             "{command}"
         );
