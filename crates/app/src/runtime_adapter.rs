@@ -119,7 +119,10 @@ impl SkillLookup for RegistryAccess {
         let mut stores = self.0.trusted_stores();
         let by_uuid = stores.find_map(|store| store.find_skill(SkillKey::Uuid(uuid?)).ok()?);
         let query = match by_uuid {
-            Some(found) => SkillQuery::Name(found.name),
+            Some(found) => SkillQuery::Name {
+                origin: None,
+                name: found.name,
+            },
             None => wanted
                 .parse()
                 .map_err(|_| refuse(format!("there is no skill {wanted:?}")))?,

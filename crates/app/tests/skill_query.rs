@@ -70,7 +70,20 @@ fn ids_come_before_names_and_ambiguous_names_list_the_candidates() {
     for candidate in ["account:tone-check", "files:acme/tone-check"] {
         assert!(several.to_string().contains(candidate), "{several}");
     }
-    for missing in ["Other Name", "other-name", "account:acme/tone-check"] {
+    assert_eq!(
+        find(&registry, "account:Tone Check").unwrap(),
+        "account:tone-check"
+    );
+    assert_eq!(
+        find(&registry, "files:tone check").unwrap(),
+        "files:acme/tone-check"
+    );
+    for missing in [
+        "Other Name",
+        "workspace:Tone Check",
+        "other-name",
+        "account:acme/tone-check",
+    ] {
         assert_eq!(
             find(&registry, missing).unwrap_err().code(),
             "not_found",

@@ -157,6 +157,7 @@ pub(crate) enum Command {
         uri: Option<String>,
         /// Print a prompt, or a skill as one prompt text, instead
         #[arg(long, value_name = "NAME", conflicts_with = "uri")]
+        #[arg(add = ArgValueCompleter::new(complete_skill))]
         prompt: Option<SkillQuery>,
     },
     /// Serve skills to one MCP host over stdin and stdout

@@ -38,10 +38,11 @@ pub(crate) const EXIT_INTERRUPTED: u8 = 130;
 pub(crate) fn exit_code(code: &str) -> u8 {
     match code {
         "assertion_failed" | "script_error" | "script_limit" | "program_error" => EXIT_PROBLEMS,
-        "usage" | "ambiguous_skill" | "unknown_session" | "no_module" | "ambiguous_module"
-        | "no_training_traces" | "unused_scope" | "not_in_store" | "invalid_examples"
-        | "invalid_token_name" | "invalid_pattern" | "listen" | "invalid_target"
-        | "unknown_model" | "undefined_variable" | "provider_key" | "unknown_price" => EXIT_USAGE,
+        "usage" | "no_workspace" | "ambiguous_skill" | "unknown_session" | "no_module"
+        | "ambiguous_module" | "no_training_traces" | "unused_scope" | "not_in_store"
+        | "invalid_examples" | "invalid_token_name" | "invalid_pattern" | "listen"
+        | "invalid_target" | "unknown_model" | "undefined_variable" | "provider_key"
+        | "unknown_price" => EXIT_USAGE,
         "not_found" | "function_not_found" => EXIT_NOT_FOUND,
         "store_corrupt" | "store_newer" | "store_busy" | "store_error" => EXIT_STORE,
         "untrusted" => EXIT_UNTRUSTED,

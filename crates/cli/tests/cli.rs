@@ -514,6 +514,57 @@ fn shells_are_offered_the_skills_that_exist() {
 }
 
 #[test]
+fn a_change_goes_to_the_store_that_the_name_says() {
+    let place = example_workspace();
+    place.run_ok(&["init"]);
+    place.run_ok(&["add", "examples/hello-world", "--scope", "account"]);
+    place.run_ok(&["fork", "account:hello-world"]);
+    place.write_file("note.txt", "Be kind.");
+    let put = |skill: &str, more: &[&str]| {
+        let base = [
+            "artifact", "put", skill, "Note", "note.txt", "--kind", "approach",
+        ];
+        place.run(&[&base[..], more].concat())
+    };
+    let revisions = |skill: &str| {
+        let history = place.run_json(&["history", skill, "--json"]);
+        history["revisions"].as_array().unwrap().len()
+    };
+    assert_eq!(put("account:hello-world", &[]).exit_code(), 0);
+    assert_eq!(
+        (
+            revisions("account:hello-world"),
+            revisions("workspace:hello-world")
+        ),
+        (2, 1)
+    );
+    // A folder is changed by its files, whatever a store has under the same id.
+    let refused = put("./examples/hello-world", &[]);
+    assert_eq!(refused.exit_code(), 2, "{}", refused.stderr());
+    for contradiction in [
+        put("account:hello-world", &["--scope", "workspace"]),
+        place.run(&["remove", "account:hello-world", "--scope", "workspace"]),
+        place.run(&[
+            "rollback",
+            "workspace:hello-world",
+            "1",
+            "--scope",
+            "account",
+        ]),
+        place.run(&["history", "workspace:hello-world", "--scope", "account"]),
+    ] {
+        assert_eq!(contradiction.exit_code(), 2, "{}", contradiction.stderr());
+    }
+    assert_eq!(
+        (
+            revisions("account:hello-world"),
+            revisions("workspace:hello-world")
+        ),
+        (2, 1)
+    );
+}
+
+#[test]
 fn skills_are_named_by_id_origin_package_name_or_folder() {
     let place = example_workspace();
     let package = json!({

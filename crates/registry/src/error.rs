@@ -258,7 +258,6 @@ impl Error {
             | Self::LearnedForOther(_)
             | Self::AmbiguousTrace(_)
             | Self::AlreadyInWorkspace(_)
-            | Self::NoWorkspace
             | Self::KeptOnBus
             | Self::UntrustedSkill(_)
             | Self::DynamicSkill(_)
@@ -266,6 +265,7 @@ impl Error {
             | Self::InvalidStateChange(_)
             | Self::Search(_)
             | Self::Embeddings(_) => "conflict",
+            Self::NoWorkspace => "no_workspace",
             Self::Corrupt { .. } => "store_corrupt",
             Self::NewerSchema { .. } => "store_newer",
             Self::Busy(_) => "store_busy",

@@ -96,8 +96,11 @@ pub(super) fn resolve_history_scope(
     settings: &CliSettings,
 ) -> Result<StoreScope> {
     match named_scope(reference, asked)? {
-        Some(ScopeArg::Workspace) => return Ok(StoreScope::Workspace),
-        Some(ScopeArg::Account) => return Ok(StoreScope::Account),
+        // An untrusted workspace can be read.
+        Some(ScopeArg::Workspace) if registry.workspace().is_some() => {
+            return Ok(StoreScope::Workspace);
+        }
+        Some(scope) => return resolve_scope(registry, Some(scope), settings),
         None => {}
     }
     let first = resolve_scope(registry, None, settings)?;

@@ -307,16 +307,25 @@ fn find_entry(registry: &Registry, skill: &QualifiedSkillId) -> Result<Arc<Skill
     })?)
 }
 
-/// Returns the scope that a reference names; fails if that origin has no store.
+/// Returns the scope that a reference names; fails if that origin has no store, or if another scope
+/// was asked for.
 fn named_scope(reference: &QualifiedSkillId, asked: Option<ScopeArg>) -> Result<Option<ScopeArg>> {
-    Ok(match &reference.origin {
-        None => asked,
-        Some(Origin::Workspace) => Some(ScopeArg::Workspace),
-        Some(Origin::Account) => Some(ScopeArg::Account),
+    let named = match &reference.origin {
+        None => return Ok(asked),
+        Some(Origin::Workspace) => ScopeArg::Workspace,
+        Some(Origin::Account) => ScopeArg::Account,
         Some(other) => anyhow::bail!(UsageError(format!(
-            "{other} is no store: history is kept for workspace: and account: only"
+            "{other}:{} is not in a store: only skills of workspace: and account: have a history \
+             and can be changed here",
+            reference.id
         ))),
-    })
+    };
+    if asked.is_some_and(|asked| asked != named) {
+        anyhow::bail!(UsageError(format!(
+            "{reference} and --scope name different stores: leave one out"
+        )));
+    }
+    Ok(Some(named))
 }
 
 /// Decides whether the name of a skill is that of a folder; a name that is both is an error.

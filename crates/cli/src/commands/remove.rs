@@ -28,6 +28,7 @@ pub(crate) fn run(
     let mut found = Vec::new();
     for skill in skills {
         if let SkillQuery::Folder(path) = skill {
+            crate::settings::require_folder(path)?;
             anyhow::bail!(UsageError(format!(
                 "{} is a folder on disk: delete it there",
                 path.display()
