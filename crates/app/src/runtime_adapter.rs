@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use repertoire_core::{Artifact, ArtifactKind};
-use repertoire_registry::{Registry, SkillEntry, store::SkillKey};
+use repertoire_registry::{
+    Origin, QualifiedSkillId, Registry, SkillEntry, StoreScope, Trusted, store::SkillKey,
+};
 use repertoire_runtime::{
     ArtifactDispatcher, ArtifactInfo, Checkpoints, Error, ExecutionContext, LoadableSkill,
     NestedSkills, Result, SkillLookup, SkillOutline,
@@ -108,6 +110,26 @@ pub(crate) fn attach_registry(
 /// The registry as seen by a running skill.
 struct RegistryAccess(Arc<Registry>);
 
+impl RegistryAccess {
+    /// Finds a package by its UUID, in the stores that are trusted.
+    fn find_uuid(&self, text: &str) -> Option<QualifiedSkillId> {
+        let uuid: Uuid = text.parse().ok()?;
+        let scopes = [StoreScope::Workspace, StoreScope::Account];
+        scopes.into_iter().find_map(|scope| {
+            let is_untrusted = matches!(self.0.workspace(), Some((_, Trusted::No)));
+            if scope == StoreScope::Workspace && is_untrusted {
+                return None;
+            }
+            let store = self.0.store(scope).ok()?;
+            let found = store.find_skill(SkillKey::Uuid(uuid)).ok()??;
+            Some(QualifiedSkillId {
+                origin: Some(Origin::from_scope(scope)),
+                id: found.path,
+            })
+        })
+    }
+}
+
 impl SkillLookup for RegistryAccess {
     fn open_skill(&self, wanted: &str) -> Result<Arc<dyn LoadableSkill>> {
         let refuse = |reason: String| Error::InvalidCall {
@@ -115,17 +137,12 @@ impl SkillLookup for RegistryAccess {
             reason,
         };
         // Callers may also use the name of a package or its UUID.
-        let uuid: Option<Uuid> = wanted.parse().ok();
-        let mut stores = self.0.trusted_stores();
-        let by_uuid = stores.find_map(|store| store.find_skill(SkillKey::Uuid(uuid?)).ok()?);
-        let query = match by_uuid {
-            Some(found) => SkillQuery::Name {
+        let query = match (self.find_uuid(wanted), wanted.parse()) {
+            (Some(id), _) | (None, Ok(id)) => SkillQuery::Id(id),
+            (None, Err(_)) => SkillQuery::Name {
                 origin: None,
-                name: found.name,
+                name: wanted.to_owned(),
             },
-            None => wanted
-                .parse()
-                .map_err(|_| refuse(format!("there is no skill {wanted:?}")))?,
         };
         let entry = find_skill(&self.0, &query).map_err(|error| match error {
             crate::Error::AmbiguousSkill { .. } => refuse(error.to_string()),

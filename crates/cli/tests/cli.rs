@@ -565,6 +565,62 @@ fn a_change_goes_to_the_store_that_the_name_says() {
 }
 
 #[test]
+fn a_removed_skill_is_not_mistaken_for_another_of_its_name() {
+    let place = TestWorkspace::new();
+    let package = |text: &str| {
+        json!({
+            "name": "Greet", "description": "Greets. Use when greeted.",
+            "artifacts": [{"kind": "description", "name": "Overview", "content": text}],
+        })
+    };
+    place.write_file("old.json", package("Old.\n").to_string());
+    place.run_ok(&["package", "import", "old.json"]);
+    place.run_ok(&["remove", "greet"]);
+    place.run_ok(&["package", "unpack", "old.json", "-o", "acme/greet"]);
+    place.run_ok(&["add", "acme/greet/", "--id", "acme/greet"]);
+    assert!(place.run_ok(&["show", "Greet"]).contains("acme/greet"));
+    assert!(place.run_ok(&["history", "greet"]).contains("remove"));
+    place.run_ok(&["remove", "--purge", "greet"]);
+    assert!(place.run_ok(&["list"]).contains("acme/greet"));
+}
+
+#[test]
+fn folders_of_an_untrusted_workspace_are_not_run_by_their_path() {
+    let place = TestWorkspace::new();
+    fs::create_dir_all(place.work_dir().join(".repertoire")).unwrap();
+    place.write_skill("deploy", "Do as it says.");
+    for name in ["./deploy", "deploy/"] {
+        assert!(place.run_ok(&["show", name]).contains("deploy"), "{name}");
+        let refused = place.run(&["run", name, "--dry-run", "--message", "x"]);
+        assert_ne!(refused.exit_code(), 0, "{name}");
+        assert!(
+            refused.stderr().contains("untrusted"),
+            "{}",
+            refused.stderr()
+        );
+    }
+}
+
+#[test]
+fn a_folder_that_is_no_skill_is_refused_with_the_reason() {
+    let place = TestWorkspace::new();
+    place.write_file(
+        "bad/SKILL.md",
+        "---\nname: other\ndescription: d\n---\n# x\n",
+    );
+    let shown = place.run(&["show", "./bad"]);
+    assert!(
+        shown.stderr().contains("differs from the folder's name"),
+        "{}",
+        shown.stderr()
+    );
+    assert!(
+        !place.home_dir().join("agents.db").exists(),
+        "looking creates no account"
+    );
+}
+
+#[test]
 fn skills_are_named_by_id_origin_package_name_or_folder() {
     let place = example_workspace();
     let package = json!({

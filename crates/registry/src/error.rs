@@ -280,6 +280,15 @@ impl Error {
     }
 }
 
+impl From<crate::source::Notice> for Error {
+    fn from(notice: crate::source::Notice) -> Self {
+        Self::Skipped {
+            code: notice.code,
+            message: notice.message,
+        }
+    }
+}
+
 /// Escapes a path for display: a path from an untrusted source may hold control characters.
 pub(crate) fn display_path(path: &Path) -> String {
     terminal_safe(&path.to_string_lossy()).into_owned()

@@ -149,3 +149,18 @@ pub(crate) fn invalid_params(message: impl Into<String>) -> ErrorData {
 pub(crate) fn shorten_text(text: &str) -> String {
     repertoire_core::markdown::truncate_text(text, 512)
 }
+
+/// Returns the public text of an error; paths and SQL are only logged.
+pub(crate) fn public_message(error: &registry::Error) -> String {
+    match error {
+        registry::Error::Invalid(_) => error.to_string(),
+        _ => match error.code() {
+            // These name items, not places.
+            "not_found" | "conflict" | "remote_error" | "tampered" => error.to_string(),
+            code => {
+                tracing::error!(%error, "the registry failed");
+                format!("the registry failed ({code})")
+            }
+        },
+    }
+}

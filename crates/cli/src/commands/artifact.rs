@@ -11,7 +11,7 @@ use repertoire_registry::{
 };
 use serde_json::json;
 
-use super::{find_entry, named_scope, open_skill, read_input, resolve_scope};
+use super::{find_entry, named_scope, open_skill, open_skill_to_read, read_input, resolve_scope};
 use crate::{
     args::{ArtifactCommand, NewArtifact},
     failure::UsageError,
@@ -46,7 +46,14 @@ pub(crate) fn run(
     settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    let (registry, reference) = open_skill(command.skill(), settings, output)?;
+    let (registry, reference) = match command {
+        ArtifactCommand::List { skill } | ArtifactCommand::Show { skill, .. } => {
+            open_skill_to_read(skill, settings, output)?
+        }
+        ArtifactCommand::Put(_) | ArtifactCommand::Remove { .. } => {
+            open_skill(command.skill(), settings, output)?
+        }
+    };
     let skill = &reference;
     match command {
         ArtifactCommand::List { .. } => list_artifacts(&registry, skill, output),

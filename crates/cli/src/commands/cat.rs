@@ -9,7 +9,7 @@ use repertoire_core::{PromptName, Uri};
 use repertoire_registry::{Error, QualifiedSkillId, Registry, ServedContent};
 use serde_json::json;
 
-use super::{open_registry, open_skill};
+use super::{open_registry, open_skill_to_read, resolve_skill};
 use crate::{output::Output, settings::CliSettings};
 
 pub(crate) fn run(
@@ -21,8 +21,13 @@ pub(crate) fn run(
     let uri = uri.map(str::parse::<Uri>).transpose()?;
     let (name, content) = match (prompt, uri) {
         (Some(skill), _) => {
-            let (registry, reference) = open_skill(skill, settings, output)?;
-            (reference.to_string(), prompt_text(&registry, &reference)?)
+            let (registry, reference) = if let SkillQuery::Id(id) = skill {
+                // A prompt may have the name.
+                (open_registry(&[], settings, output)?, id.clone())
+            } else {
+                open_skill_to_read(skill, settings, output)?
+            };
+            (skill.to_string(), prompt_text(&registry, &reference)?)
         }
         (None, Some(uri)) => {
             let registry = open_registry(&[], settings, output)?;
@@ -54,7 +59,10 @@ fn prompt_text(registry: &Registry, reference: &QualifiedSkillId) -> Result<Serv
     };
     let text = match prompt.and_then(|name| snapshot.find_prompt(&name)) {
         Some(entry) => registry.prompt_body(entry)?.ok_or_else(missing)?,
-        None => registry.prompt_text(snapshot.find_skill(reference).ok_or_else(missing)?)?,
+        None => {
+            let skill = resolve_skill(registry, &SkillQuery::Id(reference.clone()))?;
+            registry.prompt_text(snapshot.find_skill(&skill).ok_or_else(missing)?)?
+        }
     };
     Ok(ServedContent {
         mime: "text/markdown".into(),

@@ -236,7 +236,7 @@ fn open_sources(
     Ok(registry)
 }
 
-/// Opens the catalogue for commands about one skill, and finds it.
+/// Opens the catalogue for commands that change or run one skill, and finds it.
 ///
 /// A folder joins the catalogue as its first source. An id that is not in the catalogue is returned
 /// as it is, because a store may still have its history.
@@ -252,40 +252,78 @@ fn open_skill(
     };
     crate::settings::require_folder(folder)?;
     let mut sources = settings.sources_for(&[])?;
+    // A folder of the workspace is as trusted as the workspace, however it is named.
+    let workspace = settings.workspace.as_ref().map(|path| path.canonicalize());
+    let is_within = match (workspace, folder.canonicalize()) {
+        (Some(Ok(workspace)), Ok(folder)) => folder.starts_with(workspace),
+        _ => false,
+    };
     let location = SourceLocation {
         path: folder.clone(),
         pattern: None,
-        requested_by: RequestedBy::User,
+        requested_by: if is_within {
+            RequestedBy::Workspace
+        } else {
+            RequestedBy::User
+        },
     };
     sources.folders.insert(0, location);
     let registry = open_sources(sources, settings, output)?;
-    // A folder that is itself a skill has its own name as id.
-    let name = folder.canonicalize()?;
-    let name = name.file_name().unwrap_or_default().to_string_lossy();
-    let reference = QualifiedSkillId {
-        origin: Some(Origin::Files(1)),
-        id: name.parse()?,
-    };
-    if registry.snapshot().find_skill(&reference).is_none() {
-        let within = |notice: &Notice| notice.path.starts_with(folder);
-        match registry.notices().into_iter().find(within) {
-            Some(notice) => anyhow::bail!(Error::Skipped {
-                code: notice.code,
-                message: notice.message,
-            }),
-            None => anyhow::bail!(Error::NotFound {
-                what: "skill in",
-                name: folder.display().to_string(),
-            }),
-        }
-    }
+    let reference = folder_skill(&registry, folder)?;
     Ok((registry, reference))
+}
+
+/// Like [`open_skill`], for commands that only read: a folder is opened alone, without stores.
+fn open_skill_to_read(
+    skill: &SkillQuery,
+    settings: &CliSettings,
+    output: &Output,
+) -> Result<(Arc<Registry>, QualifiedSkillId)> {
+    let SkillQuery::Folder(folder) = skill else {
+        return open_skill(skill, settings, output);
+    };
+    let registry = open_registry(std::slice::from_ref(folder), settings, output)?;
+    let reference = folder_skill(&registry, folder)?;
+    Ok((registry, reference))
+}
+
+/// Returns the skill that a folder is. It has the name of the folder as id.
+fn folder_skill(registry: &Registry, folder: &Path) -> Result<QualifiedSkillId> {
+    let folder = folder.canonicalize()?;
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let missing = || Error::NotFound {
+        what: "skill in",
+        name: folder.display().to_string(),
+    };
+    let reference = name.parse().ok().map(|id| QualifiedSkillId {
+        origin: Some(Origin::Files(1)),
+        id,
+    });
+    let snapshot = registry.snapshot();
+    if let Some(reference) = reference.filter(|one| snapshot.find_skill(one).is_some()) {
+        return Ok(reference);
+    }
+    let within = |notice: &Notice| notice.path.starts_with(&folder);
+    let notice = registry.notices().into_iter().find(within);
+    Err(notice.map_or_else(missing, Error::from).into())
 }
 
 /// Returns the reference of a skill that is not a folder; an unknown id is returned as it is.
 fn resolve_skill(registry: &Registry, skill: &SkillQuery) -> Result<QualifiedSkillId> {
+    if let SkillQuery::Id(id) = skill {
+        let is_stored = |scope: StoreScope| {
+            let history = registry.history(scope, &id.id);
+            history.is_ok_and(|history| !history.is_empty())
+        };
+        // A removed skill keeps its id: no other one may take its place here.
+        if registry.snapshot().find_skill(id).is_some()
+            || is_stored(StoreScope::Workspace)
+            || is_stored(StoreScope::Account)
+        {
+            return Ok(id.clone());
+        }
+    }
     match (repertoire_app::find_skill(registry, skill), skill) {
-        (Ok(entry), SkillQuery::Id(id)) if entry.id == id.id => Ok(id.clone()),
         (Ok(entry), _) => Ok(QualifiedSkillId {
             origin: Some(entry.origin.clone()),
             id: entry.id.clone(),

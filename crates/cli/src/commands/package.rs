@@ -10,7 +10,7 @@ use repertoire_app::SkillQuery;
 use repertoire_core::{Package, package::MAX_JSON, text::terminal_safe};
 use repertoire_registry::{Error, folder, store::NewSkill};
 
-use super::{add, find_entry, open_skill, read_input, write_output};
+use super::{add, find_entry, open_skill_to_read, read_input, write_output};
 use crate::{
     args::{PackageCommand, WriteArgs},
     interrupt,
@@ -66,7 +66,7 @@ fn export_skill(
     settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    let (registry, skill) = open_skill(skill, settings, output)?;
+    let (registry, skill) = open_skill_to_read(skill, settings, output)?;
     let entry = &find_entry(&registry, &skill)?;
     let mut files = std::collections::BTreeMap::new();
     for file in &entry.metadata.files {

@@ -8,7 +8,7 @@ use repertoire_core::{Uri, frontmatter, markdown::to_single_line, text::terminal
 use repertoire_registry::{Registry, SkillEntry, Trusted};
 use serde_json::json;
 
-use super::{find_entry, list, open_registry, open_skill, resolve_target};
+use super::{find_entry, list, open_registry, open_skill_to_read, resolve_target};
 use crate::{
     output::{BOLD, DIM, ID, Output, format_size},
     settings::CliSettings,
@@ -16,7 +16,7 @@ use crate::{
 
 pub(crate) fn run(skill: &SkillQuery, settings: &CliSettings, output: &Output) -> Result<ExitCode> {
     let target = resolve_target(skill, || open_registry(&[], settings, output))?;
-    let (registry, reference) = open_skill(&target, settings, output)?;
+    let (registry, reference) = open_skill_to_read(&target, settings, output)?;
     let entry = &find_entry(&registry, &reference)?;
     if output.json {
         let mut value = list::entry_to_json(entry);

@@ -43,7 +43,8 @@ use crate::{
 /// What one scope holds.
 ///
 /// The methods block until they are done; a write is durable when it returns. Reads never wait for
-/// a writer. An implementation may be shared by several processes, which follow each other through
+/// a writer. Whatever is sorted by a text is sorted by its bytes, as Rust compares strings, in every
+/// locale of a database. An implementation may be shared by several processes, which follow each other through
 /// [`events_since`](Store::events_since).
 ///
 /// ```
@@ -141,7 +142,8 @@ pub trait Store: Send + Sync + fmt::Debug {
     ///
     /// It returns at once; `then` is called when the change is durable. The changes of one process
     /// and their callbacks happen in the order of the calls. `work` is called once, while no other
-    /// change of this key can happen; it must not call the store.
+    /// change of this key can happen; it must not call the store. `then` may wait for a change of
+    /// another store, so two stores never share the thread that calls it.
     fn state_change(
         &self,
         scope: &str,

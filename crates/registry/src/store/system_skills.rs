@@ -3,7 +3,7 @@
 //! They are installed when an account's store is created, and updated when the product ships a
 //! newer version. Skills that the user changed or removed are left alone.
 
-use repertoire_core::{Digest, Package, SkillId, package::PackageSource};
+use repertoire_core::{Digest, Package, package::PackageSource};
 
 use super::{CurrentSkill, NewSkill, SkillWrite, Store, WriteMode};
 use crate::error::{Error, Result};
@@ -66,14 +66,11 @@ impl dyn Store + '_ {
                 Err(error) => return Err(error),
             }
         }
-        let kept = if ours { self.stored_digest(&id)? } else { None };
+        // What was written, not what is stored now: the user may have changed it already.
+        let kept = ours.then_some(installed);
         let note = format!("{etag} {}", kept.as_deref().unwrap_or("-"));
         self.put_note(&key, &note)?;
         Ok(changed)
-    }
-
-    fn stored_digest(&self, id: &SkillId) -> Result<Option<String>> {
-        Ok(self.skill_metadata(id)?.as_ref().map(metadata_digest))
     }
 }
 

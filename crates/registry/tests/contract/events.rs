@@ -1,11 +1,14 @@
 //! Events and cursors.
 
-use std::collections::HashSet;
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex},
+};
 
 use repertoire_core::SkillId;
 use repertoire_registry::{
     HistoryPolicy,
-    store::{EventBatch, EventCursor, Store, StoreItem},
+    store::{EventBatch, EventCursor, StateChange, Store, StoreItem},
 };
 
 use super::{StoreFactory, skills::new_skill, state::state_value};
@@ -48,9 +51,7 @@ pub(super) fn every_change_has_one_event(factory: &dyn StoreFactory) {
     assert_eq!(event_words(&batch), ["+a", "+b", "+s/k", "-b"]);
     let ids: HashSet<_> = batch.events.iter().map(|event| event.id).collect();
     assert_eq!(ids.len(), batch.events.len());
-    let outcome = store.state_change_wait("s", "k", |_| {
-        Ok(repertoire_registry::store::StateChange::Delete)
-    });
+    let outcome = store.state_change_wait("s", "k", |_| Ok(StateChange::Delete));
     let next = events_since(&*store, &batch.cursor);
     assert_eq!(event_words(&next), ["-s/k"]);
     assert_eq!(Some(next.events[0].id), outcome.unwrap().event);
@@ -93,16 +94,36 @@ pub(super) fn a_follower_on_another_handle_sees_every_change(factory: &dyn Store
     assert_eq!(seen.len(), 2 * WRITES);
 }
 
+/// Two handles put and delete one value; what they did, in the order of the commits, is what a
+/// follower sees.
 pub(super) fn events_of_one_item_come_in_commit_order(factory: &dyn StoreFactory) {
+    const CHANGES: usize = 40;
     let store = factory.open();
     let start = store.event_cursor().unwrap();
-    for _ in 0..3 {
-        store.state_set("s", "k", state_value("1")).unwrap();
-        store.state_delete("s", "k").unwrap();
-    }
+    let done: Arc<Mutex<Vec<bool>>> = Arc::default();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let (store, done) = (factory.open(), done.clone());
+            scope.spawn(move || {
+                for _ in 0..CHANGES {
+                    let done = done.clone();
+                    // Called while no other change of the key can happen.
+                    let flip = move |old: Option<String>| {
+                        done.lock().unwrap().push(old.is_some());
+                        Ok(match old {
+                            Some(_) => StateChange::Delete,
+                            None => StateChange::Put(state_value("1")),
+                        })
+                    };
+                    store.state_change_wait("s", "k", flip).unwrap();
+                }
+            });
+        }
+    });
     let batch = events_since(&*store, &start);
     let removed: Vec<bool> = batch.events.iter().map(|event| event.removed).collect();
-    assert_eq!(removed, [false, true, false, true, false, true]);
+    assert_eq!(removed, *done.lock().unwrap());
+    assert_eq!(removed.len(), 2 * CHANGES);
 }
 
 pub(super) fn an_unreadable_cursor_means_reading_everything(factory: &dyn StoreFactory) {

@@ -125,6 +125,13 @@ pub(super) fn pages_are_sorted_and_bounded(factory: &dyn StoreFactory) {
     // A value over the limit is returned alone, so that a reader always gets further.
     assert_eq!(page(None, 10, 1), "a");
     assert_eq!(page(None, 10, 13), "ab");
+    // By bytes, not by the rules of a language.
+    for key in ["ä", "a/b", "B", "a", "a-b"] {
+        store.state_set("odd", key, state_value("1")).unwrap();
+    }
+    let odd = store.state_page("odd", None, 10, 1000).unwrap();
+    let odd: Vec<String> = odd.into_iter().map(|(key, _)| key).collect();
+    assert_eq!(odd, ["B", "a", "a-b", "a/b", "ä"]);
     let rows: String = store
         .state_rows("s")
         .unwrap()

@@ -55,7 +55,21 @@ pub(super) async fn guard_request(
         .options
         .allowed_hosts
         .check_host_and_origin(request.uri(), request.headers());
+    // The CORS layer answers every such request, so only real preflights reach it.
+    let is_stray = method == Method::OPTIONS
+        && !request
+            .headers()
+            .get(header::ORIGIN)
+            .is_some_and(|origin| shared.options.allowed_hosts.allows_origin(origin));
     let mut response = match allowed {
+        Ok(()) if is_stray => {
+            let message = "OPTIONS is answered for allowed web origins only";
+            error_response(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "method_not_allowed",
+                message,
+            )
+        }
         Ok(()) => next.run(request).await,
         Err(message) => error_response(StatusCode::FORBIDDEN, "forbidden", message),
     };

@@ -70,7 +70,10 @@ async fn handle_message(
     let mut watch = None;
     if method.as_deref() == Some("subscriptions/listen") {
         let permit = shared.subscription_permits.clone().try_acquire_owned();
-        let permit = permit.map_err(|_| busy_response("too many subscriptions at a time"))?;
+        let permit = permit.map_err(|_| {
+            let busy = busy_response("too many subscriptions at a time");
+            Box::new(with_method(*busy, method.clone()))
+        })?;
         slot = RequestSlot::new(shared, permit);
         let has_token = parts.extensions.get::<CallerToken>().is_some();
         watch = has_token.then(|| TokenWatch::new(shared, &parts.headers));
@@ -78,9 +81,8 @@ async fn handle_message(
     if opens_session(&parts.headers)
         && shared.sessions.sessions.read().await.len() >= shared.options.max_sessions
     {
-        return Err(busy_response(
-            "too many sessions; idle ones end after five minutes",
-        ));
+        let busy = busy_response("too many sessions; idle ones end after five minutes");
+        return Err(Box::new(with_method(*busy, method)));
     }
     let request = Request::from_parts(parts, Body::from(bytes));
     let response = next.run(request).await;

@@ -12,8 +12,7 @@ use std::{
     },
 };
 
-use bytes::Bytes;
-use futures::{Stream, StreamExt as _};
+use futures::StreamExt as _;
 use reqwest::{
     Client, Response, StatusCode,
     dns::{Addrs, Name, Resolve, Resolving},
@@ -21,7 +20,6 @@ use reqwest::{
     redirect::Policy,
 };
 use serde_json::{Value, json, value::RawValue};
-use sse_stream::SseStream;
 use tokio::time::Instant;
 use url::Url;
 
@@ -247,19 +245,37 @@ async fn read_response(
             "refused the request ({status}); does it need a token?"
         )));
     }
-    let mut stream = Box::pin(bounded_stream(response.bytes_stream(), limit, until));
-    if events {
-        if let Some(answer) = find_response_event(stream, id).await? {
-            return Ok(RawResponse(answer));
+    let mut stream = response.bytes_stream();
+    let mut buffer: Vec<u8> = Vec::new();
+    // The number of bytes already searched for the end of an event.
+    let mut searched = 0;
+    let mut total = 0usize;
+    while let Some(chunk) = stream.next().await {
+        let chunk = chunk.map_err(|error| {
+            RemoteFailure::Unreachable(format!("connection closed: {}", root_cause(&error)))
+        })?;
+        total = total.saturating_add(chunk.len());
+        if total > limit {
+            return Err(RemoteFailure::Unusable(format!(
+                "sent more than {limit} bytes"
+            )));
         }
-    } else {
-        let mut body: Vec<u8> = Vec::new();
-        while let Some(chunk) = stream.next().await {
-            body.extend_from_slice(&chunk?);
+        // A stream with constant data never yields to the timer.
+        if Instant::now() >= until {
+            return Err(timeout_failure());
         }
-        if is_response_to(&body, id) {
-            return Ok(RawResponse(body));
+        buffer.extend_from_slice(&chunk);
+        if events {
+            while let Some(event) = take_event(&mut buffer, &mut searched) {
+                if is_response_to(&event, id) {
+                    return Ok(RawResponse(event));
+                }
+            }
         }
+    }
+    let rest = if events { take_data(&buffer) } else { buffer };
+    if is_response_to(&rest, id) {
+        return Ok(RawResponse(rest));
     }
     Err(if status.is_success() {
         RemoteFailure::Unusable("sent no response to the request".into())
@@ -284,51 +300,40 @@ fn is_response_to(bytes: &[u8], id: u64) -> bool {
     answer && meant
 }
 
-/// Ends a stream with an error after too many bytes or too much time.
-fn bounded_stream(
-    stream: impl Stream<Item = reqwest::Result<Bytes>>,
-    limit: usize,
-    until: Instant,
-) -> impl Stream<Item = Result<Bytes>> {
-    let mut total = 0usize;
-    stream.map(move |chunk| {
-        let chunk = chunk.map_err(|error| {
-            RemoteFailure::Unreachable(format!("connection closed: {}", root_cause(&error)))
-        })?;
-        total = total.saturating_add(chunk.len());
-        if total > limit {
-            return Err(RemoteFailure::Unusable(format!(
-                "sent more than {limit} bytes"
-            )));
-        }
-        // A stream with constant data never yields to the timer.
-        if Instant::now() >= until {
-            return Err(timeout_failure());
-        }
-        Ok(chunk)
-    })
+/// Removes one whole event from the front of the buffer and returns its data.
+///
+/// Unknown fields, comments and a last event without its blank line are accepted, as servers send
+/// them.
+fn take_event(buffer: &mut Vec<u8>, searched: &mut usize) -> Option<Vec<u8>> {
+    // The end marker may begin in the part already searched.
+    let from = searched.saturating_sub(3);
+    let fresh = buffer.get(from..).unwrap_or_default();
+    let end = |pattern: &[u8]| {
+        let at = fresh.windows(pattern.len()).position(|w| w == pattern);
+        at.map(|at| (from + at, pattern.len()))
+    };
+    let ends = [end(b"\n\n"), end(b"\r\n\r\n"), end(b"\r\r")];
+    let Some((at, length)) = ends.into_iter().flatten().min() else {
+        *searched = buffer.len();
+        return None;
+    };
+    *searched = 0;
+    let event: Vec<u8> = buffer.drain(..at + length).collect();
+    Some(take_data(&event))
 }
 
-/// Returns the first event that is the response with this id.
-async fn find_response_event(
-    stream: impl Stream<Item = Result<Bytes>> + Unpin,
-    id: u64,
-) -> Result<Option<Vec<u8>>> {
-    let mut events = SseStream::from_bytes_stream(stream);
-    while let Some(event) = events.next().await {
-        let event = event.map_err(|error| match error {
-            sse_stream::Error::Body(error) => match error.downcast::<RemoteFailure>() {
-                Ok(failure) => *failure,
-                Err(error) => RemoteFailure::Unreachable(error.to_string()),
-            },
-            error => RemoteFailure::Unusable(format!("sent an invalid event: {error}")),
-        })?;
-        let data = event.data.unwrap_or_default().into_bytes();
-        if is_response_to(&data, id) {
-            return Ok(Some(data));
+/// The data lines of an event, joined.
+fn take_data(event: &[u8]) -> Vec<u8> {
+    let mut data = Vec::new();
+    for line in event.split(|b| *b == b'\n' || *b == b'\r') {
+        if let Some(text) = line.strip_prefix(b"data:") {
+            if !data.is_empty() {
+                data.push(b'\n');
+            }
+            data.extend_from_slice(text.strip_prefix(b" ").unwrap_or(text));
         }
     }
-    Ok(None)
+    data
 }
 
 /// Resolves a host name once and keeps the result (T26).
@@ -372,24 +377,22 @@ impl Resolve for PinnedResolver {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn events_are_split_at_blank_lines_even_across_chunks() {
-        let text = concat!(
-            ": hi\n\nevent: message\ndata: {\"id\": 1,\ndata: \"result\": 1}\n\n",
-            "data: {\"id\": 2, \"result\": 2}\r\n\r\n",
-            "data: {\"method\": \"x\"}\n\ndata: {\"id\": 3, \"result\": 3}\n\n",
-        );
-        for size in 1..text.len() {
-            let chunks = text.as_bytes().chunks(size).map(Bytes::copy_from_slice);
-            for id in 1..=3 {
-                let stream = futures::stream::iter(chunks.clone().map(Ok));
-                let found = find_response_event(stream, id).await.unwrap().unwrap();
-                let found: Value = repertoire_core::json::from_slice(&found).unwrap();
-                assert_eq!(found["result"], id, "in chunks of {size}");
-            }
-            let stream = futures::stream::iter(chunks.map(Ok));
-            assert_eq!(find_response_event(stream, 4).await, Ok(None));
-        }
+    #[test]
+    fn events_are_split_at_blank_lines_even_across_chunks() {
+        let mut buffer =
+            b": hi\n\nevent: message\ndata: {\"a\":\ndata: 1}\n\ndata: x\r\n\r\nda".to_vec();
+        let mut searched = 0;
+        let mut next = |buffer: &mut Vec<u8>| take_event(buffer, &mut searched);
+        assert_eq!(next(&mut buffer), Some(Vec::new()));
+        assert_eq!(next(&mut buffer), Some(b"{\"a\":\n1}".to_vec()));
+        assert_eq!(next(&mut buffer), Some(b"x".to_vec()));
+        assert_eq!(next(&mut buffer), None);
+        assert_eq!(buffer, b"da");
+        // An end marker split over two chunks is found.
+        buffer.extend_from_slice(b"ta: y\n");
+        assert_eq!(next(&mut buffer), None);
+        buffer.extend_from_slice(b"\n");
+        assert_eq!(next(&mut buffer), Some(b"y".to_vec()));
     }
 
     #[tokio::test]

@@ -67,8 +67,6 @@ impl fmt::Display for RemoteFailure {
     }
 }
 
-impl std::error::Error for RemoteFailure {}
-
 type Result<T, E = RemoteFailure> = std::result::Result<T, E>;
 
 /// A channel for messages to a server.

@@ -2,6 +2,7 @@
 
 use repertoire_core::{ExecutionRecord, RecordDetails};
 use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde_json::Value;
 
 use super::{QueryResult, TraceFilter, artifacts::parse_column, now_rfc3339};
 use crate::error::Error;
@@ -19,9 +20,7 @@ fn trace_from_row(row: &Row<'_>) -> rusqlite::Result<ExecutionRecord> {
         Ok(number.map(|number| u64::try_from(number).unwrap_or(0)))
     };
     let details: Option<String> = row.get(17)?;
-    // Details of another version are shown as far as they can be read.
-    let details: Option<RecordDetails> =
-        details.and_then(|text| repertoire_core::json::from_str(&text).ok());
+    let details = details.map(|text| parse_details(&text));
     Ok(ExecutionRecord {
         id: parse_column(row, 0)?,
         session_id: row.get(1)?,
@@ -44,6 +43,34 @@ fn trace_from_row(row: &Row<'_>) -> rusqlite::Result<ExecutionRecord> {
     })
 }
 
+/// Parses details; those of another version are read as far as they are known.
+fn parse_details(text: &str) -> RecordDetails {
+    repertoire_core::json::from_str(text).unwrap_or_else(|_| {
+        let details: Value = repertoire_core::json::from_str(text).unwrap_or_default();
+        let text = |key: &str| details[key].as_str().unwrap_or_default().to_owned();
+        RecordDetails {
+            skill: text("skill"),
+            artifact: text("artifact"),
+            values: text("values"),
+            ..RecordDetails::default()
+        }
+    })
+}
+
+/// Leaves out rows that this version cannot read, so that one of them does not hide all others.
+fn readable_rows(
+    rows: impl Iterator<Item = rusqlite::Result<ExecutionRecord>>,
+) -> rusqlite::Result<Vec<ExecutionRecord>> {
+    let readable = rows.filter(|row| match row {
+        Err(error @ rusqlite::Error::FromSqlConversionFailure(..)) => {
+            tracing::warn!(%error, "a trace cannot be read and is left out");
+            false
+        }
+        _ => true,
+    });
+    readable.collect()
+}
+
 /// Returns traces, newest first.
 pub(super) fn traces(c: &Connection, filter: &TraceFilter) -> QueryResult<Vec<ExecutionRecord>> {
     let sql = format!(
@@ -62,7 +89,7 @@ pub(super) fn traces(c: &Connection, filter: &TraceFilter) -> QueryResult<Vec<Ex
         params![filter.skill, filter.session, filter.since, limit],
         trace_from_row,
     )?;
-    Ok(rows.collect::<rusqlite::Result<_>>()?)
+    Ok(readable_rows(rows)?)
 }
 
 /// Finds one trace by its id or a prefix of it.
@@ -73,7 +100,7 @@ pub(super) fn find_trace(c: &Connection, id: &str) -> QueryResult<Option<Executi
     );
     let mut statement = c.prepare_cached(&sql)?;
     let rows = statement.query_map([id], trace_from_row)?;
-    let mut found = rows.collect::<rusqlite::Result<Vec<ExecutionRecord>>>()?;
+    let mut found = readable_rows(rows)?;
     if found.len() > 1 && found[0].id.to_string() != id {
         return Err(Error::AmbiguousTrace(id.to_owned()).into());
     }

@@ -108,7 +108,7 @@ impl SkillFunctions {
     /// Runs a function.
     pub async fn call_function(&self, id: &str, payload: Value) -> BusResult {
         let registry = self.service.registry().await;
-        let registry = registry.map_err(|error| CallError::new(error.code(), error.to_string()))?;
+        let registry = registry.map_err(|error| CallError::from(error.clone()))?;
         let start = std::time::Instant::now();
         let function = find_function(id).ok_or_else(|| CallError::function_not_found(id))?;
         let call = FunctionCall {
@@ -155,23 +155,7 @@ impl SkillFunctions {
     }
 
     fn registry_error(error: &repertoire_registry::Error) -> CallError {
-        CallError::new(error.code(), public_message(error))
-    }
-}
-
-/// Returns the public text of an error; paths and SQL are only logged.
-fn public_message(error: &repertoire_registry::Error) -> String {
-    use repertoire_registry::Error;
-    match error {
-        Error::Invalid(_) => error.to_string(),
-        _ => match error.code() {
-            // These name items, not places.
-            "not_found" | "conflict" | "remote_error" | "tampered" => error.to_string(),
-            code => {
-                tracing::error!(%error, "a function failed");
-                format!("the registry failed ({code})")
-            }
-        },
+        CallError::new(error.code(), crate::error::public_message(error))
     }
 }
 

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ToolCall, text_argument};
 use crate::{
-    error::shorten_text,
+    error::{public_message, shorten_text},
     mcp::host_model::{self, HostModel, SamplingRequest},
     optional_tools::OptionalToolState,
 };
@@ -118,6 +118,7 @@ fn prepare_run(
         repertoire_app::Error::Registry(registry::Error::NotFound { .. }) => {
             format!("skill {}: not found", shorten_text(name))
         }
+        repertoire_app::Error::Registry(error) => public_message(&error),
         other => other.to_string(),
     })?;
     if !has_model && run.plan.requires_model() {

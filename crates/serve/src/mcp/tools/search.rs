@@ -6,6 +6,7 @@ use rmcp::model::{CallToolResponse, CallToolResult, ContentBlock};
 use serde_json::{Value, json};
 
 use super::{ToolCall, text_argument};
+use crate::error::public_message;
 
 pub(super) fn schema() -> Value {
     json!({
@@ -36,7 +37,7 @@ pub(super) async fn search_skills(call: ToolCall<'_>) -> Result<CallToolResponse
         finding.find_skills(&message, limit)
     });
     let found = looked.await.map_err(|_| "interrupted".to_owned())?;
-    let mut found = found.map_err(|error| error.to_string())?;
+    let mut found = found.map_err(|error| public_message(&error))?;
     found.retain(|one| one.fits);
     let snapshot = registry.snapshot();
     let about = |one: &Recommendation| {
