@@ -57,12 +57,11 @@ fn prompt_text(registry: &Registry, reference: &QualifiedSkillId) -> Result<Serv
         what: "prompt",
         name: reference.to_string(),
     };
-    let text = match prompt.and_then(|name| snapshot.find_prompt(&name)) {
-        Some(entry) => registry.prompt_body(entry)?.ok_or_else(missing)?,
-        None => {
-            let skill = resolve_skill(registry, &SkillQuery::Id(reference.clone()))?;
-            registry.prompt_text(snapshot.find_skill(&skill).ok_or_else(missing)?)?
-        }
+    let text = if let Some(entry) = prompt.and_then(|name| snapshot.find_prompt(&name)) {
+        registry.prompt_body(entry)?.ok_or_else(missing)?
+    } else {
+        let skill = resolve_skill(registry, &SkillQuery::Id(reference.clone()))?;
+        registry.prompt_text(snapshot.find_skill(&skill).ok_or_else(missing)?)?
     };
     Ok(ServedContent {
         mime: "text/markdown".into(),
