@@ -58,6 +58,14 @@ pub(crate) fn registry_hint(error: &RegistryError) -> Option<&'static str> {
             _ => return None,
         },
         RegistryError::AlreadyExists { what: "token", .. } => "revoke it or choose another name",
+        RegistryError::AlreadyExists { what: "folder", .. } => {
+            "choose another folder, or remove it first"
+        }
+        RegistryError::AlreadyInWorkspace(_) => "change that copy, or remove it first",
+        RegistryError::AmbiguousTrace(_) => "give more of the id",
+        RegistryError::Changed { .. } | RegistryError::NotSaved(_) => "try again",
+        RegistryError::LearnedForOther(_) => "run `repertoire optimize` again",
+        RegistryError::KeptOnBus => "change it through the worker that registered it",
         RegistryError::UntrustedSkill(_) => {
             "trust its workspace with `repertoire trust`, or keep a copy with `repertoire add`"
         }

@@ -208,7 +208,11 @@ pub(crate) fn resolve_settings(global: &GlobalArgs) -> Result<CliSettings> {
             )))
         }
         Some(path) => Some(path.clone()),
-        None => find_workspace(&account),
+        // A deleted working directory is in no workspace.
+        None => {
+            let here = std::env::current_dir().ok();
+            here.and_then(|here| find_workspace(&here, &account))
+        }
     };
     let cache = Some(account.join("cache"));
     if !global.from.is_empty() {
@@ -358,12 +362,9 @@ fn default_home() -> Result<PathBuf> {
     }
 }
 
-/// Finds the nearest folder above with `.repertoire` in it that is not the account's.
-fn find_workspace(account: &Path) -> Option<PathBuf> {
-    // A deleted working directory is in no workspace.
-    let Ok(here) = std::env::current_dir() else {
-        return None;
-    };
+/// Finds the workspace of a folder: the folder itself or the nearest one above with `.repertoire` in
+/// it that is not the account's.
+pub(crate) fn find_workspace(here: &Path, account: &Path) -> Option<PathBuf> {
     let account = account
         .canonicalize()
         .unwrap_or_else(|_| account.to_owned());

@@ -174,7 +174,7 @@ pub enum Error {
     #[error("store {}: another process is writing to it", display_path(.0))]
     Busy(PathBuf),
     /// A write to the store of an untrusted workspace.
-    #[error("workspace {} is not trusted: it can be read, not changed", display_path(.0))]
+    #[error("workspace {} is not trusted: it can be read, not changed or run", display_path(.0))]
     Untrusted(PathBuf),
     /// The settings of an untrusted workspace name a location outside the workspace.
     #[error("{}: outside its workspace, which is not trusted: skipped", display_path(.0))]
@@ -259,7 +259,6 @@ impl Error {
             | Self::AmbiguousTrace(_)
             | Self::AlreadyInWorkspace(_)
             | Self::KeptOnBus
-            | Self::UntrustedSkill(_)
             | Self::DynamicSkill(_)
             | Self::NotRemote { .. }
             | Self::InvalidStateChange(_)
@@ -269,7 +268,7 @@ impl Error {
             Self::Corrupt { .. } => "store_corrupt",
             Self::NewerSchema { .. } => "store_newer",
             Self::Busy(_) => "store_busy",
-            Self::Untrusted(_) | Self::OutsideWorkspace(_) => "untrusted",
+            Self::Untrusted(_) | Self::UntrustedSkill(_) | Self::OutsideWorkspace(_) => "untrusted",
             Self::Backend(_) | Self::WriterStopped | Self::NotSaved(_) => "store_error",
             Self::InvalidPattern { .. } => "invalid_pattern",
             Self::Skipped { code, .. } => code,

@@ -153,7 +153,7 @@ pub(crate) fn shorten_text(text: &str) -> String {
 /// Returns the public text of an error; paths and SQL are only logged.
 pub(crate) fn public_message(error: &registry::Error) -> String {
     match error {
-        registry::Error::Invalid(_) => error.to_string(),
+        registry::Error::Invalid(_) | registry::Error::UntrustedSkill(_) => error.to_string(),
         _ => match error.code() {
             // These name items, not places.
             "not_found" | "conflict" | "remote_error" | "tampered" => error.to_string(),

@@ -43,7 +43,7 @@ use repertoire_app::SkillQuery;
 use repertoire_core::text::terminal_safe;
 use repertoire_registry::{
     Error, Notice, Origin, QualifiedSkillId, Registry, RegistrySettings, RequestedBy, SkillEntry,
-    SourceLocation, StoreScope, Trusted,
+    SourceLocation, StoreScope, Trusted, store::Account,
 };
 use repertoire_serve::{iii::config::worker_manifest, mcp_client::ConnectionPool};
 
@@ -52,7 +52,7 @@ use crate::{
     completion,
     failure::UsageError,
     output::Output,
-    settings::CliSettings,
+    settings::{CliSettings, find_workspace},
 };
 
 /// Runs a command; invalid settings fail only the commands that need them.
@@ -251,26 +251,33 @@ fn open_skill(
         return Ok((registry, reference));
     };
     crate::settings::require_folder(folder)?;
+    refuse_untrusted_folder(folder, settings)?;
     let mut sources = settings.sources_for(&[])?;
-    // A folder of the workspace is as trusted as the workspace, however it is named.
-    let workspace = settings.workspace.as_ref().map(|path| path.canonicalize());
-    let is_within = match (workspace, folder.canonicalize()) {
-        (Some(Ok(workspace)), Ok(folder)) => folder.starts_with(workspace),
-        _ => false,
-    };
     let location = SourceLocation {
         path: folder.clone(),
         pattern: None,
-        requested_by: if is_within {
-            RequestedBy::Workspace
-        } else {
-            RequestedBy::User
-        },
+        requested_by: RequestedBy::User,
     };
     sources.folders.insert(0, location);
     let registry = open_sources(sources, settings, output)?;
     let reference = folder_skill(&registry, folder)?;
     Ok((registry, reference))
+}
+
+/// Refuses a folder in a workspace that is not trusted. A link counts where it stands and where it
+/// leads to.
+fn refuse_untrusted_folder(folder: &Path, settings: &CliSettings) -> Result<()> {
+    let absolute = std::path::absolute(folder)?;
+    for place in [folder.canonicalize()?, absolute] {
+        let Some(workspace) = find_workspace(&place, &settings.account) else {
+            continue;
+        };
+        let local = Account::open(&settings.account)?.local;
+        if local.workspace_trust(&workspace)? == Trusted::No {
+            anyhow::bail!(Error::Untrusted(workspace));
+        }
+    }
+    Ok(())
 }
 
 /// Like [`open_skill`], for commands that only read: a folder is opened alone, without stores.

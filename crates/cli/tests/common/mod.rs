@@ -112,3 +112,14 @@ pub(crate) fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(10));
     }
 }
+
+/// Creates a workspace with the example skills in it.
+pub(crate) fn example_workspace() -> TestWorkspace {
+    let place = TestWorkspace::new();
+    std::os::unix::fs::symlink(
+        project_dir().join("examples/skills"),
+        place.work_dir().join("examples"),
+    )
+    .unwrap();
+    place
+}
