@@ -5,9 +5,10 @@ use anyhow::Result;
 use crate::commands::{CheckCount, cargo_command, run_checked};
 
 /// The crates with features, and the features. Default features are covered by the lints.
-const FEATURES: [(&str, &[&str]); 3] = [
+const FEATURES: [(&str, &[&str]); 4] = [
     ("repertoire-registry", &["search"]),
     ("repertoire-runtime", &["providers", "sandbox"]),
+    ("repertoire-app", &["sandbox"]),
     ("repertoire", &["sandbox"]),
 ];
 

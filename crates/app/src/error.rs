@@ -1,5 +1,7 @@
 //! The errors of this crate.
 
+use std::path::PathBuf;
+
 use repertoire_registry::{Origin, StoreScope};
 
 /// A result of this crate.
@@ -89,6 +91,86 @@ pub enum Error {
     /// A token name with characters that are not allowed.
     #[error("a token's name is 1 to 64 letters, digits and `-`, `_`, `.`, `@`")]
     InvalidTokenName,
+    /// An evaluation file with an error in it.
+    #[error("{0}")]
+    InvalidEvaluation(String),
+    /// A skill of an origin that has no store, and so no history.
+    #[error(
+        "{0} is not in a store: only skills of workspace: and account: have a history and can be \
+         changed here"
+    )]
+    NoStore(String),
+    /// The name of a skill says one store, the request another.
+    #[error("{0} and the requested scope are different stores")]
+    ContradictingScope(String),
+    /// A name that is that of a skill and that of a folder.
+    #[error("{name} is a skill ({skill}) and a folder")]
+    SkillAndFolder {
+        /// The name.
+        name: String,
+        /// The skill, as `origin:id`.
+        skill: String,
+    },
+    /// A path that is not a folder.
+    #[error("{} is not a folder", .0.display())]
+    NotAFolder(PathBuf),
+    /// The account's own folder, which cannot be a workspace.
+    #[error("{} is the account's own folder", .0.display())]
+    AccountFolder(PathBuf),
+    /// A folder that is a workspace already.
+    #[error("{} is a workspace already", .0.display())]
+    WorkspaceExists(PathBuf),
+    /// A new workspace that brought settings or skills of its own.
+    #[error("{} came with settings or skills of its own", .0.display())]
+    WorkspaceNotNew(PathBuf),
+    /// A component that this build cannot use.
+    #[error("this build is without the {0}")]
+    NotInBuild(&'static str),
+    /// A program that an installation needs is missing or failed.
+    #[error("{program} failed: {reason}")]
+    ProgramFailed {
+        /// The program.
+        program: String,
+        /// The last lines of what it printed.
+        reason: String,
+    },
+    /// The Python of this machine is too old for a component.
+    #[error(
+        "this is Python {}.{}, and {}.{} is needed",
+        found.0, found.1, oldest.0, oldest.1
+    )]
+    OldPython {
+        /// Its version.
+        found: (u32, u32),
+        /// The oldest version that can be used.
+        oldest: (u32, u32),
+    },
+    /// A package that could not be downloaded.
+    #[error("{package} could not be downloaded: {reason}")]
+    Download {
+        /// The package.
+        package: &'static str,
+        /// Why not.
+        reason: String,
+        /// The folder in the package that is needed.
+        folder: &'static str,
+    },
+    /// A file to install whose digest is not the expected one.
+    #[error(
+        "{} is not the file that was expected: its SHA-256 is {found}, not {expected}",
+        path.display()
+    )]
+    UnexpectedFile {
+        /// The file.
+        path: PathBuf,
+        /// Its digest.
+        found: String,
+        /// The expected digest.
+        expected: &'static str,
+    },
+    /// A sidecar executable that is not a file.
+    #[error("{} is not a file", .0.display())]
+    NotABundle(PathBuf),
 }
 
 fn quoted(name: Option<&str>) -> String {
@@ -101,7 +183,7 @@ impl Error {
         match self {
             Self::Registry(error) => error.code(),
             Self::Run(error) => error.code(),
-            Self::AmbiguousSkill { .. } => "ambiguous_skill",
+            Self::AmbiguousSkill { .. } | Self::SkillAndFolder { .. } => "ambiguous_skill",
             Self::UnknownSession { .. } => "unknown_session",
             Self::NoModule { .. } => "no_module",
             Self::AmbiguousModule { .. } => "ambiguous_module",
@@ -110,6 +192,18 @@ impl Error {
             Self::NotInStore { .. } => "not_in_store",
             Self::Examples(_) => "invalid_examples",
             Self::InvalidTokenName => "invalid_token_name",
+            Self::NotInBuild(_) => "not_in_build",
+            Self::InvalidEvaluation(_) => "invalid_evaluation",
+            Self::NoStore(_) => "no_store",
+            Self::ContradictingScope(_) => "contradicting_scope",
+            Self::NotAFolder(_) => "not_a_folder",
+            Self::AccountFolder(_) => "account_folder",
+            Self::WorkspaceExists(_) => "workspace_exists",
+            Self::WorkspaceNotNew(_) => "workspace_not_new",
+            Self::ProgramFailed { .. } | Self::OldPython { .. } | Self::Download { .. } => {
+                "setup_failed"
+            }
+            Self::UnexpectedFile { .. } | Self::NotABundle(_) => "unexpected_file",
         }
     }
 }

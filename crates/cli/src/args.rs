@@ -99,6 +99,15 @@ pub(crate) enum ScopeArg {
     Account,
 }
 
+impl From<ScopeArg> for repertoire_registry::StoreScope {
+    fn from(scope: ScopeArg) -> Self {
+        match scope {
+            ScopeArg::Workspace => Self::Workspace,
+            ScopeArg::Account => Self::Account,
+        }
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Show the tree of skills and one example
@@ -288,7 +297,7 @@ pub(crate) enum Command {
                             signature. A quarter is held back\nfor evaluation. Exit code 1 if the \
                             result is worse and was discarded.\n\nExamples:\n  repertoire \
                             optimize consistency-checker --model ollama/llama3.2\n  repertoire \
-                            optimize checker --from examples.jsonl --with mipro --max-cost 0.50"
+                            optimize checker --examples examples.jsonl --with mipro --max-cost 0.50"
     )]
     Optimize(Box<OptimizeArgs>),
     /// List, show, summarise and export traces of runs

@@ -38,11 +38,34 @@ pub(crate) const EXIT_INTERRUPTED: u8 = 130;
 pub(crate) fn exit_code(code: &str) -> u8 {
     match code {
         "assertion_failed" | "script_error" | "script_limit" | "program_error" => EXIT_PROBLEMS,
-        "usage" | "no_workspace" | "ambiguous_skill" | "unknown_session" | "no_module"
-        | "ambiguous_module" | "no_training_traces" | "unused_scope" | "not_in_store"
-        | "invalid_examples" | "invalid_token_name" | "invalid_pattern" | "listen"
-        | "invalid_target" | "unknown_model" | "undefined_variable" | "provider_key"
-        | "unknown_price" => EXIT_USAGE,
+        "usage"
+        | "no_workspace"
+        | "ambiguous_skill"
+        | "unknown_session"
+        | "no_module"
+        | "ambiguous_module"
+        | "no_training_traces"
+        | "unused_scope"
+        | "not_in_store"
+        | "invalid_examples"
+        | "invalid_token_name"
+        | "invalid_pattern"
+        | "listen"
+        | "invalid_target"
+        | "unknown_model"
+        | "undefined_variable"
+        | "provider_key"
+        | "unknown_price"
+        | "not_in_build"
+        | "setup_failed"
+        | "unexpected_file"
+        | "invalid_evaluation"
+        | "no_store"
+        | "contradicting_scope"
+        | "not_a_folder"
+        | "account_folder"
+        | "workspace_exists"
+        | "workspace_not_new" => EXIT_USAGE,
         "not_found" | "function_not_found" => EXIT_NOT_FOUND,
         "store_corrupt" | "store_newer" | "store_busy" | "store_error" => EXIT_STORE,
         "untrusted" => EXIT_UNTRUSTED,
@@ -77,10 +100,13 @@ fn stable_call_code(code: &str) -> &'static str {
 fn code_and_hint(error: &anyhow::Error) -> (&'static str, Option<Cow<'static, str>>) {
     for cause in error.chain() {
         if let Some(error) = cause.downcast_ref::<AppError>() {
-            return (error.code(), app_hint(error));
+            return match error {
+                AppError::Registry(error) => registry_code_and_hint(error),
+                error => (error.code(), app_hint(error)),
+            };
         }
         if let Some(error) = cause.downcast_ref::<repertoire_registry::Error>() {
-            return (error.code(), registry_hint(error).map(Cow::from));
+            return registry_code_and_hint(error);
         }
         if let Some(error) = cause.downcast_ref::<repertoire_runtime::Error>() {
             return (error.code(), run_hint(error).map(Cow::from));
@@ -97,11 +123,29 @@ fn code_and_hint(error: &anyhow::Error) -> (&'static str, Option<Cow<'static, st
         if cause.is::<UsageError>() {
             return ("usage", None);
         }
-        if cause.is::<std::io::Error>() {
-            return ("io_error", None);
+        if let Some(error) = cause.downcast_ref::<std::io::Error>() {
+            return match error.kind() {
+                std::io::ErrorKind::NotFound => ("not_found", None),
+                _ => ("io_error", None),
+            };
         }
     }
     ("error", None)
+}
+
+/// A missing file is not found, whichever function failed to open it.
+fn registry_code_and_hint(
+    error: &repertoire_registry::Error,
+) -> (&'static str, Option<Cow<'static, str>>) {
+    let code = match error {
+        repertoire_registry::Error::Io { error, .. }
+            if error.kind() == std::io::ErrorKind::NotFound =>
+        {
+            "not_found"
+        }
+        error => error.code(),
+    };
+    (code, registry_hint(error).map(Cow::from))
 }
 
 /// Reports an invalid command line; help and version are not errors.

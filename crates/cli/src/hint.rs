@@ -26,8 +26,10 @@ pub(crate) fn app_hint(error: &AppError) -> Option<Cow<'static, str>> {
         )),
         AppError::AmbiguousSkill { .. } => Cow::from("name one of them with its origin"),
         AppError::AmbiguousModule { .. } => Cow::from("name one with --artifact"),
-        AppError::NoTrainingTraces { .. } => Cow::from("or bring examples with --from FILE"),
-        AppError::UnusedScope { .. } => Cow::from("leave --scope out"),
+        AppError::NoTrainingTraces { .. } => Cow::from("or bring examples with --examples FILE"),
+        AppError::UnusedScope { .. } | AppError::ContradictingScope(_) => {
+            Cow::from("leave --scope out")
+        }
         AppError::NotInStore {
             skill,
             origin: Origin::Account,
@@ -36,8 +38,18 @@ pub(crate) fn app_hint(error: &AppError) -> Option<Cow<'static, str>> {
         AppError::NotInStore {
             origin: Origin::Files(_),
             ..
-        } => Cow::from("change its files"),
+        } => Cow::from("change its files, or delete its folder"),
         AppError::NotInStore { .. } => Cow::from("name its store with --scope"),
+        AppError::SkillAndFolder { name, skill } => Cow::from(format!("write {skill} or ./{name}")),
+        AppError::WorkspaceExists(_) => Cow::from("`repertoire trust` if it came from elsewhere"),
+        AppError::WorkspaceNotNew(_) => {
+            Cow::from("look at them with `repertoire list`, then run `repertoire trust`")
+        }
+        AppError::OldPython { .. } => Cow::from("name a newer one with REPERTOIRE_PYTHON"),
+        AppError::Download { folder, .. } => Cow::from(format!(
+            "get the package another way, and give its folder `{folder}` with --from"
+        )),
+        AppError::NotABundle(_) => Cow::from("`cargo xtask sidecar-bundle` builds one"),
         _ => return None,
     })
 }
@@ -70,7 +82,7 @@ pub(crate) fn registry_hint(error: &RegistryError) -> Option<&'static str> {
             "trust its workspace with `repertoire trust`, or keep a copy with `repertoire add`"
         }
         RegistryError::NoWorkspace => {
-            "create one in this folder with `repertoire init` and trust it"
+            "create one in this folder with `repertoire init`, or use --scope account"
         }
         RegistryError::EscapesRoot(_) => "copy the file into the skill instead of linking to it",
         RegistryError::NotRegular(_) => "a skill holds regular files only: remove it or replace it",
@@ -155,6 +167,9 @@ pub(crate) fn serve_hint(error: &ServeError) -> Option<&'static str> {
             ),
             _ => None,
         },
+        ServeError::TokenNeeded(_) => {
+            Some("make a token with `repertoire token create NAME`, or use --no-auth")
+        }
         ServeError::Target(_) => Some(
             "--bearer-env names a variable that holds a token, --private allows private networks",
         ),

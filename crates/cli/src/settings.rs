@@ -6,16 +6,14 @@ use std::{
 };
 
 use anyhow::{Result, bail};
+use repertoire_app::{CONFIG_FILE, Components, ScopePreference, require_folder};
 use repertoire_registry::{
-    Error, RegistrySettings as Sources, RequestedBy, SourceLocation, StoreScope, folder, trust,
+    RegistrySettings as Sources, RequestedBy, SourceLocation, StoreScope, folder, trust,
 };
 use repertoire_runtime::{Price, ProviderConfig, Providers};
 use serde::Deserialize;
 
 use crate::{args::GlobalArgs, failure::UsageError};
-
-/// The file of settings in a workspace's or the account's folder.
-pub(crate) const CONFIG_FILE: &str = "config.toml";
 
 /// A settings file.
 #[derive(Debug, Default, Deserialize)]
@@ -163,6 +161,23 @@ impl CliSettings {
         self.account.join("cache").join("instructions")
     }
 
+    /// Returns the stores that the settings name for changes.
+    pub(crate) fn scope_preference(&self) -> ScopePreference {
+        ScopePreference {
+            workspace: self.workspace_scope,
+            account: self.scope,
+        }
+    }
+
+    /// Returns the optional components of the account.
+    pub(crate) fn components(&self) -> Components {
+        let components = Components::of_account(&self.account);
+        match std::env::var_os("REPERTOIRE_PYTHON") {
+            Some(python) => components.with_python(python),
+            None => components,
+        }
+    }
+
     /// Returns the model providers; key files are relative to the account's folder.
     pub(crate) fn resolved_providers(&self) -> Providers {
         let mut providers = self.providers.clone();
@@ -211,7 +226,7 @@ pub(crate) fn resolve_settings(global: &GlobalArgs) -> Result<CliSettings> {
         // A deleted working directory is in no workspace.
         None => {
             let here = std::env::current_dir().ok();
-            here.and_then(|here| find_workspace(&here, &account))
+            here.and_then(|here| trust::find_workspace(&here, &account))
         }
     };
     let cache = Some(account.join("cache"));
@@ -339,20 +354,6 @@ fn read_config(folder: &Path) -> Result<ConfigFile, UsageError> {
     toml::from_str(text).map_err(|error| at(error.to_string()))
 }
 
-/// Fails if a path does not exist or is not a folder.
-pub(crate) fn require_folder(path: &Path) -> Result<()> {
-    if path.is_dir() {
-        return Ok(());
-    }
-    if path.symlink_metadata().is_ok() {
-        bail!(UsageError(format!("{} is not a folder", path.display())));
-    }
-    bail!(Error::NotFound {
-        what: "folder",
-        name: path.display().to_string(),
-    });
-}
-
 fn default_home() -> Result<PathBuf> {
     match std::env::home_dir().filter(|home| !home.as_os_str().is_empty()) {
         Some(home) => Ok(home.join(trust::WORKSPACE_FOLDER)),
@@ -360,17 +361,4 @@ fn default_home() -> Result<PathBuf> {
             "no home folder is known: set REPERTOIRE_HOME or use --home".to_owned()
         )),
     }
-}
-
-/// Finds the workspace of a folder: the folder itself or the nearest one above with `.repertoire` in
-/// it that is not the account's.
-pub(crate) fn find_workspace(here: &Path, account: &Path) -> Option<PathBuf> {
-    let account = account
-        .canonicalize()
-        .unwrap_or_else(|_| account.to_owned());
-    let found = here.ancestors().find(|folder| {
-        let own = folder.join(trust::WORKSPACE_FOLDER);
-        own.is_dir() && own.canonicalize().is_ok_and(|own| own != account)
-    });
-    found.map(Path::to_owned)
 }

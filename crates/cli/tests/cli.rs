@@ -372,6 +372,41 @@ fn wrong_input_gets_an_answer() {
 }
 
 #[test]
+fn a_missing_file_is_not_found_in_every_command() {
+    let place = TestWorkspace::new();
+    place.write_skill("good", "");
+    for args in [
+        &["list", "missing"][..],
+        &["add", "missing"],
+        &["validate", "missing"],
+        &["lint", "./missing"],
+        &["show", "./missing"],
+        &["run", "./missing"],
+        &["run", "./good", "--param", "a=@missing"],
+        &["package", "import", "missing.json"],
+        &["package", "unpack", "missing.json"],
+        &["package", "pack", "missing"],
+        &["eval", "missing.yaml"],
+        &["init", "missing"],
+        &["trust", "missing"],
+        &["serve", "missing"],
+        &["mcp", "missing"],
+        &["watch", "missing"],
+        &["tour", "missing"],
+        &["search", "--from", "missing", "x"],
+        &["setup", "embeddings", "--from", "missing"],
+        &["setup", "sidecar", "--from", "missing"],
+    ] {
+        let run = place.run(args);
+        assert_eq!(run.exit_code(), 3, "{args:?}: {}", run.stderr());
+        let json = place.run(&[args, &["--json"]].concat());
+        let error: serde_json::Value =
+            serde_json::from_str(json.stderr().lines().last().unwrap()).unwrap();
+        assert_eq!(error["error"]["code"], "not_found", "{args:?}");
+    }
+}
+
+#[test]
 fn lint_says_where_why_and_what_to_do() {
     let place = TestWorkspace::new();
     place.write_file(

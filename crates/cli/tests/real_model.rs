@@ -217,7 +217,7 @@ fn a_module_is_optimized_with_a_real_model_and_the_next_run_uses_it() {
     let args = [
         "optimize",
         "moods",
-        "--from",
+        "--examples",
         "moods.jsonl",
         "--with",
         "bootstrap",

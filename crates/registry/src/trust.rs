@@ -28,6 +28,19 @@ pub fn workspace_store_path(workspace: &Path) -> PathBuf {
     workspace.join(WORKSPACE_FOLDER).join(STORE_FILE_NAME)
 }
 
+/// Finds the workspace of a folder: the folder itself or the nearest one above with `.repertoire` in
+/// it that is not the account's.
+pub fn find_workspace(here: &Path, account: &Path) -> Option<PathBuf> {
+    let account = account
+        .canonicalize()
+        .unwrap_or_else(|_| account.to_owned());
+    let found = here.ancestors().find(|folder| {
+        let own = folder.join(WORKSPACE_FOLDER);
+        own.is_dir() && own.canonicalize().is_ok_and(|own| own != account)
+    });
+    found.map(Path::to_owned)
+}
+
 impl LocalStore {
     /// Returns whether a workspace is trusted in its current state.
     pub fn workspace_trust(&self, workspace: &Path) -> Result<Trusted> {

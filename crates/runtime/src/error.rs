@@ -40,6 +40,14 @@ pub enum Error {
         /// The reason.
         reason: String,
     },
+    /// A name that no artifact of the skill has.
+    #[error("artifact {name:?} not found: it has {known}")]
+    NoArtifact {
+        /// The name.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
     /// No handler is registered for this artifact kind.
     #[error("no handler is available for a {}", .0.as_str())]
     NoHandler(ArtifactKind),
@@ -164,6 +172,7 @@ impl Error {
             Self::UndefinedVariable { .. } => "undefined_variable",
             Self::TemplateLimit(_) => "template_limit",
             Self::Artifact { .. } => "invalid_artifact",
+            Self::NoArtifact { .. } => "not_found",
             Self::NoHandler(_) => "no_handler",
             Self::NeedsSidecar(_) => "needs_sidecar",
             Self::NeedsSandbox(_) => "needs_sandbox",

@@ -94,12 +94,9 @@ pub fn plan_run(
             .any(|info| info.artifact.name.eq_ignore_ascii_case(name))
         {
             let known: Vec<&str> = artifacts.iter().map(|info| &*info.artifact.name).collect();
-            return Err(Error::Artifact {
-                artifact: name.clone(),
-                reason: format!(
-                    "the skill has none of that name: it has {}",
-                    known.join(", ")
-                ),
+            return Err(Error::NoArtifact {
+                name: name.clone(),
+                known: known.join(", "),
             });
         }
     }

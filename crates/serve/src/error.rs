@@ -30,6 +30,19 @@ pub enum Error {
         /// Why it cannot be used.
         reason: ListenProblem,
     },
+    /// A host name, an origin or a selection of skills that no server can use.
+    #[error("{what} {value:?}: {rule}")]
+    InvalidOption {
+        /// The kind of option.
+        what: &'static str,
+        /// Its value.
+        value: String,
+        /// What is expected instead.
+        rule: String,
+    },
+    /// An address that others can reach, without a token to let them in.
+    #[error("{0} can be reached by others, and there is no token")]
+    TokenNeeded(std::net::IpAddr),
     /// The configured target of another server is invalid.
     #[error("{0}")]
     Target(String),
@@ -75,6 +88,7 @@ impl Error {
             Self::Open(error) => error.code(),
             Self::Invalid(error) => error.code(),
             Self::Listen { .. } => "listen",
+            Self::InvalidOption { .. } | Self::TokenNeeded(_) => "usage",
             Self::Target(_) => "invalid_target",
             Self::Call(_) => "call_failed",
             Self::Transport(_) => "transport",

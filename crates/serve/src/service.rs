@@ -36,6 +36,32 @@ pub enum PromptExposure {
     Only(Vec<SkillId>),
 }
 
+impl PromptExposure {
+    /// Reads a selection: `all`, `none`, or ids. Nothing selects all.
+    pub fn parse(selection: &[String]) -> Result<Self> {
+        let refuse = |reason: &str| Error::InvalidOption {
+            what: "prompts",
+            value: selection.join(","),
+            rule: format!("write `all`, `none`, or ids with commas between them{reason}"),
+        };
+        match selection {
+            [] => return Ok(Self::All),
+            [word] if word == "all" => return Ok(Self::All),
+            [word] if word == "none" => return Ok(Self::None),
+            _ => {}
+        }
+        let ids = selection.iter().map(|id| id.trim().parse::<SkillId>());
+        let ids = ids.collect::<std::result::Result<Vec<_>, _>>();
+        match ids {
+            Ok(ids) if ids.iter().all(|id| !matches!(id.as_str(), "all" | "none")) => {
+                Ok(Self::Only(ids))
+            }
+            Ok(_) => Err(refuse("")),
+            Err(error) => Err(refuse(&format!(": {error}"))),
+        }
+    }
+}
+
 /// The name and version the server reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerIdentity {

@@ -152,8 +152,8 @@ pub(crate) enum TraceCommand {
 #[derive(Debug, Args)]
 pub(crate) struct TraceFilterArgs {
     /// Only executions of this skill
-    #[arg(long, value_name = "SKILL")]
-    pub(crate) skill: Option<String>,
+    #[arg(long, value_name = "SKILL", add = ArgValueCompleter::new(complete_skill))]
+    pub(crate) skill: Option<SkillQuery>,
     /// Only executions of this run
     #[arg(long, value_name = "ID")]
     pub(crate) session: Option<String>,
@@ -215,7 +215,7 @@ pub(crate) struct OptimizeArgs {
     /// The examples: `traces`, or a file
     #[arg(long, value_name = "traces|FILE", default_value = "traces")]
     #[arg(value_hint = ValueHint::FilePath)]
-    pub(crate) from: PathBuf,
+    pub(crate) examples: PathBuf,
     /// The optimizer
     #[arg(long, value_enum, default_value_t = OptimizerArg::Bootstrap)]
     pub(crate) with: OptimizerArg,

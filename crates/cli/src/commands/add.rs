@@ -1,18 +1,17 @@
 //! `add`: copies skill folders into a store, all of them or none.
 
 use std::{
-    collections::BTreeMap,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use anyhow::{Context, Result, bail};
-use bytes::Bytes;
-use repertoire_core::{RelPath, SkillId, lint::LintSeverity, text::terminal_safe};
-use repertoire_registry::{Registry, RegistrySettings as Sources, folder, store::NewSkill};
+use repertoire_app::{SkillFiles, lint_files, read_skill_folders, require_folder};
+use repertoire_core::{SkillId, lint::LintSeverity, text::terminal_safe};
+use repertoire_registry::store::NewSkill;
 use serde_json::json;
 
-use super::{lint, open_registry, resolve_scope};
+use super::open_registry;
 use crate::{
     args::WriteArgs,
     failure::UsageError,
@@ -30,7 +29,7 @@ pub(crate) fn run(
     let mut skills = Vec::new();
     output.with_spinner("reading skills", || -> Result<()> {
         for path in paths {
-            read_skills(path, &mut skills)?;
+            skills.extend(read_skills(path)?);
         }
         Ok(())
     })?;
@@ -52,7 +51,7 @@ pub(crate) fn run(
     let skills: Vec<NewSkill> = skills
         .into_iter()
         .map(|(id, files)| {
-            let findings = lint::lint_files(&files);
+            let findings = lint_files(&files);
             let skill =
                 NewSkill::from_files(id.clone(), files).with_context(|| format!("skill {id}"))?;
             let risky = findings
@@ -71,43 +70,16 @@ pub(crate) fn run(
     store_skills(skills, write, settings, output)
 }
 
-type SkillFiles = BTreeMap<RelPath, Bytes>;
-
-/// Reads the skill at a path, or every skill beneath it with its relative path as id.
-fn read_skills(path: &Path, skills: &mut Vec<(SkillId, SkillFiles)>) -> Result<()> {
+/// Reads the skills of a folder; a package in JSON has a command of its own.
+fn read_skills(path: &Path) -> Result<Vec<(SkillId, SkillFiles)>> {
     if path.is_file() && path.extension().is_some_and(|e| e == "json") {
         bail!(UsageError(format!(
             "{} is a file: use `repertoire package import` for packages in JSON",
             path.display()
         )));
     }
-    crate::settings::require_folder(path)?;
-    if path.join("SKILL.md").symlink_metadata().is_ok() {
-        let real = path.canonicalize()?;
-        let name = real.file_name().unwrap_or_default().to_string_lossy();
-        let id = name.parse().with_context(|| path.display().to_string())?;
-        skills.push((id, folder::read_folder(path)?));
-        return Ok(());
-    }
-    let registry = Registry::open(Sources::from_folders([path.to_owned()]))?;
-    if let Some(notice) = registry.notices().into_iter().next() {
-        bail!(repertoire_registry::Error::Skipped {
-            code: notice.code,
-            message: notice.message,
-        });
-    }
-    let snapshot = registry.snapshot();
-    if snapshot.is_empty() {
-        bail!(repertoire_registry::Error::NotFound {
-            what: "skill in",
-            name: path.display().to_string(),
-        });
-    }
-    for entry in snapshot.skills() {
-        let files = folder::read_folder(&path.join(entry.id.as_str()))?;
-        skills.push((entry.id.clone(), files));
-    }
-    Ok(())
+    require_folder(path)?;
+    Ok(read_skill_folders(path)?)
 }
 
 /// Stores checked skills and prints the outcome.
@@ -118,7 +90,9 @@ pub(crate) fn store_skills(
     output: &Output,
 ) -> Result<ExitCode> {
     let registry = open_registry(&[], settings, output)?;
-    let scope = resolve_scope(&registry, write.scope, settings)?;
+    let scope = settings
+        .scope_preference()
+        .resolve(&registry, write.scope.map(Into::into))?;
     let ids: Vec<SkillId> = skills.iter().map(|skill| skill.id().clone()).collect();
     let revisions = if write.dry_run {
         output.with_spinner("checking skills", || registry.dry_run_add(scope, skills))?

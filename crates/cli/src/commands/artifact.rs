@@ -11,7 +11,7 @@ use repertoire_registry::{
 };
 use serde_json::json;
 
-use super::{find_entry, named_scope, open_skill, open_skill_to_read, read_input, resolve_scope};
+use super::{find_entry, open_skill, open_skill_to_read, read_input};
 use crate::{
     args::{ArtifactCommand, NewArtifact},
     failure::UsageError,
@@ -67,7 +67,11 @@ pub(crate) fn run(
             scope: asked,
             ..
         } => {
-            let scope = resolve_scope(&registry, named_scope(skill, *asked)?, settings)?;
+            let scope = settings.scope_preference().resolve_for_skill(
+                &registry,
+                skill,
+                asked.map(Into::into),
+            )?;
             let (store, summary) = find_stored_skill(&registry, scope, skill)?;
             let known = find_artifact(store, &summary, name, variant.as_deref())?;
             let id = known.and_then(|artifact| artifact.id);
@@ -190,7 +194,11 @@ fn put_artifact(
     settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    let scope = resolve_scope(registry, named_scope(skill, new.scope)?, settings)?;
+    let scope = settings.scope_preference().resolve_for_skill(
+        registry,
+        skill,
+        new.scope.map(Into::into),
+    )?;
     let (store, summary) = find_stored_skill(registry, scope, skill)?;
     let content = String::from_utf8(read_input(&new.file, MAX_JSON)?)
         .map_err(|_| UsageError(format!("{} is not UTF-8 text", new.file.display())))?;

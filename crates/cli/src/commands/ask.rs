@@ -15,7 +15,7 @@ use super::{
     run::{self, ModelUse},
     search,
     serve::build_runtime,
-    setup::build_skill_index,
+    setup::index_skills,
 };
 use crate::{
     args::AskArgs,
@@ -91,7 +91,7 @@ fn find_candidates(
     let registry: &Arc<Registry> = runner.registry();
     let snapshot = registry.snapshot();
     let timeout = search::INDEXING_TIMEOUT;
-    let index = build_skill_index(registry, &snapshot, settings, timeout, output)?;
+    let index = index_skills(registry, &snapshot, settings, timeout, output)?;
     let shortlist = runner.shortlist(&index, &snapshot, message, limit)?;
     if !shortlist.results.iter().any(|one| one.fits) {
         output.print_note(search::explain_no_match(&index, &shortlist.results));

@@ -4,12 +4,12 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use base64::{Engine, prelude::BASE64_STANDARD};
-use repertoire_app::SkillQuery;
+use repertoire_app::{SkillQuery, resolve_skill};
 use repertoire_core::{PromptName, Uri};
 use repertoire_registry::{Error, QualifiedSkillId, Registry, ServedContent};
 use serde_json::json;
 
-use super::{open_registry, open_skill_to_read, resolve_skill};
+use super::{open_registry, open_skill_to_read};
 use crate::{output::Output, settings::CliSettings};
 
 pub(crate) fn run(

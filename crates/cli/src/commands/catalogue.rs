@@ -9,7 +9,7 @@ use repertoire_registry::{SkillEntry, render_catalogue_text};
 use super::{
     open_registry,
     search::{INDEXING_TIMEOUT, explain_no_match},
-    setup::build_skill_index,
+    setup::index_skills,
 };
 use crate::{
     args::CatalogueArgs,
@@ -27,8 +27,7 @@ pub(crate) fn run(
     let entries: Vec<Arc<SkillEntry>> = match &args.message {
         None => snapshot.skills().cloned().collect(),
         Some(message) => {
-            let finder =
-                build_skill_index(&registry, &snapshot, settings, INDEXING_TIMEOUT, output)?;
+            let finder = index_skills(&registry, &snapshot, settings, INDEXING_TIMEOUT, output)?;
             let found = finder.find_skills(message, snapshot.len().max(1))?;
             if !found.iter().any(|one| one.fits) {
                 output.print_note(explain_no_match(&finder, &found));

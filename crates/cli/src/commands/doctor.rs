@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use repertoire_app::ComponentKind;
 use repertoire_core::text::terminal_safe;
 use repertoire_registry::{Registry, StoreScope, Trusted};
 use serde_json::{Value, json};
 
-use super::setup::list_components;
+use super::{serve::build_runtime, setup::install_hint};
 use crate::{
     failure::EXIT_PROBLEMS,
     hint::{registry_hint, run_hint},
@@ -82,23 +83,30 @@ fn check_components(
     output: &Output,
     add: &mut impl FnMut(&'static str, bool, String, Option<&'static str>),
 ) {
-    for part in list_components(settings) {
-        let at = part.folder.display();
-        if !part.installed {
-            if part.folder.exists() {
+    let components = settings.components();
+    for kind in ComponentKind::ALL {
+        let (name, folder) = (kind.as_str(), components.folder(*kind));
+        let at = folder.display();
+        if !components.is_installed(*kind) {
+            if folder.exists() {
                 let old = format!("{at}: of another version, or not whole");
-                add(part.name, false, old, Some(part.repair));
+                add(name, false, old, Some(repair_hint(*kind)));
             } else {
-                add(part.name, true, part.install_hint(), None);
+                add(name, true, install_hint(*kind), None);
             }
             continue;
         }
-        match output.with_spinner("checking installed components", || (part.check)(settings)) {
-            Ok(what) => add(part.name, true, format!("{what}, in {at}"), None),
-            Err(error) => {
-                let problem = format!("{at}: {error:#}");
-                add(part.name, false, problem, Some(part.repair));
-            }
+        let checked = output.with_spinner("checking installed components", || {
+            Ok::<_, anyhow::Error>(build_runtime()?.block_on(components.check(*kind))?)
+        });
+        match checked {
+            Ok(what) => add(name, true, format!("{what}, in {at}"), None),
+            Err(error) => add(
+                name,
+                false,
+                format!("{at}: {error:#}"),
+                Some(repair_hint(*kind)),
+            ),
         }
     }
     match &settings.model {
@@ -110,6 +118,17 @@ fn check_components(
             Ok(_) => add("model", true, id.clone(), None),
             Err(error) => add("model", false, error.to_string(), run_hint(&error)),
         },
+    }
+}
+
+/// Says how to repair a broken installation.
+fn repair_hint(kind: ComponentKind) -> &'static str {
+    match kind {
+        ComponentKind::Embeddings => {
+            "`repertoire setup embeddings --remove`, then `repertoire setup embeddings`"
+        }
+        ComponentKind::Sandbox => "`repertoire setup sandbox --again` installs it anew",
+        ComponentKind::Sidecar => "`repertoire setup sidecar --again` installs it anew",
     }
 }
 

@@ -6,62 +6,23 @@ mod outputs;
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
-use repertoire_app::{ActivationCase, ActivationGoals, ActivationReport, OutputCase};
-use repertoire_core::Frontmatter;
+use repertoire_app::{ActivationReport, EvaluationFile, require_folder};
 use repertoire_registry::{Registry, RegistrySettings as Sources};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use self::outputs::OutputReport;
-use super::{open_registry, setup::build_skill_index};
-use crate::{
-    args::EvalArgs,
-    failure::{EXIT_PROBLEMS, UsageError},
-    output::Output,
-    settings::CliSettings,
-};
-
-/// The evaluation file.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct EvalFile {
-    #[serde(default)]
-    skills: Option<String>,
-    #[serde(default)]
-    goals: ActivationGoals,
-    /// The goals for search with embeddings.
-    #[serde(default)]
-    goals_with_meaning: ActivationGoals,
-    #[serde(default)]
-    activations: Vec<ActivationCase>,
-    #[serde(default)]
-    outputs: Vec<OutputCase>,
-}
+use super::{open_registry, setup::index_skills};
+use crate::{args::EvalArgs, failure::EXIT_PROBLEMS, output::Output, settings::CliSettings};
 
 pub(crate) fn run(args: &EvalArgs, settings: &CliSettings, output: &Output) -> Result<ExitCode> {
     let at = args.file.display();
     let text = std::fs::read_to_string(&args.file).with_context(|| at.to_string())?;
-    let wrong = |reason: String| UsageError(format!("{at}: {reason}"));
-    let yaml = Frontmatter::parse(&text, 1).map_err(|error| wrong(error.to_string()))?;
-    let file: EvalFile = serde_json::from_value(Value::Object(yaml.to_json()))
-        .map_err(|error| wrong(error.to_string()))?;
+    let file = EvaluationFile::parse(&text).with_context(|| at.to_string())?;
     let registry = open_eval_registry(args, &file, settings, output)?;
     let snapshot = registry.snapshot();
-    let expected = file.activations.iter().map(|one| &one.expect);
-    let near = file.activations.iter().filter_map(|one| one.near.as_ref());
-    let run = file.outputs.iter().map(|case| &case.skill);
-    for id in expected.filter(|id| *id != "none").chain(near).chain(run) {
-        let known = id.parse().ok().and_then(|id| snapshot.get(&id));
-        if known.is_none() {
-            return Err(wrong(format!("names the skill {id:?}, which is not there")).into());
-        }
-    }
-    // Check the assertions before any model is called.
-    for case in &file.outputs {
-        case.parse_assertions()?;
-    }
+    file.check(&snapshot).with_context(|| at.to_string())?;
     // Metrics of a partial index would be meaningless.
-    let finder = build_skill_index(&registry, &snapshot, settings, Duration::MAX, output)?;
+    let finder = index_skills(&registry, &snapshot, settings, Duration::MAX, output)?;
     let activated = ActivationReport::measure_activations(
         &finder,
         &file.activations,
@@ -91,7 +52,7 @@ pub(crate) fn run(args: &EvalArgs, settings: &CliSettings, output: &Output) -> R
 
 fn open_eval_registry(
     args: &EvalArgs,
-    file: &EvalFile,
+    file: &EvaluationFile,
     settings: &CliSettings,
     output: &Output,
 ) -> Result<Arc<Registry>> {
@@ -100,6 +61,6 @@ fn open_eval_registry(
     };
     let base = args.file.parent().unwrap_or(std::path::Path::new("."));
     let folder = base.join(folder);
-    crate::settings::require_folder(&folder)?;
+    require_folder(&folder)?;
     Ok(Registry::open(Sources::from_folders([folder]))?)
 }

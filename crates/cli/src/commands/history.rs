@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use anyhow::Result;
 use repertoire_app::SkillQuery;
 use repertoire_core::{markdown::to_single_line, text::terminal_safe};
-use repertoire_registry::{Error, QualifiedSkillId, Registry, StoreScope};
+use repertoire_registry::Error;
 use serde_json::json;
 
-use super::{named_scope, open_skill, resolve_scope};
+use super::open_skill;
 use crate::{
     args::ScopeArg,
     output::{BOLD, Output, format_count, format_size},
@@ -23,7 +23,8 @@ pub(crate) fn run(
 ) -> Result<ExitCode> {
     let (registry, reference) = open_skill(skill, settings, output)?;
     let skill = &reference.id;
-    let scope = resolve_history_scope(&registry, &reference, asked, settings)?;
+    let preference = settings.scope_preference();
+    let scope = preference.resolve_history(&registry, &reference, asked.map(Into::into))?;
     let revisions = registry.history(scope, skill)?;
     if revisions.is_empty() {
         return Err(Error::NotFound {
@@ -70,13 +71,10 @@ pub(crate) fn rollback_skill(
 ) -> Result<ExitCode> {
     let (registry, reference) = open_skill(skill, settings, output)?;
     let skill = &reference.id;
-    let found = resolve_history_scope(&registry, &reference, asked, settings)?;
-    let found = match found {
-        StoreScope::Workspace => ScopeArg::Workspace,
-        StoreScope::Account => ScopeArg::Account,
-    };
+    let preference = settings.scope_preference();
+    let found = preference.resolve_history(&registry, &reference, asked.map(Into::into))?;
     // The same store as `history` shows, if it may be written.
-    let scope = resolve_scope(&registry, Some(found), settings)?;
+    let scope = preference.resolve(&registry, Some(found))?;
     let new = registry.rollback_skill(scope, skill, revision)?;
     if output.json {
         output.print_json(&json!({"skill": skill, "from": revision, "revision": new}))?;
@@ -85,30 +83,4 @@ pub(crate) fn rollback_skill(
         "restored {skill} to revision {revision} (now revision {new})"
     ));
     Ok(ExitCode::SUCCESS)
-}
-
-/// Resolves the store whose history is meant: the named one, or the first that has the skill, an
-/// untrusted workspace's last.
-pub(super) fn resolve_history_scope(
-    registry: &Registry,
-    reference: &QualifiedSkillId,
-    asked: Option<ScopeArg>,
-    settings: &CliSettings,
-) -> Result<StoreScope> {
-    match named_scope(reference, asked)? {
-        // An untrusted workspace can be read.
-        Some(ScopeArg::Workspace) if registry.workspace().is_some() => {
-            return Ok(StoreScope::Workspace);
-        }
-        Some(scope) => return resolve_scope(registry, Some(scope), settings),
-        None => {}
-    }
-    let first = resolve_scope(registry, None, settings)?;
-    for scope in [first, StoreScope::Account, StoreScope::Workspace] {
-        let known = registry.store(scope).is_ok();
-        if known && !registry.history(scope, &reference.id)?.is_empty() {
-            return Ok(scope);
-        }
-    }
-    Ok(first)
 }

@@ -1,7 +1,6 @@
 //! `lint`: checks skills in the catalogue or in folders.
 
 use std::{
-    collections::BTreeMap,
     fmt::Write as _,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -9,10 +8,9 @@ use std::{
 };
 
 use anyhow::Result;
-use repertoire_app::SkillQuery;
+use repertoire_app::{SkillQuery, lint_entry, lint_files};
 use repertoire_core::{
-    RelPath,
-    lint::{self, LintFinding, LintSeverity, LintSubject},
+    lint::{self, LintFinding, LintSeverity},
     text::terminal_safe,
 };
 use repertoire_registry::{Error, Registry, SkillEntry, folder};
@@ -34,7 +32,7 @@ pub(crate) fn run(
     let mut results: Vec<(String, Vec<LintFinding>)> = Vec::new();
     let mut skills = Vec::new();
     for target in targets {
-        match resolve_target(target, || open_registry(&[], settings, output))? {
+        match resolve_target(target, settings, output)? {
             SkillQuery::Folder(path) => {
                 let folders = skill_folders(&path, output)?;
                 if folders.is_empty() {
@@ -86,37 +84,18 @@ fn lint_entries(
         entries.extend(registry.snapshot().skills().cloned());
     }
     for entry in entries {
-        let mut files = BTreeMap::new();
-        for file in &entry.metadata.files {
-            files.insert(file.path.clone(), registry.read_file(&entry, &file.path)?);
-        }
-        results.push((entry.id.to_string(), lint_files(&files)));
+        results.push((entry.id.to_string(), lint_entry(registry, &entry)?));
     }
     Ok(())
 }
 
-/// Lints a set of files.
-pub(crate) fn lint_files<B: AsRef<[u8]>>(files: &BTreeMap<RelPath, B>) -> Vec<LintFinding> {
-    let mut subject = LintSubject::default();
-    for (path, bytes) in files {
-        subject.add_file(path, bytes.as_ref());
-    }
-    lint::lint_skill(&subject)
-}
-
 /// Returns the skill at a folder, or every outermost skill beneath it.
 pub(super) fn skill_folders(path: &Path, output: &Output) -> Result<Vec<PathBuf>> {
-    let mut outer: Vec<PathBuf> = Vec::new();
-    let (found, passed) = folder::find_skills(path)?;
-    for error in passed {
+    let (found, skipped) = repertoire_app::outermost_skills(path)?;
+    for error in skipped {
         output.print_warning(format!("skipped: {error}"));
     }
-    for folder in found {
-        if !outer.iter().any(|skill| folder.starts_with(skill)) {
-            outer.push(folder);
-        }
-    }
-    Ok(outer)
+    Ok(found)
 }
 
 fn print_findings(results: &[(String, Vec<LintFinding>)], output: &Output) -> Result<()> {

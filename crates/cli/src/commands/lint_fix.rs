@@ -17,7 +17,7 @@ pub(crate) fn run(targets: &[SkillQuery], settings: &CliSettings, output: &Outpu
     let mut skills = Vec::new();
     let mut fixed = 0;
     for target in targets {
-        match resolve_target(target, || open_registry(&[], settings, output))? {
+        match resolve_target(target, settings, output)? {
             SkillQuery::Folder(path) => {
                 for skill in skill_folders(&path, output)? {
                     fixed += write_files(&repertoire_app::fix_folder(&skill)?, output)?;

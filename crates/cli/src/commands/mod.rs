@@ -39,20 +39,18 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use repertoire_app::SkillQuery;
+use repertoire_app::{
+    SkillQuery, add_folder_source, folder_skill, require_folder, resolve_folder, resolve_skill,
+};
 use repertoire_core::text::terminal_safe;
 use repertoire_registry::{
-    Error, Notice, Origin, QualifiedSkillId, Registry, RegistrySettings, RequestedBy, SkillEntry,
-    SourceLocation, StoreScope, Trusted, store::Account,
+    Error, QualifiedSkillId, Registry, RegistrySettings, SkillEntry, Trusted,
+    trust::STORE_FILE_NAME,
 };
 use repertoire_serve::{iii::config::worker_manifest, mcp_client::ConnectionPool};
 
 use crate::{
-    args::{Command, ScopeArg},
-    completion,
-    failure::UsageError,
-    output::Output,
-    settings::{CliSettings, find_workspace},
+    args::Command, completion, failure::UsageError, output::Output, settings::CliSettings,
 };
 
 /// Runs a command; invalid settings fail only the commands that need them.
@@ -134,7 +132,7 @@ fn run_with_settings(
                 access_log,
                 no_auth,
             };
-            serve::serve_http(&paths, listen, &expose, settings, output)
+            serve::serve_http(&paths, &listen, &expose, settings, output)
         }
         Command::Worker { config, url, .. } => {
             worker::run(config.as_deref(), url, settings, output)
@@ -217,6 +215,7 @@ fn open_sources(
     output: &Output,
 ) -> Result<Arc<Registry>> {
     let reads_workspace = sources.workspace.is_some();
+    let reads_account = sources.account.is_some();
     let registry = output.with_spinner("reading skills", || Registry::open(sources))?;
     ConnectionPool::from_registry(&registry);
     if let Some(problem) = &settings.workspace_problem
@@ -225,6 +224,12 @@ fn open_sources(
         match registry.workspace() {
             Some((_, Trusted::Yes)) => anyhow::bail!(UsageError(problem.clone())),
             _ => output.print_warning(format!("{} (ignored)", terminal_safe(problem))),
+        }
+    }
+    for notice in registry.notices() {
+        // Without the account most of what the user knows is missing.
+        if reads_account && notice.path == settings.account.join(STORE_FILE_NAME) {
+            output.print_warning(terminal_safe(&notice.message));
         }
     }
     if let Some((workspace, Trusted::No)) = registry.workspace() {
@@ -250,34 +255,12 @@ fn open_skill(
         let reference = resolve_skill(&registry, skill)?;
         return Ok((registry, reference));
     };
-    crate::settings::require_folder(folder)?;
-    refuse_untrusted_folder(folder, settings)?;
+    require_folder(folder)?;
     let mut sources = settings.sources_for(&[])?;
-    let location = SourceLocation {
-        path: folder.clone(),
-        pattern: None,
-        requested_by: RequestedBy::User,
-    };
-    sources.folders.insert(0, location);
+    add_folder_source(&mut sources, folder, &settings.account)?;
     let registry = open_sources(sources, settings, output)?;
     let reference = folder_skill(&registry, folder)?;
     Ok((registry, reference))
-}
-
-/// Refuses a folder in a workspace that is not trusted. A link counts where it stands and where it
-/// leads to.
-fn refuse_untrusted_folder(folder: &Path, settings: &CliSettings) -> Result<()> {
-    let absolute = std::path::absolute(folder)?;
-    for place in [folder.canonicalize()?, absolute] {
-        let Some(workspace) = find_workspace(&place, &settings.account) else {
-            continue;
-        };
-        let local = Account::open(&settings.account)?.local;
-        if local.workspace_trust(&workspace)? == Trusted::No {
-            anyhow::bail!(Error::Untrusted(workspace));
-        }
-    }
-    Ok(())
 }
 
 /// Like [`open_skill`], for commands that only read: a folder is opened alone, without stores.
@@ -294,54 +277,6 @@ fn open_skill_to_read(
     Ok((registry, reference))
 }
 
-/// Returns the skill that a folder is. It has the name of the folder as id.
-fn folder_skill(registry: &Registry, folder: &Path) -> Result<QualifiedSkillId> {
-    let folder = folder.canonicalize()?;
-    let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    let missing = || Error::NotFound {
-        what: "skill in",
-        name: folder.display().to_string(),
-    };
-    let reference = name.parse().ok().map(|id| QualifiedSkillId {
-        origin: Some(Origin::Files(1)),
-        id,
-    });
-    let snapshot = registry.snapshot();
-    if let Some(reference) = reference.filter(|one| snapshot.find_skill(one).is_some()) {
-        return Ok(reference);
-    }
-    let within = |notice: &Notice| notice.path.starts_with(&folder);
-    let notice = registry.notices().into_iter().find(within);
-    Err(notice.map_or_else(missing, Error::from).into())
-}
-
-/// Returns the reference of a skill that is not a folder; an unknown id is returned as it is.
-fn resolve_skill(registry: &Registry, skill: &SkillQuery) -> Result<QualifiedSkillId> {
-    if let SkillQuery::Id(id) = skill {
-        let is_stored = |scope: StoreScope| {
-            let history = registry.history(scope, &id.id);
-            history.is_ok_and(|history| !history.is_empty())
-        };
-        // A removed skill keeps its id: no other one may take its place here.
-        if registry.snapshot().find_skill(id).is_some()
-            || is_stored(StoreScope::Workspace)
-            || is_stored(StoreScope::Account)
-        {
-            return Ok(id.clone());
-        }
-    }
-    match (repertoire_app::find_skill(registry, skill), skill) {
-        (Ok(entry), _) => Ok(QualifiedSkillId {
-            origin: Some(entry.origin.clone()),
-            id: entry.id.clone(),
-        }),
-        (Err(repertoire_app::Error::Registry(Error::NotFound { .. })), SkillQuery::Id(id)) => {
-            Ok(id.clone())
-        }
-        (Err(error), _) => Err(error.into()),
-    }
-}
-
 /// Finds a skill in the current catalogue.
 fn find_entry(registry: &Registry, skill: &QualifiedSkillId) -> Result<Arc<SkillEntry>> {
     let snapshot = registry.snapshot();
@@ -352,81 +287,13 @@ fn find_entry(registry: &Registry, skill: &QualifiedSkillId) -> Result<Arc<Skill
     })?)
 }
 
-/// Returns the scope that a reference names; fails if that origin has no store, or if another scope
-/// was asked for.
-fn named_scope(reference: &QualifiedSkillId, asked: Option<ScopeArg>) -> Result<Option<ScopeArg>> {
-    let named = match &reference.origin {
-        None => return Ok(asked),
-        Some(Origin::Workspace) => ScopeArg::Workspace,
-        Some(Origin::Account) => ScopeArg::Account,
-        Some(other) => anyhow::bail!(UsageError(format!(
-            "{other}:{} is not in a store: only skills of workspace: and account: have a history \
-             and can be changed here",
-            reference.id
-        ))),
-    };
-    if asked.is_some_and(|asked| asked != named) {
-        anyhow::bail!(UsageError(format!(
-            "{reference} and --scope name different stores: leave one out"
-        )));
-    }
-    Ok(Some(named))
-}
-
 /// Decides whether the name of a skill is that of a folder; a name that is both is an error.
 fn resolve_target(
     query: &SkillQuery,
-    registry: impl FnOnce() -> Result<Arc<Registry>>,
-) -> Result<SkillQuery> {
-    if let SkillQuery::Folder(path) = query {
-        crate::settings::require_folder(path)?;
-        return Ok(query.clone());
-    }
-    let path = PathBuf::from(query.to_string());
-    if !path.is_dir() {
-        return Ok(query.clone());
-    }
-    if let Ok(entry) = repertoire_app::find_skill(&*registry()?, query) {
-        anyhow::bail!(UsageError(format!(
-            "{query} is a skill and a folder here: write {}:{} or ./{query}",
-            entry.origin, entry.id
-        )));
-    }
-    Ok(SkillQuery::Folder(path))
-}
-
-/// Resolves the store for a write: the requested, the configured, or the nearest one.
-fn resolve_scope(
-    registry: &Registry,
-    asked: Option<ScopeArg>,
     settings: &CliSettings,
-) -> Result<StoreScope> {
-    let trusted = matches!(registry.workspace(), Some((_, Trusted::Yes)));
-    let set = settings
-        .workspace_scope
-        .filter(|_| trusted)
-        .or(settings.scope);
-    let nearest = if trusted {
-        StoreScope::Workspace
-    } else {
-        StoreScope::Account
-    };
-    let scope = match asked {
-        Some(ScopeArg::Workspace) => StoreScope::Workspace,
-        Some(ScopeArg::Account) => StoreScope::Account,
-        None => set.unwrap_or(nearest),
-    };
-    if scope == StoreScope::Workspace {
-        match registry.workspace() {
-            Some((_, Trusted::Yes)) => {}
-            Some((path, Trusted::No)) => return Err(Error::Untrusted(path.to_owned()).into()),
-            None => anyhow::bail!(UsageError(
-                "this folder is in no workspace: run `repertoire init`, or use --scope account"
-                    .to_owned()
-            )),
-        }
-    }
-    Ok(scope)
+    output: &Output,
+) -> Result<SkillQuery> {
+    resolve_folder(query, || open_registry(&[], settings, output))
 }
 
 /// Reads a file, or stdin for `-`, of at most `max` bytes.
@@ -454,7 +321,7 @@ fn write_output(path: &Path, bytes: &[u8]) -> Result<()> {
         _ => Path::new("."),
     };
     let context = || path.display().to_string();
-    crate::settings::require_folder(folder)?;
+    require_folder(folder)?;
     crate::interrupt::run_protected(|_| {
         let mut partial = tempfile::NamedTempFile::new_in(folder).with_context(context)?;
         partial.write_all(bytes).with_context(context)?;

@@ -5,23 +5,21 @@ use std::{path::Path, process::ExitCode};
 use anyhow::Result;
 use repertoire_app::{Error as AppError, OptimizeReport, OptimizeRequest, TrainingSource};
 use repertoire_core::text::terminal_safe;
-use repertoire_registry::StoreScope;
 use repertoire_runtime::{
     ModelUsage,
     optimize::{Effort, Optimizer, TrainingExample},
-    sidecar::{DspyModule, Sidecar},
+    sidecar::DspyModule,
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    history, open_skill,
+    open_skill,
     run::{self, ModelUse},
     serve::build_runtime,
-    setup,
 };
 use crate::{
-    args::{OptimizeArgs, OptimizerArg, ScopeArg},
+    args::{OptimizeArgs, OptimizerArg},
     failure::UsageError,
     output::{BOLD, DIM, Output, format_count},
     settings::CliSettings,
@@ -40,15 +38,13 @@ pub(crate) fn run_optimize(
         let why = "random-search looks for examples to show: --demos is at least 1";
         return Err(UsageError(why.to_owned()).into());
     }
-    let fallback = history::resolve_history_scope(&registry, &skill, args.scope, settings)?;
-    let scope = args.scope.map(|scope| match scope {
-        ScopeArg::Workspace => StoreScope::Workspace,
-        ScopeArg::Account => StoreScope::Account,
-    });
+    let scope = args.scope.map(Into::into);
+    let preference = settings.scope_preference();
+    let fallback = preference.resolve_history(&registry, &skill, scope)?;
     let runner = run::build_runner(registry, &args.model, ModelUse::Calls, settings)?;
-    let sidecar = Sidecar::new(setup::sidecar::sidecar_program(settings));
+    let sidecar = settings.components().sidecar();
     let from_file = |module: &DspyModule| {
-        let read = read_examples(&args.from, module);
+        let read = read_examples(&args.examples, module);
         read.map_err(|error| AppError::Examples(format!("{error:#}")))
     };
     let bar = output.progress_spinner();
@@ -70,7 +66,7 @@ pub(crate) fn run_optimize(
             trials: args.trials,
             metric_calls: args.judgements,
         },
-        source: if args.from.as_os_str() == "traces" {
+        source: if args.examples.as_os_str() == "traces" {
             TrainingSource::Traces
         } else {
             TrainingSource::Examples(&from_file)

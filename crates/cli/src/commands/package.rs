@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use repertoire_app::SkillQuery;
 use repertoire_core::{Package, package::MAX_JSON, text::terminal_safe};
 use repertoire_registry::{Error, folder, store::NewSkill};
+use serde_json::json;
 
 use super::{add, find_entry, open_skill_to_read, read_input, write_output};
 use crate::{
@@ -87,7 +88,7 @@ fn pack_folder(folder: &Path, to: Option<&Path>, output: &Output) -> Result<Exit
             name: folder.display().to_string(),
         });
     }
-    crate::settings::require_folder(folder)?;
+    repertoire_app::require_folder(folder)?;
     let package = Package::from_folder(folder::read_folder(folder)?)
         .with_context(|| folder.display().to_string())?;
     write_package(&package, to, output)
@@ -111,6 +112,9 @@ fn unpack_package(file: &Path, to: Option<PathBuf>, output: &Output) -> Result<E
     let (name, files) = package.to_stored_folder()?;
     let target = to.unwrap_or_else(|| PathBuf::from(name.name()));
     interrupt::run_protected(|stopped| folder::write_folder(&target, &files, stopped))?;
+    if output.json {
+        output.print_json(&json!({"skill": name, "folder": target, "files": files.len()}))?;
+    }
     let wrote = format_count(files.len(), "file");
     output.print_note(format!("wrote {wrote} to {}", target.display()));
     if target

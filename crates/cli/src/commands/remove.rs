@@ -3,12 +3,11 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use repertoire_app::SkillQuery;
-use repertoire_core::SkillId;
-use repertoire_registry::{Error, HistoryPolicy, Origin, QualifiedSkillId, Registry, StoreScope};
+use repertoire_app::{SkillQuery, require_folder, require_in_scope, resolve_skill};
+use repertoire_registry::HistoryPolicy;
 use serde_json::json;
 
-use super::{named_scope, open_registry, resolve_scope, resolve_skill};
+use super::open_registry;
 use crate::{args::ScopeArg, failure::UsageError, output::Output, settings::CliSettings};
 
 pub(crate) fn run(
@@ -24,22 +23,23 @@ pub(crate) fn run(
     } else {
         HistoryPolicy::Keep
     };
+    let (preference, asked) = (settings.scope_preference(), asked.map(Into::into));
     // Check all names first, so that a typo in the last name removes nothing.
     let mut found = Vec::new();
     for skill in skills {
         if let SkillQuery::Folder(path) = skill {
-            crate::settings::require_folder(path)?;
+            require_folder(path)?;
             anyhow::bail!(UsageError(format!(
                 "{} is a folder on disk: delete it there",
                 path.display()
             )));
         }
         let reference = resolve_skill(&registry, skill)?;
-        let scope = resolve_scope(&registry, named_scope(&reference, asked)?, settings)?;
+        let scope = preference.resolve_for_skill(&registry, &reference, asked)?;
         let id = reference.id;
         let known = purge && !registry.history(scope, &id)?.is_empty();
         if !known {
-            check_in_scope(&registry, scope, &id)?;
+            require_in_scope(&registry, scope, &id)?;
         }
         found.push((scope, id));
     }
@@ -55,30 +55,4 @@ pub(crate) fn run(
         output.print_json(&json!({"removed": removed}))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Fails if a skill is not in the given store, and names the store it is in.
-fn check_in_scope(registry: &Registry, scope: StoreScope, id: &SkillId) -> Result<()> {
-    let snapshot = registry.snapshot();
-    let wanted = QualifiedSkillId {
-        origin: Some(Origin::from_scope(scope)),
-        id: id.clone(),
-    };
-    if snapshot.find_skill(&wanted).is_some() {
-        return Ok(());
-    }
-    match snapshot.get(id).map(|entry| &entry.origin) {
-        Some(Origin::Files(_)) => anyhow::bail!(UsageError(format!(
-            "skill {id} is a file on disk: delete its folder (`repertoire show {id}` shows its origin)"
-        ))),
-        Some(other) => anyhow::bail!(UsageError(format!(
-            "skill {id} is not in the {} store but in {other}: use --scope",
-            scope.as_str()
-        ))),
-        None => Err(Error::NotFound {
-            what: "skill",
-            name: id.to_string(),
-        }
-        .into()),
-    }
 }

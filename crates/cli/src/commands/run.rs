@@ -11,10 +11,9 @@ use repertoire_app::{PlannedStep, PreparedRun, RunLimits, RunRequest, Runner, Ru
 use repertoire_core::{ArtifactKind, text::terminal_safe};
 use repertoire_registry::Registry;
 use repertoire_runtime::{
-    ArtifactDispatcher, ExecutionRecord, ModelUsage, Redactor, Vault, Workspace,
+    ExecutionRecord, ModelUsage, Redactor, Vault, Workspace,
     model::ReplyListener,
     run::{RunReport, SkippedArtifact},
-    sidecar::{DspyHandler, Sidecar},
 };
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
@@ -89,7 +88,7 @@ pub(super) fn build_runner(
     let settings = RunnerSettings {
         model: id.map(|id| providers.resolve_model(id)).transpose()?,
         workspace: vault.map(|vault| Arc::new(vault) as Arc<dyn Workspace>),
-        dispatcher: build_dispatcher(settings),
+        dispatcher: settings.components().dispatcher(settings.script_limits),
         redactor: Redactor::with_environment(providers.secrets()),
         limits: RunLimits {
             max_tokens: args.max_tokens,
@@ -98,20 +97,6 @@ pub(super) fn build_runner(
         },
     };
     Ok(Runner::new(registry, settings))
-}
-
-/// Builds the dispatcher with a handler for each kind of artifact.
-pub(super) fn build_dispatcher(settings: &CliSettings) -> ArtifactDispatcher {
-    let mut dispatcher = ArtifactDispatcher::default();
-    #[cfg(feature = "sandbox")]
-    dispatcher.add_handler(Arc::new(repertoire_runtime::sandbox::ScriptHandler::new(
-        super::setup::sandbox::sandbox_dir(settings),
-        settings.script_limits,
-    )));
-    let sidecar = Sidecar::new(super::setup::sidecar::sidecar_program(settings));
-    let modules = DspyHandler::new(Arc::new(sidecar), settings.script_limits);
-    dispatcher.add_handler(Arc::new(modules));
-    dispatcher
 }
 
 /// Returns a listener that prints answers as they are streamed, if stdout is a terminal.

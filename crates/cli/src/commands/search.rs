@@ -10,7 +10,7 @@ use repertoire_registry::{
 };
 use serde_json::json;
 
-use super::{open_registry, setup::build_skill_index};
+use super::{open_registry, setup::index_skills};
 use crate::{
     args::SearchArgs,
     output::{DIM, ID, Output, format_count, terminal_width, truncate_to_width},
@@ -23,7 +23,7 @@ pub(super) const INDEXING_TIMEOUT: Duration = Duration::from_secs(3);
 pub(crate) fn run(args: &SearchArgs, settings: &CliSettings, output: &Output) -> Result<ExitCode> {
     let registry = open_registry(&[], settings, output)?;
     let snapshot = registry.snapshot();
-    let finder = build_skill_index(&registry, &snapshot, settings, INDEXING_TIMEOUT, output)?;
+    let finder = index_skills(&registry, &snapshot, settings, INDEXING_TIMEOUT, output)?;
     let message = args.message.join(" ");
     let found = finder.find_skills(&message, args.limit)?;
     let shown: Vec<&Recommendation> = found.iter().filter(|one| args.all || one.fits).collect();

@@ -4,10 +4,10 @@ use std::{
     fmt::Write as _, net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use repertoire_app::{FileWatching, Reoptimizer, RunLimits, Runner, RunnerSettings};
-use repertoire_core::{Digest, SkillId, text::terminal_safe};
-use repertoire_registry::{Registry, RegistrySettings as Sources, Trusted, store::Account};
+use repertoire_core::{Digest, text::terminal_safe};
+use repertoire_registry::{Registry, RegistrySettings as Sources, Trusted};
 use repertoire_runtime::{Redactor, Vault, Workspace, sidecar::Sidecar};
 use repertoire_serve::{
     OptionalTools, PromptExposure, ServeOptions, SkillService,
@@ -19,7 +19,6 @@ use tokio::{runtime::Runtime, sync::Notify};
 use super::bus_mode::BusMode;
 use crate::{
     args::{BusArgs, ExposeArgs, OfferedTool},
-    failure::UsageError,
     interrupt,
     output::{Output, format_count},
     settings::CliSettings,
@@ -66,14 +65,19 @@ pub(crate) fn serve_mcp(
 
 pub(crate) fn serve_http(
     paths: &[PathBuf],
-    listen: ListenOptions,
+    listen: &ListenOptions,
     expose: &ExposeArgs,
     settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    check_host_names(&listen)?;
+    let mut names = AllowedHosts::new(listen.hosts.clone(), listen.origins.clone())?;
     let side = BusMode::from_args(&listen.bus, settings)?;
-    let auth = Arc::new(build_auth(&listen, side.address(), settings)?);
+    let auth = Arc::new(if listen.no_auth {
+        Auth::Open
+    } else {
+        let addresses = std::iter::once(listen.address).chain(side.address());
+        Auth::for_addresses(&settings.account, addresses)?
+    });
     let access_log = match listen.access_log.as_deref() {
         None => None,
         Some(path) if path.as_os_str() == "-" => Some(AccessLog::with_writer(std::io::stderr())),
@@ -127,16 +131,7 @@ pub(crate) fn serve_http(
                 serde_json::json!({"url": format!("http://{address}/mcp"), "hub": side.url()});
             output.print_text(&format!("{line}\n"))?;
         }
-        let mut names = AllowedHosts {
-            hosts: listen.hosts,
-            origins: listen.origins,
-        };
-        let reachable = [Some(address), side.address()];
-        for address in reachable.into_iter().flatten() {
-            if !address.ip().is_loopback() && !address.ip().is_unspecified() {
-                names.hosts.push(address.ip().to_string());
-            }
-        }
+        names.add_addresses(std::iter::once(address).chain(side.address()));
         let side = side.start_bus(&engine, &names, &auth, &listen.bus, settings);
         let options = HttpOptions {
             allowed_hosts: names,
@@ -177,30 +172,6 @@ async fn follow_remotes(engine: Arc<SkillService>) {
     }
 }
 
-/// Refuses host names and origins that no request can have.
-fn check_host_names(listen: &ListenOptions) -> Result<()> {
-    for host in &listen.hosts {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
-        if host.is_empty() || host.contains("//") || !host.chars().all(plain) {
-            bail!(UsageError(format!(
-                "--host {host:?}: write a name without scheme and path, such as skills.example.com"
-            )));
-        }
-    }
-    for origin in &listen.origins {
-        let rest = origin
-            .strip_prefix("https://")
-            .or_else(|| origin.strip_prefix("http://"));
-        let rest = rest.map(|rest| rest.trim_end_matches('/'));
-        if rest.is_none_or(|rest| rest.is_empty() || rest.contains(['/', ' ', '@'])) {
-            bail!(UsageError(format!(
-                "--origin {origin:?}: write scheme and host, such as https://app.example.com"
-            )));
-        }
-    }
-    Ok(())
-}
-
 pub(super) fn build_runtime() -> Result<Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     Ok(builder.enable_all().thread_name("serve").build()?)
@@ -218,7 +189,7 @@ fn open_service(
         ([], Some(set)) => set.as_slice(),
         (given, _) => given,
     };
-    let prompts = parse_exposure(which)?;
+    let prompts = PromptExposure::parse(which)?;
     // The instructions depend on the sources and on which skills are prompts.
     let key = Digest::hash_bytes(format!("{sources:?}{prompts:?}").as_bytes()).hex_digits();
     let kept = settings.instructions_cache_dir();
@@ -288,7 +259,7 @@ fn open_service(
 
 /// Returns the sidecar and the settings for optimizing states again, if it is possible and allowed.
 fn reoptimizer_settings(settings: &CliSettings) -> Result<Option<(Sidecar, RunnerSettings)>> {
-    let sidecar = Sidecar::new(super::setup::sidecar::sidecar_program(settings));
+    let sidecar = settings.components().sidecar();
     let has_model = settings.model.as_deref().is_some_and(|id| id != "host");
     if !settings.renew || !has_model || sidecar.unavailable_reason().is_some() {
         return Ok(None);
@@ -306,7 +277,7 @@ fn serving_runner(settings: &CliSettings) -> Result<RunnerSettings> {
     Ok(RunnerSettings {
         model: model.map(|id| providers.resolve_model(id)).transpose()?,
         workspace: vault.map(|vault| Arc::new(vault) as Arc<dyn Workspace>),
-        dispatcher: super::run::build_dispatcher(settings),
+        dispatcher: settings.components().dispatcher(settings.script_limits),
         redactor: Redactor::with_environment(providers.secrets()),
         limits: RunLimits {
             max_tokens: max_tokens.or(Some(DEFAULT_RUN_TOKENS)),
@@ -334,61 +305,4 @@ fn build_optional_tools(
             .then(|| super::setup::open_encoder(None, settings, output))
             .flatten(),
     }))
-}
-
-fn parse_exposure(which: &[String]) -> Result<PromptExposure> {
-    let usage = "--prompts takes `all`, `none`, or ids with commas between them";
-    match which {
-        [] => Ok(PromptExposure::All),
-        [word] if word == "all" => Ok(PromptExposure::All),
-        [word] if word == "none" => Ok(PromptExposure::None),
-        ids => {
-            let ids = ids.iter().map(|id| id.trim().parse::<SkillId>());
-            let ids = ids.collect::<Result<Vec<_>, _>>();
-            match ids {
-                Ok(ids) if ids.iter().all(|id| !matches!(id.as_str(), "all" | "none")) => {
-                    Ok(PromptExposure::Only(ids))
-                }
-                Ok(_) => bail!(UsageError(usage.to_owned())),
-                Err(error) => bail!(UsageError(format!("{usage}: {error}"))),
-            }
-        }
-    }
-}
-
-/// Requires a token as soon as one exists; an address that others can reach needs one.
-fn build_auth(
-    listen: &ListenOptions,
-    hub: Option<SocketAddr>,
-    settings: &CliSettings,
-) -> Result<Auth> {
-    if listen.no_auth {
-        return Ok(Auth::Open);
-    }
-    let mut addresses = std::iter::once(listen.address).chain(hub);
-    let open = addresses.find(|address| !address.ip().is_loopback());
-    let open_to_others = open.is_some();
-    let store = match Account::open(&settings.account) {
-        Ok(account) => account.store,
-        // An account that cannot be written may still have tokens to read.
-        Err(error) if error.code() == "io_error" => {
-            match Account::open_read_only(&settings.account) {
-                Ok(account) => account.store,
-                // Without an account no token was ever created.
-                Err(_) if !open_to_others && Account::is_missing(&settings.account) => {
-                    return Ok(Auth::Open);
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Err(error) => return Err(error.into()),
-    };
-    if open_to_others && store.tokens()?.is_empty() {
-        bail!(UsageError(format!(
-            "{} can be reached by others: make a token with `repertoire token create NAME`, or \
-             use --no-auth",
-            open.unwrap_or(listen.address).ip()
-        )));
-    }
-    Ok(Auth::from_store(store, open_to_others))
 }

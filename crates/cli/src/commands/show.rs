@@ -8,14 +8,14 @@ use repertoire_core::{Uri, frontmatter, markdown::to_single_line, text::terminal
 use repertoire_registry::{Registry, SkillEntry, Trusted};
 use serde_json::json;
 
-use super::{find_entry, list, open_registry, open_skill_to_read, resolve_target};
+use super::{find_entry, list, open_skill_to_read, resolve_target};
 use crate::{
     output::{BOLD, DIM, ID, Output, format_size},
     settings::CliSettings,
 };
 
 pub(crate) fn run(skill: &SkillQuery, settings: &CliSettings, output: &Output) -> Result<ExitCode> {
-    let target = resolve_target(skill, || open_registry(&[], settings, output))?;
+    let target = resolve_target(skill, settings, output)?;
     let (registry, reference) = open_skill_to_read(&target, settings, output)?;
     let entry = &find_entry(&registry, &reference)?;
     if output.json {

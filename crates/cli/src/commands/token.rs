@@ -44,6 +44,9 @@ pub(crate) fn run(
                 }
                 .into());
             }
+            if output.json {
+                output.print_json(&json!({"revoked": name}))?;
+            }
             output.print_note(format!(
                 "{} is revoked; running servers refuse it within a second",
                 terminal_safe(&name)

@@ -4,9 +4,9 @@ use std::{fmt::Write as _, process::ExitCode, time::Duration};
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
-use repertoire_app::{TraceExport, artifact_stats, export_traces};
+use repertoire_app::{TraceExport, artifact_stats, export_traces, find_skill};
 use repertoire_core::{ExecutionRecord, markdown::to_single_line, text::terminal_safe};
-use repertoire_registry::{Error, store::TraceFilter};
+use repertoire_registry::{Error, Registry, store::TraceFilter};
 use serde_json::{Value, json};
 
 use super::open_registry;
@@ -24,7 +24,7 @@ pub(crate) fn run(
     let registry = open_registry(&[], settings, output)?;
     match command {
         TraceCommand::List { which, limit } => {
-            let traces = registry.traces(&build_filter(&which, Some(limit))?)?;
+            let traces = registry.traces(&build_filter(&registry, &which, Some(limit))?)?;
             list_traces(&traces, &which, output)
         }
         TraceCommand::Show { id } => {
@@ -34,15 +34,16 @@ pub(crate) fn run(
             })?;
             show_trace(&trace, output)
         }
-        TraceCommand::Stats { which } => {
-            print_stats(&registry.traces(&build_filter(&which, None)?)?, output)
-        }
+        TraceCommand::Stats { which } => print_stats(
+            &registry.traces(&build_filter(&registry, &which, None)?)?,
+            output,
+        ),
         TraceCommand::Export {
             which,
             format,
             output: to,
         } => {
-            let mut traces = registry.traces(&build_filter(&which, None)?)?;
+            let mut traces = registry.traces(&build_filter(&registry, &which, None)?)?;
             // Oldest first.
             traces.reverse();
             let format = match format {
@@ -81,9 +82,18 @@ fn time_before(age: Duration) -> Result<String> {
     Ok(format!("{:.3}", Timestamp::now().checked_sub(age)?))
 }
 
-fn build_filter(which: &TraceFilterArgs, limit: Option<usize>) -> Result<TraceFilter> {
+fn build_filter(
+    registry: &Registry,
+    which: &TraceFilterArgs,
+    limit: Option<usize>,
+) -> Result<TraceFilter> {
+    // A removed skill is still known by the id in its traces.
+    let skill = which.skill.as_ref().map(|skill| {
+        let found = find_skill(registry, skill).map(|entry| entry.id.to_string());
+        found.unwrap_or_else(|_| skill.to_string())
+    });
     Ok(TraceFilter {
-        skill: which.skill.clone(),
+        skill,
         session: which.session.clone(),
         since: which.since.map(time_before).transpose()?,
         limit,

@@ -19,6 +19,7 @@ pub(crate) fn run(
             "this folder is in no workspace: name one, or run `repertoire init`".to_owned()
         ));
     };
+    repertoire_app::require_folder(&workspace)?;
     if !workspace.join(trust::WORKSPACE_FOLDER).is_dir() {
         anyhow::bail!(UsageError(format!(
             "{} is not a workspace: it has no {} folder",

@@ -6,11 +6,7 @@ use std::{
 };
 
 use anyhow::Result;
-use repertoire_core::{
-    FileEntry, Manifest,
-    text::terminal_safe,
-    validate::{ValidationLevel, ValidationProblem, validate_skill},
-};
+use repertoire_core::{text::terminal_safe, validate::ValidationLevel};
 use repertoire_registry::folder;
 use serde_json::json;
 
@@ -46,7 +42,7 @@ pub(crate) fn run(
     let mut invalid = 0;
     let mut results = Vec::new();
     for folder in &folders {
-        let problems = check_folder(folder, level);
+        let problems = repertoire_app::validate_folder(folder, level);
         let name = terminal_safe(&folder.to_string_lossy()).into_owned();
         invalid += usize::from(!problems.is_empty());
         if output.json {
@@ -110,46 +106,6 @@ fn skill_folder(path: &Path) -> Result<PathBuf> {
         });
     }
     Ok(path.to_owned())
-}
-
-/// Returns every problem of one folder.
-fn check_folder(folder: &Path, level: ValidationLevel) -> Vec<ValidationProblem> {
-    let problem = |code, message: String| ValidationProblem {
-        code,
-        line: None,
-        message,
-    };
-    if !folder.is_dir() {
-        return vec![problem("not-a-folder", "not a folder".to_owned())];
-    }
-    let name = match folder.canonicalize() {
-        Ok(real) => real
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned(),
-        Err(error) => return vec![problem("unreadable", error.to_string())],
-    };
-    let document = match folder::read_document(folder) {
-        Ok(document) => document,
-        Err(error) => return vec![problem("unreadable", error.to_string())],
-    };
-    let given = document.as_ref().map(|(name, bytes)| (*name, &bytes[..]));
-    let mut problems = validate_skill(&name, given, level);
-    // The reference validator ignores the other files, but no host could be served invalid ones.
-    match folder::read_folder(folder) {
-        Ok(files) => {
-            let entries = files
-                .iter()
-                .map(|(path, bytes)| FileEntry::from_bytes(path.clone(), bytes));
-            match Manifest::new(entries) {
-                Err(repertoire_core::Error::NoDocument) | Ok(_) => {}
-                Err(error) => problems.push(problem("files", error.to_string())),
-            }
-        }
-        Err(error) => problems.push(problem("files", error.to_string())),
-    }
-    problems
 }
 
 fn has_skills_beneath(path: &Path) -> bool {

@@ -6,13 +6,17 @@
 
 use std::{
     collections::HashMap,
+    net::SocketAddr,
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use axum::http::{HeaderMap, header};
 use repertoire_core::Digest;
-use repertoire_registry::store::{Store, StoredToken, TokenAccess};
+use repertoire_registry::store::{Account, Store, StoredToken, TokenAccess};
+
+use crate::error::{Error, Result};
 
 /// How long tokens read from the store are cached.
 const CACHE_LIFETIME: Duration = Duration::from_secs(1);
@@ -27,6 +31,34 @@ pub enum Auth {
 }
 
 impl Auth {
+    /// Requires a token of an account as soon as it has one. An address that others can reach needs
+    /// one from the start.
+    pub fn for_addresses(
+        account: &Path,
+        addresses: impl IntoIterator<Item = SocketAddr>,
+    ) -> Result<Self> {
+        let mut addresses = addresses.into_iter();
+        let reachable = addresses.find(|address| !address.ip().is_loopback());
+        let store = match Account::open(account) {
+            Ok(account) => account.store,
+            // An account that cannot be written may still have tokens to read.
+            Err(error) if error.code() == "io_error" => match Account::open_read_only(account) {
+                Ok(account) => account.store,
+                // Without an account no token was ever created.
+                Err(_) if reachable.is_none() && Account::is_missing(account) => {
+                    return Ok(Self::Open);
+                }
+                Err(error) => return Err(error.into()),
+            },
+            Err(error) => return Err(error.into()),
+        };
+        let tokens = store.tokens()?;
+        match reachable {
+            Some(address) if tokens.is_empty() => Err(Error::TokenNeeded(address.ip())),
+            reachable => Ok(Self::from_store(store, reachable.is_some())),
+        }
+    }
+
     /// Requires a token of a store. Unless `required` is set, every caller is allowed until the
     /// store has its first token.
     pub fn from_store(store: Arc<dyn Store>, required: bool) -> Self {

@@ -3,7 +3,11 @@
 //! A web page can make a browser send requests to a local port under a host name that resolves
 //! there (DNS rebinding). So both headers are checked before the rest of the request (T28).
 
+use std::net::SocketAddr;
+
 use axum::http::{HeaderMap, HeaderValue, Uri, header, uri::Authority};
+
+use crate::error::{Error, Result};
 
 /// The loopback names of this machine.
 const LOOPBACK_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
@@ -18,6 +22,42 @@ pub struct AllowedHosts {
 }
 
 impl AllowedHosts {
+    /// Allows these host names and origins; fails for those that no request can have.
+    pub fn new(hosts: Vec<String>, origins: Vec<String>) -> Result<Self> {
+        let refuse = |what, value: &str, rule: &str| Error::InvalidOption {
+            what,
+            value: value.to_owned(),
+            rule: rule.to_owned(),
+        };
+        for host in &hosts {
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
+            if host.is_empty() || host.contains("//") || !host.chars().all(is_plain) {
+                let rule = "write a name without scheme and path, such as skills.example.com";
+                return Err(refuse("host", host, rule));
+            }
+        }
+        for origin in &origins {
+            let rest = origin
+                .strip_prefix("https://")
+                .or_else(|| origin.strip_prefix("http://"));
+            let rest = rest.map(|rest| rest.trim_end_matches('/'));
+            if rest.is_none_or(|rest| rest.is_empty() || rest.contains(['/', ' ', '@'])) {
+                let rule = "write scheme and host, such as https://app.example.com";
+                return Err(refuse("origin", origin, rule));
+            }
+        }
+        Ok(Self { hosts, origins })
+    }
+
+    /// Adds the addresses that a server listens on and that others can name.
+    pub fn add_addresses(&mut self, addresses: impl IntoIterator<Item = SocketAddr>) {
+        for address in addresses {
+            if !address.ip().is_loopback() && !address.ip().is_unspecified() {
+                self.hosts.push(address.ip().to_string());
+            }
+        }
+    }
+
     /// Whether pages of a web origin may send requests.
     pub(crate) fn allows_origin(&self, origin: &HeaderValue) -> bool {
         origin.to_str().is_ok_and(|origin| self.is_listed(origin))

@@ -1,0 +1,242 @@
+//! Optional components of an account that are too large to ship: the sentence model, the sandbox and
+//! the sidecar.
+//!
+//! [`Components`] knows where they are, installs, checks and removes them. An installation either
+//! replaces the previous one or leaves it as it was; two installations of one account wait for each
+//! other.
+
+mod embeddings;
+mod python;
+#[cfg(feature = "sandbox")]
+mod sandbox;
+mod sidecar;
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use repertoire_runtime::{
+    ArtifactDispatcher, Limits,
+    sidecar::{DspyHandler, Sidecar},
+};
+
+pub use embeddings::build_skill_index;
+
+use crate::error::{Error, Result};
+
+/// A component that can be installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ComponentKind {
+    /// The sentence model: skills are found by what a message means.
+    Embeddings,
+    /// The Python in which scripts of skills run.
+    Sandbox,
+    /// DSPy, for skills that are programs.
+    Sidecar,
+}
+
+impl ComponentKind {
+    /// The components that this build can use.
+    pub const ALL: &[Self] = &[
+        Self::Embeddings,
+        #[cfg(feature = "sandbox")]
+        Self::Sandbox,
+        Self::Sidecar,
+    ];
+
+    /// The name, as users know it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Embeddings => "embeddings",
+            Self::Sandbox => "sandbox",
+            Self::Sidecar => "sidecar",
+        }
+    }
+}
+
+/// Receives the progress of an installation.
+pub trait InstallProgress {
+    /// A step begins.
+    fn begin_step(&self, text: &str);
+    /// Whether the installation should end; it then leaves everything as it was.
+    fn is_cancelled(&self) -> bool;
+}
+
+/// What an installation did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InstallOutcome {
+    /// It was there already.
+    AlreadyInstalled,
+    /// It is installed now.
+    Installed,
+}
+
+/// How a component is installed.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct InstallRequest<'a> {
+    /// A file or folder to install from, instead of a download.
+    pub from: Option<&'a Path>,
+    /// Install it again if it is there.
+    pub again: bool,
+}
+
+/// The optional components of an account.
+#[derive(Debug, Clone)]
+pub struct Components {
+    account: PathBuf,
+    python: OsString,
+}
+
+/// One installation.
+struct Installation<'a> {
+    target: &'a Path,
+    request: InstallRequest<'a>,
+    /// The Python of this machine, to create environments with.
+    python: &'a OsStr,
+    progress: &'a dyn InstallProgress,
+}
+
+impl Components {
+    /// The components of the account in this folder.
+    pub fn of_account(account: &Path) -> Self {
+        Self {
+            account: account.to_owned(),
+            python: "python3".into(),
+        }
+    }
+
+    /// Creates Python environments with this program instead of `python3`.
+    #[must_use]
+    pub fn with_python(mut self, python: OsString) -> Self {
+        self.python = python;
+        self
+    }
+
+    /// Returns the folder of a component, installed or not.
+    pub fn folder(&self, kind: ComponentKind) -> PathBuf {
+        match kind {
+            ComponentKind::Embeddings => self.account.join("models").join(embeddings::MODEL),
+            ComponentKind::Sandbox | ComponentKind::Sidecar => self.account.join(kind.as_str()),
+        }
+    }
+
+    /// Whether this version of a component is installed.
+    pub fn is_installed(&self, kind: ComponentKind) -> bool {
+        let folder = self.folder(kind);
+        match kind {
+            ComponentKind::Embeddings => embeddings::is_installed(&folder),
+            #[cfg(feature = "sandbox")]
+            ComponentKind::Sandbox => repertoire_runtime::sandbox::is_installed(&folder),
+            #[cfg(not(feature = "sandbox"))]
+            ComponentKind::Sandbox => false,
+            ComponentKind::Sidecar => sidecar::is_installed(&folder),
+        }
+    }
+
+    /// Tries an installed component and describes what it is.
+    pub async fn check(&self, kind: ComponentKind) -> Result<String> {
+        Ok(match kind {
+            ComponentKind::Embeddings => {
+                repertoire_registry::search::SentenceEncoder::open(&self.folder(kind), None)?;
+                embeddings::MODEL.to_owned()
+            }
+            #[cfg(feature = "sandbox")]
+            ComponentKind::Sandbox => {
+                repertoire_runtime::sandbox::check_installation(&self.folder(kind))?;
+                "runs scripts".to_owned()
+            }
+            #[cfg(not(feature = "sandbox"))]
+            ComponentKind::Sandbox => return Err(Error::NotInBuild(kind.as_str())),
+            ComponentKind::Sidecar => format!("DSPy {}", self.sidecar().dspy_version().await?),
+        })
+    }
+
+    /// Installs a component.
+    pub fn install(
+        &self,
+        kind: ComponentKind,
+        request: InstallRequest<'_>,
+        progress: &dyn InstallProgress,
+    ) -> Result<InstallOutcome> {
+        let folder = self.folder(kind);
+        let is_done = || self.is_installed(kind) && request.from.is_none() && !request.again;
+        if is_done() {
+            return Ok(InstallOutcome::AlreadyInstalled);
+        }
+        let _lock = self.lock_setup(progress)?;
+        // Another process may have installed it in the meantime.
+        if is_done() {
+            return Ok(InstallOutcome::AlreadyInstalled);
+        }
+        let installation = Installation {
+            target: &folder,
+            request,
+            python: &self.python,
+            progress,
+        };
+        match kind {
+            ComponentKind::Embeddings => embeddings::install(&installation)?,
+            #[cfg(feature = "sandbox")]
+            ComponentKind::Sandbox => sandbox::install(&installation)?,
+            #[cfg(not(feature = "sandbox"))]
+            ComponentKind::Sandbox => return Err(Error::NotInBuild(kind.as_str())),
+            ComponentKind::Sidecar => sidecar::install(&installation)?,
+        }
+        Ok(InstallOutcome::Installed)
+    }
+
+    /// Two installations at once would overwrite each other's files.
+    fn lock_setup(&self, progress: &dyn InstallProgress) -> Result<fs::File> {
+        fs::create_dir_all(&self.account).map_err(at(&self.account))?;
+        let path = self.account.join("setup.lock");
+        let lock = fs::File::create(&path).map_err(at(&path))?;
+        if lock.try_lock().is_err() {
+            progress.begin_step("waiting for another setup to end");
+            lock.lock().map_err(at(&path))?;
+        }
+        Ok(lock)
+    }
+
+    /// Removes a component and returns whether there was one.
+    pub fn remove(&self, kind: ComponentKind) -> Result<bool> {
+        let folder = self.folder(kind);
+        match fs::remove_dir_all(&folder) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(at(&folder)(error)),
+        }
+    }
+
+    /// Returns the sidecar; it is started when it is first used.
+    pub fn sidecar(&self) -> Sidecar {
+        Sidecar::new(sidecar::sidecar_command(
+            &self.folder(ComponentKind::Sidecar),
+        ))
+    }
+
+    /// Builds the dispatcher with a handler for each kind of artifact.
+    pub fn dispatcher(&self, limits: Limits) -> ArtifactDispatcher {
+        let mut dispatcher = ArtifactDispatcher::default();
+        #[cfg(feature = "sandbox")]
+        dispatcher.add_handler(Arc::new(repertoire_runtime::sandbox::ScriptHandler::new(
+            self.folder(ComponentKind::Sandbox),
+            limits,
+        )));
+        let modules = DspyHandler::new(Arc::new(self.sidecar()), limits);
+        dispatcher.add_handler(Arc::new(modules));
+        dispatcher
+    }
+}
+
+/// Names the path in an error of the file system.
+fn at(path: &Path) -> impl Fn(std::io::Error) -> Error + '_ {
+    |error| {
+        Error::Registry(repertoire_registry::Error::Io {
+            path: path.to_owned(),
+            error,
+        })
+    }
+}

@@ -1,0 +1,123 @@
+//! Reads, validates and lints skill folders, and lints skills of the catalogue.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use bytes::Bytes;
+use repertoire_core::{
+    FileEntry, Manifest, RelPath, SkillId,
+    lint::{self, LintFinding, LintSubject},
+    validate::{ValidationLevel, ValidationProblem, validate_skill},
+};
+use repertoire_registry::{Error as RegistryError, Registry, RegistrySettings, SkillEntry, folder};
+
+use crate::error::Result;
+
+/// The files of a skill.
+pub type SkillFiles = BTreeMap<RelPath, Bytes>;
+
+/// Reads the skill at a path, or every skill beneath it with its relative path as id.
+pub fn read_skill_folders(path: &Path) -> Result<Vec<(SkillId, SkillFiles)>> {
+    if path.join("SKILL.md").symlink_metadata().is_ok() {
+        let real = path.canonicalize().map_err(|error| RegistryError::Io {
+            path: path.to_owned(),
+            error,
+        })?;
+        let name = real.file_name().unwrap_or_default().to_string_lossy();
+        let id = name.parse().map_err(|error| RegistryError::InvalidAt {
+            path: path.to_owned(),
+            error,
+        })?;
+        return Ok(vec![(id, folder::read_folder(path)?)]);
+    }
+    let registry = Registry::open(RegistrySettings::from_folders([path.to_owned()]))?;
+    if let Some(notice) = registry.notices().into_iter().next() {
+        return Err(RegistryError::from(notice).into());
+    }
+    let snapshot = registry.snapshot();
+    if snapshot.is_empty() {
+        return Err(RegistryError::NotFound {
+            what: "skill in",
+            name: path.display().to_string(),
+        }
+        .into());
+    }
+    let mut skills = Vec::new();
+    for entry in snapshot.skills() {
+        let files = folder::read_folder(&path.join(entry.id.as_str()))?;
+        skills.push((entry.id.clone(), files));
+    }
+    Ok(skills)
+}
+
+/// Returns the skill at a folder, or every outermost skill beneath it, with what was skipped.
+pub fn outermost_skills(path: &Path) -> Result<(Vec<PathBuf>, Vec<RegistryError>)> {
+    let mut outer: Vec<PathBuf> = Vec::new();
+    let (found, skipped) = folder::find_skills(path)?;
+    for folder in found {
+        if !outer.iter().any(|skill| folder.starts_with(skill)) {
+            outer.push(folder);
+        }
+    }
+    Ok((outer, skipped))
+}
+
+/// Lints a set of files.
+pub fn lint_files<B: AsRef<[u8]>>(files: &BTreeMap<RelPath, B>) -> Vec<LintFinding> {
+    let mut subject = LintSubject::default();
+    for (path, bytes) in files {
+        subject.add_file(path, bytes.as_ref());
+    }
+    lint::lint_skill(&subject)
+}
+
+/// Lints a skill of the catalogue.
+pub fn lint_entry(registry: &Registry, entry: &SkillEntry) -> Result<Vec<LintFinding>> {
+    let mut files = BTreeMap::new();
+    for file in &entry.metadata.files {
+        files.insert(file.path.clone(), registry.read_file(entry, &file.path)?);
+    }
+    Ok(lint_files(&files))
+}
+
+/// Returns every problem of a skill folder.
+pub fn validate_folder(folder: &Path, level: ValidationLevel) -> Vec<ValidationProblem> {
+    let problem = |code, message: String| ValidationProblem {
+        code,
+        line: None,
+        message,
+    };
+    if !folder.is_dir() {
+        return vec![problem("not-a-folder", "not a folder".to_owned())];
+    }
+    let name = match folder.canonicalize() {
+        Ok(real) => real
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned(),
+        Err(error) => return vec![problem("unreadable", error.to_string())],
+    };
+    let document = match folder::read_document(folder) {
+        Ok(document) => document,
+        Err(error) => return vec![problem("unreadable", error.to_string())],
+    };
+    let given = document.as_ref().map(|(name, bytes)| (*name, &bytes[..]));
+    let mut problems = validate_skill(&name, given, level);
+    // The reference validator ignores the other files, but no host could be served invalid ones.
+    match folder::read_folder(folder) {
+        Ok(files) => {
+            let entries = files
+                .iter()
+                .map(|(path, bytes)| FileEntry::from_bytes(path.clone(), bytes));
+            match Manifest::new(entries) {
+                Err(repertoire_core::Error::NoDocument) | Ok(_) => {}
+                Err(error) => problems.push(problem("files", error.to_string())),
+            }
+        }
+        Err(error) => problems.push(problem("files", error.to_string())),
+    }
+    problems
+}
