@@ -1,6 +1,6 @@
 //! The errors of this crate.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use repertoire_registry::{Origin, StoreScope};
 
@@ -76,7 +76,7 @@ pub enum Error {
         scope: StoreScope,
     },
     /// A skill that is not kept in the store of a scope, and so cannot be changed there.
-    #[error("skill {skill} is not in the {} store", scope.as_str())]
+    #[error("skill {skill} is not in the {} store but in {origin}", scope.as_str())]
     NotInStore {
         /// The skill.
         skill: String,
@@ -85,6 +85,9 @@ pub enum Error {
         /// The requested scope.
         scope: StoreScope,
     },
+    /// A new artifact without a kind.
+    #[error("artifact {0:?} is new, and its kind is not known")]
+    KindNeeded(String),
     /// Training examples of the caller that cannot be used.
     #[error("{0}")]
     Examples(String),
@@ -123,10 +126,21 @@ pub enum Error {
     /// A new workspace that brought settings or skills of its own.
     #[error("{} came with settings or skills of its own", .0.display())]
     WorkspaceNotNew(PathBuf),
+    /// Work that was cancelled; everything is as it was before.
+    #[error("cancelled")]
+    Cancelled,
     /// A component that this build cannot use.
     #[error("this build is without the {0}")]
     NotInBuild(&'static str),
-    /// A program that an installation needs is missing or failed.
+    /// A program that an installation needs could not be started.
+    #[error("{program} could not be run: {reason}")]
+    NoProgram {
+        /// The program.
+        program: String,
+        /// Why not.
+        reason: std::io::Error,
+    },
+    /// A program of an installation failed.
     #[error("{program} failed: {reason}")]
     ProgramFailed {
         /// The program.
@@ -190,6 +204,7 @@ impl Error {
             Self::NoTrainingTraces { .. } => "no_training_traces",
             Self::UnusedScope { .. } => "unused_scope",
             Self::NotInStore { .. } => "not_in_store",
+            Self::KindNeeded(_) => "kind_needed",
             Self::Examples(_) => "invalid_examples",
             Self::InvalidTokenName => "invalid_token_name",
             Self::NotInBuild(_) => "not_in_build",
@@ -200,11 +215,23 @@ impl Error {
             Self::AccountFolder(_) => "account_folder",
             Self::WorkspaceExists(_) => "workspace_exists",
             Self::WorkspaceNotNew(_) => "workspace_not_new",
+            Self::Cancelled => "interrupted",
+            Self::NoProgram { .. } => "io_error",
             Self::ProgramFailed { .. } | Self::OldPython { .. } | Self::Download { .. } => {
                 "setup_failed"
             }
             Self::UnexpectedFile { .. } | Self::NotABundle(_) => "unexpected_file",
         }
+    }
+}
+
+/// Names the path in an error of the file system.
+pub(crate) fn io_error_at(path: &Path) -> impl Fn(std::io::Error) -> Error + '_ {
+    |error| {
+        Error::Registry(repertoire_registry::Error::Io {
+            path: path.to_owned(),
+            error,
+        })
     }
 }
 

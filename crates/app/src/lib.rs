@@ -28,13 +28,15 @@
 //! ```
 
 mod activation;
-mod artifact_check;
+mod artifact_editing;
 mod ask;
 mod components;
 mod conversation;
+mod create_workspace;
 mod error;
 mod evaluate;
 mod evaluation_file;
+mod health;
 mod lint_fix;
 mod live_registry;
 mod optimize;
@@ -49,23 +51,28 @@ mod skill_scope;
 mod stored_skill;
 mod tokens;
 mod trace_export;
-mod workspace;
 
 pub use activation::{
     ActivationCase, ActivationGoals, ActivationReport, ActivationTally, GoalMetric, ratio,
 };
-pub use artifact_check::check_artifact;
+pub use artifact_editing::{
+    ArtifactChange, ArtifactName, ArtifactOutcome, check_artifact, put_artifact, remove_artifact,
+};
 pub use ask::{AskOutcome, AskProgress, AskRequest, SkillShortlist};
 pub use components::{
-    ComponentKind, Components, InstallOutcome, InstallProgress, InstallRequest, build_skill_index,
+    ComponentKind, Components, InstallOutcome, InstallProgress, InstallRequest, MODEL,
 };
 pub use conversation::{last_session, load_conversation};
+pub use create_workspace::{CONFIG_FILE, create_workspace};
 pub use error::{Error, Result};
 pub use evaluate::{CaseOutcome, CaseResult, OutputCase};
 pub use evaluation_file::EvaluationFile;
+pub use health::{HealthCheck, HealthProblem, check_health};
 pub use lint_fix::{LintFix, fix_folder, fix_skill};
 pub use live_registry::{FileWatching, LiveRegistry, OnSettled};
-pub use optimize::{OptimizeReport, OptimizeRequest, TrainingSource, training_examples};
+pub use optimize::{
+    OptimizeReport, OptimizeRequest, TrainingSource, parse_examples, training_examples,
+};
 pub use permission::Permission;
 pub use reoptimize::Reoptimizer;
 pub use runner::{PlannedStep, PreparedRun, RunLimits, RunRequest, Runner, RunnerSettings};
@@ -73,7 +80,7 @@ pub use runtime_adapter::RunnableSkill;
 pub use skill_files::{
     SkillFiles, lint_entry, lint_files, outermost_skills, read_skill_folders, validate_folder,
 };
-pub use skill_index::LiveSkillIndex;
+pub use skill_index::{LiveSkillIndex, build_skill_index};
 pub use skill_query::{SkillQuery, find_skill};
 pub use skill_scope::{
     ScopePreference, add_folder_source, folder_skill, require_folder, require_in_scope,
@@ -82,4 +89,3 @@ pub use skill_scope::{
 pub use stored_skill::find_stored_skill;
 pub use tokens::create_token;
 pub use trace_export::{ArtifactStats, TraceExport, artifact_stats, export_traces};
-pub use workspace::{CONFIG_FILE, create_workspace};

@@ -194,6 +194,29 @@ fn choose_module(skill: &RunnableSkill, name: Option<&str>, family: &str) -> Res
     }
 }
 
+/// Parses examples: a JSON array, or an object on each line.
+pub fn parse_examples(text: &str, program: &DspyModule) -> Result<Vec<TrainingExample>> {
+    let rows: Vec<(usize, Value)> =
+        if let Ok(rows) = repertoire_core::json::from_str::<Vec<Value>>(text) {
+            (1..).zip(rows).collect()
+        } else {
+            let lines = (1..).zip(text.lines());
+            let lines = lines.filter(|(_, line)| !line.trim().is_empty());
+            let rows = lines.map(|(at, line)| {
+                let row = repertoire_core::json::from_str(line);
+                let row = row.map_err(|error| Error::Examples(format!("line {at}: {error}")))?;
+                Ok((at, row))
+            });
+            rows.collect::<Result<_>>()?
+        };
+    rows.iter()
+        .map(|(at, row)| {
+            let read = TrainingExample::from_row(row, program);
+            read.map_err(|error| Error::Examples(format!("{at}: {error}")))
+        })
+        .collect()
+}
+
 /// Returns the inputs and outputs of a module from the traces whose assertions all held.
 pub fn training_examples(
     registry: &Registry,

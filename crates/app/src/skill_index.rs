@@ -2,18 +2,20 @@
 
 use std::{
     sync::{Arc, Mutex, PoisonError, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use repertoire_registry::{
-    ItemKind, Registry, Result,
+    ItemKind, Registry, Result, Snapshot,
     search::{EmbeddingBatch, Recommendation, SentenceEncoder, SkillIndex},
 };
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// How many skills are embedded in one batch.
+/// How many skills are embedded in one batch in the background, between which others get the index.
 const EMBEDDING_BATCH_SIZE: usize = 4;
+/// How many skills are embedded in one batch while the user waits.
+const FOREGROUND_BATCH_SIZE: usize = 16;
 /// How long to wait after embedding failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(10);
 
@@ -158,4 +160,32 @@ enum Pending {
     /// Embedding failed; the next attempt waits.
     Retry,
     Nothing,
+}
+
+/// Builds an index over all skills, with embeddings if there is an encoder. New skills are embedded
+/// until `patience` has passed; `on_progress` receives the numbers of done and of all new skills.
+pub fn build_skill_index(
+    registry: &Arc<Registry>,
+    snapshot: &Snapshot,
+    encoder: Option<Arc<SentenceEncoder>>,
+    patience: Duration,
+    on_progress: &mut dyn FnMut(usize, usize),
+) -> Result<SkillIndex> {
+    let mut index = SkillIndex::with_encoder(registry, snapshot, encoder)?;
+    let started = Instant::now();
+    let total = index.pending_count();
+    let mut done = 0;
+    if total > FOREGROUND_BATCH_SIZE {
+        on_progress(done, total);
+    }
+    // Each batch is stored, so that an interruption loses nothing.
+    while started.elapsed() < patience
+        && let Some(batch) = index.next_batch(registry, snapshot, FOREGROUND_BATCH_SIZE)
+    {
+        done += index.insert_embeddings(&batch.compute_embeddings()?);
+        if total > FOREGROUND_BATCH_SIZE {
+            on_progress(done, total);
+        }
+    }
+    Ok(index)
 }

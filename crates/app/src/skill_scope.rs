@@ -12,7 +12,7 @@ use repertoire_registry::{
 };
 
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, io_error_at},
     skill_query::{SkillQuery, find_skill},
 };
 
@@ -229,16 +229,9 @@ fn not_found(what: &'static str, name: String) -> RegistryError {
 }
 
 fn canonical_path(path: &Path) -> Result<PathBuf> {
-    path.canonicalize().map_err(|error| io_error(path, error))
+    path.canonicalize().map_err(io_error_at(path))
 }
 
 fn absolute_path(path: &Path) -> Result<PathBuf> {
-    std::path::absolute(path).map_err(|error| io_error(path, error))
-}
-
-fn io_error(path: &Path, error: std::io::Error) -> Error {
-    Error::Registry(RegistryError::Io {
-        path: path.to_owned(),
-        error,
-    })
+    std::path::absolute(path).map_err(io_error_at(path))
 }

@@ -56,6 +56,9 @@ pub(crate) fn exit_code(code: &str) -> u8 {
         | "undefined_variable"
         | "provider_key"
         | "unknown_price"
+        | "kind_needed"
+        | "invalid_option"
+        | "token_needed"
         | "not_in_build"
         | "setup_failed"
         | "unexpected_file"
@@ -115,7 +118,10 @@ fn code_and_hint(error: &anyhow::Error) -> (&'static str, Option<Cow<'static, st
             return (stable_call_code(&error.code), None);
         }
         if let Some(error) = cause.downcast_ref::<repertoire_serve::Error>() {
-            return (error.code(), serve_hint(error).map(Cow::from));
+            return match error {
+                repertoire_serve::Error::Open(error) => registry_code_and_hint(error),
+                error => (error.code(), serve_hint(error).map(Cow::from)),
+            };
         }
         if let Some(error) = cause.downcast_ref::<repertoire_core::Error>() {
             return (error.code(), error.hint().map(Cow::from));

@@ -13,7 +13,6 @@ use repertoire_serve::{Error as ServeError, ListenProblem};
 /// Returns the hint for an error of the application.
 pub(crate) fn app_hint(error: &AppError) -> Option<Cow<'static, str>> {
     Some(match error {
-        AppError::Registry(error) => return registry_hint(error).map(Cow::from),
         AppError::Run(error) => return run_hint(error).map(Cow::from),
         AppError::UnknownSession { skill, .. } if skill == "ask" => {
             Cow::from("`repertoire ask` prints the session of each conversation")
@@ -34,17 +33,20 @@ pub(crate) fn app_hint(error: &AppError) -> Option<Cow<'static, str>> {
             skill,
             origin: Origin::Account,
             scope: StoreScope::Workspace,
-        } => Cow::from(format!("copy it with `repertoire fork {skill}` first")),
+        } => Cow::from(format!(
+            "name it as account:{skill}, or copy it to the workspace with `repertoire fork {skill}`"
+        )),
         AppError::NotInStore {
             origin: Origin::Files(_),
             ..
-        } => Cow::from("change its files, or delete its folder"),
+        } => Cow::from("it is a folder on disk: change or delete its files there"),
         AppError::NotInStore { .. } => Cow::from("name its store with --scope"),
         AppError::SkillAndFolder { name, skill } => Cow::from(format!("write {skill} or ./{name}")),
         AppError::WorkspaceExists(_) => Cow::from("`repertoire trust` if it came from elsewhere"),
         AppError::WorkspaceNotNew(_) => {
             Cow::from("look at them with `repertoire list`, then run `repertoire trust`")
         }
+        AppError::KindNeeded(_) => Cow::from("name its kind with --kind"),
         AppError::OldPython { .. } => Cow::from("name a newer one with REPERTOIRE_PYTHON"),
         AppError::Download { folder, .. } => Cow::from(format!(
             "get the package another way, and give its folder `{folder}` with --from"
@@ -82,7 +84,8 @@ pub(crate) fn registry_hint(error: &RegistryError) -> Option<&'static str> {
             "trust its workspace with `repertoire trust`, or keep a copy with `repertoire add`"
         }
         RegistryError::NoWorkspace => {
-            "create one in this folder with `repertoire init`, or use --scope account"
+            "`repertoire init` makes this folder one; --scope account, where a command has it, uses the \
+             account's store"
         }
         RegistryError::EscapesRoot(_) => "copy the file into the skill instead of linking to it",
         RegistryError::NotRegular(_) => "a skill holds regular files only: remove it or replace it",

@@ -20,10 +20,7 @@ fn main() -> ExitCode {
         Err(error) => return failure::report_usage_error(&error),
     };
     // Their own `--from` has another meaning, but clap sets the global one too.
-    if matches!(
-        args.command,
-        args::Command::Optimize(_) | args::Command::Setup { .. }
-    ) {
+    if matches!(args.command, args::Command::Setup { .. }) {
         args.global.from.clear();
     }
     let output = Output::new(&args.global);

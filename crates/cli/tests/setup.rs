@@ -163,6 +163,24 @@ fn a_second_setup_waits_for_the_first() {
 }
 
 #[test]
+fn a_setup_that_waits_is_interrupted_at_once_and_installs_nothing() {
+    let place = TestWorkspace::new();
+    fs::create_dir_all(place.home_dir()).unwrap();
+    let lock = fs::File::create(place.home_dir().join("setup.lock")).unwrap();
+    lock.lock().unwrap();
+    place.write_file("bundle", "a program");
+    let mut setup = place.command(&["setup", "sidecar", "--from", "bundle"]);
+    let mut setup = setup.stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(setup.stderr.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().contains("waiting"));
+    let pid = rustix::process::Pid::from_child(&setup);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    // The lock is still held.
+    assert_eq!(setup.wait().unwrap().code(), Some(130));
+    assert!(!place.home_dir().join("sidecar").exists());
+}
+
+#[test]
 fn a_server_starts_without_the_key_for_reoptimizing() {
     let place = TestWorkspace::new();
     let sidecar = place.home_dir().join("sidecar");

@@ -115,7 +115,7 @@ pub enum Error {
     #[error("skill {0} is already in the workspace")]
     AlreadyInWorkspace(SkillId),
     /// There is no workspace that could be written to.
-    #[error("this folder is in no workspace")]
+    #[error("there is no workspace")]
     NoWorkspace,
     /// Registered content is kept on the bus and cannot be changed here.
     #[error("registered content is kept on the bus, not here")]

@@ -359,6 +359,11 @@ impl Registry {
             .ok_or_else(|| self.missing_store_error(StoreScope::Account))
     }
 
+    /// Returns why the account's store cannot be used at all, if it cannot.
+    pub fn account_problem(&self) -> Option<&Notice> {
+        self.account_error.as_ref()
+    }
+
     fn missing_store_error(&self, scope: StoreScope) -> Error {
         match &self.account_error {
             Some(problem) if scope == StoreScope::Account => Error::Skipped {

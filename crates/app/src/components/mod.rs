@@ -16,6 +16,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use repertoire_runtime::{
@@ -23,9 +24,12 @@ use repertoire_runtime::{
     sidecar::{DspyHandler, Sidecar},
 };
 
-pub use embeddings::build_skill_index;
+pub use embeddings::MODEL;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, io_error_at as at};
+
+/// How often a busy lock is tried again.
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A component that can be installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +50,15 @@ impl ComponentKind {
         Self::Sandbox,
         Self::Sidecar,
     ];
+
+    /// The name in a sentence.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Embeddings => "sentence model",
+            Self::Sandbox => "sandbox",
+            Self::Sidecar => "sidecar",
+        }
+    }
 
     /// The name, as users know it.
     pub fn as_str(self) -> &'static str {
@@ -161,6 +174,9 @@ impl Components {
         request: InstallRequest<'_>,
         progress: &dyn InstallProgress,
     ) -> Result<InstallOutcome> {
+        if !ComponentKind::ALL.contains(&kind) {
+            return Err(Error::NotInBuild(kind.as_str()));
+        }
         let folder = self.folder(kind);
         let is_done = || self.is_installed(kind) && request.from.is_none() && !request.again;
         if is_done() {
@@ -177,6 +193,7 @@ impl Components {
             python: &self.python,
             progress,
         };
+        check_cancelled(progress)?;
         match kind {
             ComponentKind::Embeddings => embeddings::install(&installation)?,
             #[cfg(feature = "sandbox")]
@@ -195,7 +212,11 @@ impl Components {
         let lock = fs::File::create(&path).map_err(at(&path))?;
         if lock.try_lock().is_err() {
             progress.begin_step("waiting for another setup to end");
-            lock.lock().map_err(at(&path))?;
+            // Without blocking, because the wait can be cancelled.
+            while lock.try_lock().is_err() {
+                check_cancelled(progress)?;
+                std::thread::sleep(LOCK_POLL_INTERVAL);
+            }
         }
         Ok(lock)
     }
@@ -231,12 +252,29 @@ impl Components {
     }
 }
 
-/// Names the path in an error of the file system.
-fn at(path: &Path) -> impl Fn(std::io::Error) -> Error + '_ {
-    |error| {
-        Error::Registry(repertoire_registry::Error::Io {
-            path: path.to_owned(),
-            error,
-        })
+/// Ends an installation that was cancelled.
+fn check_cancelled(progress: &dyn InstallProgress) -> Result<()> {
+    if progress.is_cancelled() {
+        return Err(Error::Cancelled);
     }
+    Ok(())
+}
+
+/// Puts a folder in the place of another one, which is kept until the new one is there.
+fn replace_folder(new: &Path, target: &Path) -> Result<()> {
+    let old = target.with_extension("old");
+    let _ = fs::remove_dir_all(&old);
+    let had_one = match fs::rename(target, &old) {
+        Ok(()) => true,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
+        Err(error) => return Err(at(target)(error)),
+    };
+    if let Err(error) = fs::rename(new, target) {
+        if had_one {
+            let _ = fs::rename(&old, target);
+        }
+        return Err(at(target)(error));
+    }
+    let _ = fs::remove_dir_all(&old);
+    Ok(())
 }

@@ -91,10 +91,7 @@ pub(super) fn run_program(command: &mut Command) -> Result<String> {
     let program = program.file_name().unwrap_or(OsStr::new("python"));
     let program = program.display().to_string();
     match command.stdin(Stdio::null()).output() {
-        Err(error) => Err(Error::ProgramFailed {
-            program,
-            reason: format!("it is required but could not be run: {error}"),
-        }),
+        Err(reason) => Err(Error::NoProgram { program, reason }),
         Ok(done) if !done.status.success() => {
             let stderr = String::from_utf8_lossy(&done.stderr);
             let lines: Vec<&str> = stderr

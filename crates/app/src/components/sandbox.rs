@@ -4,7 +4,7 @@ use std::{fs, process::Command};
 
 use repertoire_runtime::sandbox;
 
-use super::{Installation, at, python};
+use super::{Installation, at, check_cancelled, python};
 use crate::error::Result;
 
 /// The build tool, pinned by version and by the digest of each platform's file.
@@ -25,9 +25,7 @@ pub(super) fn install(installation: &Installation<'_>) -> Result<()> {
         Some(file) => fs::read(file).map_err(at(file))?,
         None => build_guest(installation)?,
     };
-    if progress.is_cancelled() {
-        return Ok(());
-    }
+    check_cancelled(progress)?;
     progress.begin_step("3/3 compiling Python for this machine");
     Ok(sandbox::install_component(&component, target)?)
 }
@@ -52,9 +50,7 @@ fn build_guest(installation: &Installation<'_>) -> Result<Vec<u8>> {
         oldest: (3, 10),
     };
     let python = python::create_environment(&beside.path().join("python"), &environment)?;
-    if progress.is_cancelled() {
-        return Ok(Vec::new());
-    }
+    check_cancelled(progress)?;
     progress.begin_step("2/3 building the guest: CPython and its standard library");
     let mut build = Command::new(python.with_file_name("componentize-py"));
     build

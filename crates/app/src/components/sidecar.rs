@@ -9,7 +9,7 @@ use std::{
 use repertoire_core::Digest;
 use repertoire_runtime::sidecar::SidecarCommand;
 
-use super::{Installation, at, python};
+use super::{Installation, at, check_cancelled, python};
 use crate::error::{Error, Result};
 
 const REQUIREMENTS: &str = include_str!("../../../../sidecar/requirements.txt");
@@ -120,7 +120,7 @@ fn install_environment(installation: &Installation<'_>) -> Result<()> {
         Err(error) => return Err(at(target)(error)),
     };
     let made = build_environment(installation);
-    if made.is_err() || installation.progress.is_cancelled() {
+    if made.is_err() {
         let _ = fs::remove_dir_all(target);
         if had_one {
             fs::rename(&before, target).map_err(at(&before))?;
@@ -171,9 +171,7 @@ fn build_environment(installation: &Installation<'_>) -> Result<()> {
         oldest: (3, 11),
     };
     let python = python::create_environment(&target.join("python"), &environment)?;
-    if progress.is_cancelled() {
-        return Ok(());
-    }
+    check_cancelled(progress)?;
     progress.begin_step("2/2 trying it");
     let mut check = Command::new(python);
     check

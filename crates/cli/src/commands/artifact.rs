@@ -3,12 +3,9 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use repertoire_app::SkillQuery;
+use repertoire_app::{ArtifactChange, ArtifactName, ArtifactOutcome, SkillQuery, remove_artifact};
 use repertoire_core::{Artifact, package::MAX_JSON, text::terminal_safe};
-use repertoire_registry::{
-    Error, QualifiedSkillId, Registry, StoreScope,
-    store::{SkillSummary, Store},
-};
+use repertoire_registry::{Error, QualifiedSkillId, Registry, StoreScope};
 use serde_json::json;
 
 use super::{find_entry, open_skill, open_skill_to_read, read_input};
@@ -72,12 +69,11 @@ pub(crate) fn run(
                 skill,
                 asked.map(Into::into),
             )?;
-            let (store, summary) = find_stored_skill(&registry, scope, skill)?;
-            let known = find_artifact(store, &summary, name, variant.as_deref())?;
-            let id = known.and_then(|artifact| artifact.id);
-            let id = id.ok_or_else(|| artifact_not_found(&summary, name, variant.as_deref()))?;
-            store.delete_artifact(id)?;
-            print_outcome("removed", &summary, name, scope, output)
+            let variant = variant.as_deref();
+            let name = ArtifactName { name, variant };
+            let entry = find_entry(&registry, skill)?;
+            let outcome = remove_artifact(&registry, scope, &entry, name)?;
+            print_outcome("removed", &outcome, scope, output)
         }
     }
 }
@@ -132,7 +128,7 @@ fn show_artifact(
     let entry = find_entry(registry, skill)?;
     let parts = registry.skill_artifacts(&entry)?;
     let mut all = parts.artifacts.into_iter();
-    let found = all.find(|(_, artifact)| is_artifact_named(artifact, name, variant));
+    let found = all.find(|(_, artifact)| ArtifactName { name, variant }.matches(artifact));
     let (id, artifact) = found.ok_or_else(|| Error::NotFound {
         what: "artifact",
         name: format!("{}/{name}", entry.id),
@@ -152,41 +148,6 @@ fn show_artifact(
     Ok(ExitCode::SUCCESS)
 }
 
-fn is_artifact_named(artifact: &Artifact, name: &str, variant: Option<&str>) -> bool {
-    artifact.name.eq_ignore_ascii_case(name) && artifact.model_variant.as_deref() == variant
-}
-
-/// Finds a skill that is kept in a store, and so can be changed.
-fn find_stored_skill<'a>(
-    registry: &'a Registry,
-    scope: StoreScope,
-    skill: &QualifiedSkillId,
-) -> Result<(&'a dyn Store, SkillSummary)> {
-    let entry = find_entry(registry, skill)?;
-    let (store, summary) = repertoire_app::find_stored_skill(registry, scope, &entry)?;
-    Ok((&**store, summary))
-}
-
-fn find_artifact(
-    store: &dyn Store,
-    summary: &SkillSummary,
-    name: &str,
-    variant: Option<&str>,
-) -> Result<Option<Artifact>> {
-    let all = store.get_artifacts(summary.id, &[])?;
-    Ok(all
-        .into_iter()
-        .find(|artifact| is_artifact_named(artifact, name, variant)))
-}
-
-fn artifact_not_found(summary: &SkillSummary, name: &str, variant: Option<&str>) -> Error {
-    let variant = variant.map(|v| format!(" for {v}")).unwrap_or_default();
-    Error::NotFound {
-        what: "artifact",
-        name: format!("{}/{name}{variant}", summary.path),
-    }
-}
-
 fn put_artifact(
     registry: &Registry,
     skill: &QualifiedSkillId,
@@ -199,7 +160,9 @@ fn put_artifact(
         skill,
         new.scope.map(Into::into),
     )?;
-    let (store, summary) = find_stored_skill(registry, scope, skill)?;
+    let entry = find_entry(registry, skill)?;
+    // Before the file is read, which may be stdin.
+    repertoire_app::find_stored_skill(registry, scope, &entry)?;
     let content = String::from_utf8(read_input(&new.file, MAX_JSON)?)
         .map_err(|_| UsageError(format!("{} is not UTF-8 text", new.file.display())))?;
     let metadata = match &new.metadata {
@@ -210,60 +173,37 @@ fn put_artifact(
             Some(read.with_context(|| format!("{}: not a JSON object", file.display()))?)
         }
     };
-    let known = find_artifact(store, &summary, &new.name, new.variant.as_deref())?;
-    let (kind, word) = match (&known, new.kind) {
-        (_, Some(kind)) => (kind, if known.is_some() { "changed" } else { "added" }),
-        (Some(known), None) => (known.kind, "changed"),
-        (None, None) => {
-            return Err(
-                UsageError(format!("{:?} is new: name its kind with --kind", new.name)).into(),
-            );
-        }
-    };
-    let known_metadata = known.as_ref().and_then(|known| known.metadata.clone());
-    let last = store.get_artifacts(summary.id, &[])?;
-    let last = last.iter().map(|one| one.ordinal).max().unwrap_or(0);
-    let ordinal = known.as_ref().map(|known| known.ordinal);
-    let artifact = Artifact {
-        id: None,
-        kind,
-        name: known
-            .as_ref()
-            .map_or(&new.name, |known| &known.name)
-            .clone(),
-        ordinal: new.ordinal.or(ordinal).unwrap_or(last + 1),
+    let change = ArtifactChange {
+        artifact: ArtifactName {
+            name: &new.name,
+            variant: new.variant.as_deref(),
+        },
+        kind: new.kind,
         content,
-        file: None,
-        model_variant: new.variant.clone(),
-        metadata: metadata.or(known_metadata),
-        state_blob: known.as_ref().and_then(|known| known.state_blob.clone()),
-        created_at: None,
-        updated_at: None,
+        ordinal: new.ordinal,
+        metadata,
     };
-    repertoire_app::check_artifact(&artifact)?;
-    match known.and_then(|known| known.id) {
-        Some(id) => store.update_artifact(id, &artifact)?,
-        None => drop(store.add_artifact(summary.id, &artifact)?),
-    }
-    print_outcome(word, &summary, &artifact.name, scope, output)
+    let outcome = repertoire_app::put_artifact(registry, scope, &entry, change)?;
+    let word = if outcome.existed { "changed" } else { "added" };
+    print_outcome(word, &outcome, scope, output)
 }
 
 fn print_outcome(
     word: &str,
-    summary: &SkillSummary,
-    name: &str,
+    outcome: &ArtifactOutcome,
     scope: StoreScope,
     output: &Output,
 ) -> Result<ExitCode> {
     if output.json {
         output.print_json(&json!({
-            "skill": summary.path, "artifact": name, "scope": scope.as_str(), "done": word,
+            "skill": outcome.skill, "artifact": outcome.artifact, "scope": scope.as_str(),
+            "done": word,
         }))?;
     } else {
         output.print_text(&format!(
             "{ID}{}{ID:#}  {DIM}{word} {}{DIM:#}\n",
-            summary.path,
-            terminal_safe(name)
+            outcome.skill,
+            terminal_safe(&outcome.artifact)
         ))?;
     }
     Ok(ExitCode::SUCCESS)

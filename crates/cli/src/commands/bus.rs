@@ -4,10 +4,14 @@ use std::{fmt::Write as _, path::Path, process::ExitCode, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use repertoire_core::text::terminal_safe;
-use repertoire_serve::iii::{DEFAULT_URL, bus_client::BusClient};
+use repertoire_serve::iii::{
+    DEFAULT_URL,
+    bus_client::BusClient,
+    bus_mode::{check_url, hub_url},
+};
 use serde_json::Value;
 
-use super::{bus_mode::check_url, read_input, serve::build_runtime};
+use super::{read_input, serve::build_runtime};
 use crate::{
     args::{BusCommand, UrlArgs},
     failure::UsageError,
@@ -50,10 +54,7 @@ impl BusEndpoint {
     pub(super) fn from_args(args: UrlArgs, settings: &CliSettings) -> Result<Self> {
         let asked = args.url.filter(|url| !url.is_empty());
         let hub = settings.hub.as_deref().filter(|hub| *hub != "off");
-        let hub = hub.map(|hub| match hub.parse::<u16>() {
-            Ok(port) => format!("ws://127.0.0.1:{port}"),
-            Err(_) => format!("ws://{hub}"),
-        });
+        let hub = hub.map(hub_url);
         let url = asked.or(hub).unwrap_or_else(|| DEFAULT_URL.to_owned());
         check_url(&url)?;
         let token = std::env::var(&args.token_env).ok();

@@ -3,20 +3,20 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use repertoire_app::ComponentKind;
+use repertoire_app::{ComponentKind, HealthProblem, check_health};
 use repertoire_core::text::terminal_safe;
-use repertoire_registry::{Registry, StoreScope, Trusted};
+use repertoire_registry::Registry;
 use serde_json::{Value, json};
 
 use super::{serve::build_runtime, setup::install_hint};
 use crate::{
     failure::EXIT_PROBLEMS,
     hint::{registry_hint, run_hint},
-    output::{Output, format_count},
+    output::Output,
     settings::CliSettings,
 };
 
-struct HealthCheck {
+struct DoctorLine {
     name: &'static str,
     ok: bool,
     detail: String,
@@ -26,7 +26,7 @@ struct HealthCheck {
 pub(crate) fn run(settings: Result<CliSettings>, output: &Output) -> Result<ExitCode> {
     let mut checks = Vec::new();
     let mut add = |name, ok, detail: String, hint| {
-        checks.push(HealthCheck {
+        checks.push(DoctorLine {
             name,
             ok,
             detail,
@@ -48,7 +48,12 @@ pub(crate) fn run(settings: Result<CliSettings>, output: &Output) -> Result<Exit
             check_components(&settings, output, &mut add);
             let sources = settings.sources;
             match output.with_spinner("reading skills", || Registry::open(sources)) {
-                Ok(registry) => check_registry(&registry, &mut add),
+                Ok(registry) => {
+                    for check in check_health(&registry) {
+                        let hint = check.problem.as_ref().and_then(problem_hint);
+                        add(check.name, check.problem.is_none(), check.detail, hint);
+                    }
+                }
                 Err(error) => add("registry", false, error.to_string(), registry_hint(&error)),
             }
         }
@@ -132,55 +137,15 @@ fn repair_hint(kind: ComponentKind) -> &'static str {
     }
 }
 
-fn check_registry(
-    registry: &Registry,
-    add: &mut impl FnMut(&'static str, bool, String, Option<&'static str>),
-) {
-    for scope in [StoreScope::Workspace, StoreScope::Account] {
-        let Ok(store) = registry.store(scope) else {
-            continue;
-        };
-        let path = store.location();
-        match store.check_integrity() {
-            Ok(()) => add(scope.as_str(), true, path, None),
-            Err(error) => add(
-                scope.as_str(),
-                false,
-                error.to_string(),
-                registry_hint(&error),
-            ),
-        }
-    }
-    if let Some((path, trusted)) = registry.workspace() {
-        let word = match trusted {
-            Trusted::Yes => "trusted",
-            Trusted::No => "not trusted: it overrides nothing until `repertoire trust`",
-        };
-        add("trust", true, format!("{}: {word}", path.display()), None);
-    }
-    let snapshot = registry.snapshot();
-    let shadowed: Vec<String> = snapshot
-        .all_skills()
-        .filter_map(|(entry, by)| {
-            by.map(|by| format!("{}:{} by {}", entry.origin, entry.id, by.origin))
-        })
-        .collect();
-    let skills = format_count(snapshot.len(), "skill");
-    let prompts = format_count(snapshot.prompts().count(), "prompt");
-    let hidden = shadowed.len();
-    let there = format!("{skills}, {prompts}, {hidden} shadowed");
-    add("catalogue", true, there, None);
-    for line in shadowed {
-        add("shadowed", true, line, None);
-    }
-    for notice in registry.notices() {
-        let hint = match notice.code {
+/// Says what to do about a problem of the registry.
+fn problem_hint(problem: &HealthProblem) -> Option<&'static str> {
+    match problem {
+        HealthProblem::Store(error) => registry_hint(error),
+        HealthProblem::Skipped(code) => Some(match *code {
             "untrusted" => "run `repertoire trust` if you know the workspace",
             "io_error" => "make it readable, create it, or remove it from the settings",
             "store_corrupt" | "store_newer" => "move the file away, or get a newer version",
             _ => "correct it, or move it out of the folder",
-        };
-        let text = format!("[{}] {}", notice.code, notice.message);
-        add("skipped", false, text, Some(hint));
+        }),
     }
 }

@@ -4,7 +4,6 @@ mod add;
 mod artifact;
 mod ask;
 mod bus;
-mod bus_mode;
 mod cat;
 mod catalogue;
 mod doctor;
@@ -45,7 +44,6 @@ use repertoire_app::{
 use repertoire_core::text::terminal_safe;
 use repertoire_registry::{
     Error, QualifiedSkillId, Registry, RegistrySettings, SkillEntry, Trusted,
-    trust::STORE_FILE_NAME,
 };
 use repertoire_serve::{iii::config::worker_manifest, mcp_client::ConnectionPool};
 
@@ -226,11 +224,12 @@ fn open_sources(
             _ => output.print_warning(format!("{} (ignored)", terminal_safe(problem))),
         }
     }
-    for notice in registry.notices() {
-        // Without the account most of what the user knows is missing.
-        if reads_account && notice.path == settings.account.join(STORE_FILE_NAME) {
-            output.print_warning(terminal_safe(&notice.message));
-        }
+    // Without the account most of what the user knows is missing.
+    if let Some(notice) = registry.account_problem()
+        && reads_account
+        && !output.is_quiet()
+    {
+        output.print_warning(terminal_safe(&notice.message));
     }
     if let Some((workspace, Trusted::No)) = registry.workspace() {
         output.print_note(format!(

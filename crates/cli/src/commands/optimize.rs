@@ -2,15 +2,17 @@
 
 use std::{path::Path, process::ExitCode};
 
-use anyhow::Result;
-use repertoire_app::{Error as AppError, OptimizeReport, OptimizeRequest, TrainingSource};
+use anyhow::{Context, Result};
+use repertoire_app::{
+    Error as AppError, OptimizeReport, OptimizeRequest, TrainingSource, parse_examples,
+};
 use repertoire_core::text::terminal_safe;
 use repertoire_runtime::{
     ModelUsage,
     optimize::{Effort, Optimizer, TrainingExample},
     sidecar::DspyModule,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -100,32 +102,13 @@ pub(crate) fn run_optimize(
     })
 }
 
-/// Reads examples from a file: a JSON array, or an object on each line.
+/// Reads examples from a file.
 fn read_examples(file: &Path, program: &DspyModule) -> Result<Vec<TrainingExample>> {
     let text = super::read_input(file, MAX_FILE)?;
-    let shown = file.display();
-    let text =
-        String::from_utf8(text).map_err(|_| UsageError(format!("{shown} is not UTF-8 text")))?;
-    let rows: Vec<(usize, Value)> = if let Ok(rows) =
-        repertoire_core::json::from_str::<Vec<Value>>(&text)
-    {
-        (1..).zip(rows).collect()
-    } else {
-        let lines = (1..).zip(text.lines());
-        let lines = lines.filter(|(_, line)| !line.trim().is_empty());
-        let rows = lines.map(|(at, line)| {
-            let row = repertoire_core::json::from_str(line);
-            let row = row.map_err(|error| UsageError(format!("{shown}, line {at}: {error}")))?;
-            Ok((at, row))
-        });
-        rows.collect::<Result<_>>()?
-    };
-    rows.iter()
-        .map(|(at, row)| {
-            let read = TrainingExample::from_row(row, program);
-            Ok(read.map_err(|error| UsageError(format!("{shown}, {at}: {error}")))?)
-        })
-        .collect()
+    let context = || file.display().to_string();
+    let text = String::from_utf8(text).map_err(|_| UsageError("not UTF-8 text".to_owned()));
+    let text = text.with_context(context)?;
+    parse_examples(&text, program).with_context(context)
 }
 
 fn format_usage(usage: &ModelUsage) -> String {

@@ -2,6 +2,7 @@
 
 use std::{
     io::{IsTerminal, Read, Write},
+    path::Path,
     process::ExitCode,
     sync::Arc,
 };
@@ -80,23 +81,34 @@ pub(super) fn build_runner(
     model_use: ModelUse,
     settings: &CliSettings,
 ) -> Result<Runner> {
-    let providers = settings.resolved_providers();
     let id = args.id.as_deref().or(settings.model.as_deref());
     let id = id.filter(|_| model_use == ModelUse::Calls);
-    let vault = args.vault.as_ref().or(settings.vault.as_ref());
-    let vault = vault.map(|folder| Vault::open(folder)).transpose()?;
-    let settings = RunnerSettings {
-        model: id.map(|id| providers.resolve_model(id)).transpose()?,
+    let vault = args.vault.as_deref().or(settings.vault.as_deref());
+    let limits = RunLimits {
+        max_tokens: args.max_tokens,
+        max_cost: args.max_cost,
+        answer_tokens: args.answer_tokens,
+    };
+    let settings = runner_settings(id, vault, limits, settings)?;
+    Ok(Runner::new(registry, settings))
+}
+
+/// Resolves how skills are run.
+pub(super) fn runner_settings(
+    model: Option<&str>,
+    vault: Option<&Path>,
+    limits: RunLimits,
+    settings: &CliSettings,
+) -> Result<RunnerSettings> {
+    let providers = settings.resolved_providers();
+    let vault = vault.map(Vault::open).transpose()?;
+    Ok(RunnerSettings {
+        model: model.map(|id| providers.resolve_model(id)).transpose()?,
         workspace: vault.map(|vault| Arc::new(vault) as Arc<dyn Workspace>),
         dispatcher: settings.components().dispatcher(settings.script_limits),
         redactor: Redactor::with_environment(providers.secrets()),
-        limits: RunLimits {
-            max_tokens: args.max_tokens,
-            max_cost: args.max_cost,
-            answer_tokens: args.answer_tokens,
-        },
-    };
-    Ok(Runner::new(registry, settings))
+        limits,
+    })
 }
 
 /// Returns a listener that prints answers as they are streamed, if stdout is a terminal.

@@ -6,17 +6,21 @@ use std::{
 
 use anyhow::{Context, Result};
 use repertoire_app::{FileWatching, Reoptimizer, RunLimits, Runner, RunnerSettings};
-use repertoire_core::{Digest, text::terminal_safe};
+use repertoire_core::{Digest, FunctionGuard, text::terminal_safe};
 use repertoire_registry::{Registry, RegistrySettings as Sources, Trusted};
-use repertoire_runtime::{Redactor, Vault, Workspace, sidecar::Sidecar};
+use repertoire_runtime::sidecar::Sidecar;
 use repertoire_serve::{
     OptionalTools, PromptExposure, ServeOptions, SkillService,
     http::{AccessLog, AllowedHosts, Auth, HttpListener, HttpOptions},
+    iii::{
+        BusMode, HubOptions,
+        functions::FunctionOptions,
+        hub::{SkillsProvider, StateTrigger},
+    },
     mcp_client::ConnectionPool,
 };
 use tokio::{runtime::Runtime, sync::Notify};
 
-use super::bus_mode::BusMode;
 use crate::{
     args::{BusArgs, ExposeArgs, OfferedTool},
     interrupt,
@@ -71,7 +75,7 @@ pub(crate) fn serve_http(
     output: &Output,
 ) -> Result<ExitCode> {
     let mut names = AllowedHosts::new(listen.hosts.clone(), listen.origins.clone())?;
-    let side = BusMode::from_args(&listen.bus, settings)?;
+    let side = bus_mode(&listen.bus, settings)?;
     let auth = Arc::new(if listen.no_auth {
         Auth::Open
     } else {
@@ -96,7 +100,7 @@ pub(crate) fn serve_http(
         let side = side.bind().await?;
         let quiet = output.is_quiet();
         let mut sources = settings.sources_for(paths)?;
-        side.adapt_sources(&mut sources, settings);
+        side.adapt_sources(&mut sources, &settings.account);
         // Serving works without it.
         let renewal = reoptimizer_settings(settings).unwrap_or_else(|error| {
             tracing::warn!("states of DSPy modules are not renewed: {error:#}");
@@ -132,7 +136,7 @@ pub(crate) fn serve_http(
             output.print_text(&format!("{line}\n"))?;
         }
         names.add_addresses(std::iter::once(address).chain(side.address()));
-        let side = side.start_bus(&engine, &names, &auth, &listen.bus, settings);
+        let side = side.start(&engine, &names, &auth, hub_options(&listen.bus, settings));
         let options = HttpOptions {
             allowed_hosts: names,
             auth,
@@ -161,6 +165,37 @@ pub(crate) fn serve_http(
         side.shut_down().await;
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// Reads flags, environment and settings.
+fn bus_mode(bus: &BusArgs, settings: &CliSettings) -> Result<BusMode> {
+    if let Some(url) = &bus.join {
+        return Ok(BusMode::join(url)?);
+    }
+    let asked = bus.hub.as_deref().filter(|place| !place.is_empty());
+    let place = asked.or(settings.hub.as_deref());
+    Ok(BusMode::hub_at(place.unwrap_or("127.0.0.1:49134"))?)
+}
+
+fn hub_options(bus: &BusArgs, settings: &CliSettings) -> HubOptions {
+    HubOptions {
+        tools: settings.tools.iter().chain(&bus.tool).cloned().collect(),
+        functions: FunctionOptions {
+            guard: FunctionGuard::new(settings.guard.iter().cloned()),
+            ..FunctionOptions::default()
+        },
+        skills_provider: if bus.bare_hub {
+            SkillsProvider::OnWorker
+        } else {
+            SkillsProvider::OnHub
+        },
+        state_trigger: if bus.silent_state {
+            StateTrigger::Missing
+        } else {
+            StateTrigger::Provided
+        },
+        ..HubOptions::default()
+    }
 }
 
 /// Keeps the connections to the account's other servers.
@@ -269,22 +304,14 @@ fn reoptimizer_settings(settings: &CliSettings) -> Result<Option<(Sidecar, Runne
 
 /// Builds the settings of runs that a server starts. A model named `host` is the host's own.
 fn serving_runner(settings: &CliSettings) -> Result<RunnerSettings> {
-    let providers = settings.resolved_providers();
     let (max_tokens, max_cost) = settings.run_limits;
+    let limits = RunLimits {
+        max_tokens: max_tokens.or(Some(DEFAULT_RUN_TOKENS)),
+        max_cost,
+        ..RunLimits::default()
+    };
     let model = settings.model.as_deref().filter(|id| *id != "host");
-    let vault = settings.vault.as_ref().map(|folder| Vault::open(folder));
-    let vault = vault.transpose()?;
-    Ok(RunnerSettings {
-        model: model.map(|id| providers.resolve_model(id)).transpose()?,
-        workspace: vault.map(|vault| Arc::new(vault) as Arc<dyn Workspace>),
-        dispatcher: settings.components().dispatcher(settings.script_limits),
-        redactor: Redactor::with_environment(providers.secrets()),
-        limits: RunLimits {
-            max_tokens: max_tokens.or(Some(DEFAULT_RUN_TOKENS)),
-            max_cost,
-            ..RunLimits::default()
-        },
-    })
+    super::run::runner_settings(model, settings.vault.as_deref(), limits, settings)
 }
 
 /// Builds the tools that are offered beyond reading, if any are.

@@ -10,7 +10,7 @@ use std::{
 use anyhow::Result;
 use indicatif::ProgressBar;
 use repertoire_app::{
-    ComponentKind, InstallOutcome, InstallProgress, InstallRequest, build_skill_index,
+    ComponentKind, InstallOutcome, InstallProgress, InstallRequest, MODEL, build_skill_index,
 };
 use repertoire_registry::{
     Registry, Snapshot,
@@ -74,7 +74,7 @@ fn install_component(
     output: &Output,
 ) -> Result<()> {
     let components = settings.components();
-    let (name, folder) = (kind.as_str(), components.folder(kind));
+    let (name, folder) = (kind.title(), components.folder(kind));
     let at = folder.display();
     let started = Instant::now();
     let outcome = interrupt::run_protected(|is_cancelled| {
@@ -140,7 +140,7 @@ fn embed_skills(settings: &CliSettings, output: &Output) -> Result<ExitCode> {
     if output.json {
         let components = settings.components();
         output.print_json(&json!({
-            "model": components.model_name(),
+            "model": MODEL,
             "folder": components.folder(ComponentKind::Embeddings),
             "skills": index.len(), "wanting": left,
         }))?;
@@ -204,7 +204,7 @@ fn remove_component(
     output.print_note(if removed {
         format!("removed {}", folder.display())
     } else {
-        format!("the {} is not installed", kind.as_str())
+        format!("the {} is not installed", kind.title())
     });
     if output.json {
         output.print_json(&json!({"removed": removed, "folder": folder}))?;
@@ -232,7 +232,9 @@ pub(super) fn index_skills(
         bar.set_length(total as u64);
         bar.set_position(done as u64);
     };
-    let index = build_skill_index(registry, snapshot, encoder, patience, &mut on_progress);
+    let index = output.with_spinner("indexing skills", || {
+        build_skill_index(registry, snapshot, encoder, patience, &mut on_progress)
+    });
     bar.finish_and_clear();
     Ok(index?)
 }

@@ -4,7 +4,7 @@ use std::{fmt::Write as _, process::ExitCode, time::Duration};
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
-use repertoire_app::{TraceExport, artifact_stats, export_traces, find_skill};
+use repertoire_app::{TraceExport, artifact_stats, export_traces, resolve_skill};
 use repertoire_core::{ExecutionRecord, markdown::to_single_line, text::terminal_safe};
 use repertoire_registry::{Error, Registry, store::TraceFilter};
 use serde_json::{Value, json};
@@ -88,12 +88,12 @@ fn build_filter(
     limit: Option<usize>,
 ) -> Result<TraceFilter> {
     // A removed skill is still known by the id in its traces.
-    let skill = which.skill.as_ref().map(|skill| {
-        let found = find_skill(registry, skill).map(|entry| entry.id.to_string());
-        found.unwrap_or_else(|_| skill.to_string())
-    });
+    let skill = which.skill.as_ref();
+    let skill = skill
+        .map(|skill| resolve_skill(registry, skill))
+        .transpose()?;
     Ok(TraceFilter {
-        skill,
+        skill: skill.map(|skill| skill.id.to_string()),
         session: which.session.clone(),
         since: which.since.map(time_before).transpose()?,
         limit,

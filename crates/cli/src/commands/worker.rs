@@ -8,12 +8,13 @@ use repertoire_registry::RegisteredContent;
 use repertoire_serve::{
     ServeOptions, SkillService,
     iii::{
+        bus_mode::check_url,
         config::{WorkerConfig, pattern_base},
         worker::{SkillsWorker, WorkerOptions, bus_url},
     },
 };
 
-use super::{bus_mode::check_url, serve::build_runtime};
+use super::serve::build_runtime;
 use crate::{interrupt, output::Output, settings::CliSettings};
 
 pub(crate) fn run(

@@ -16,9 +16,9 @@ const LOOPBACK_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AllowedHosts {
     /// Host names the server accepts, besides the loopback names.
-    pub hosts: Vec<String>,
+    pub(crate) hosts: Vec<String>,
     /// Web origins that may send requests, such as `https://app.example.com`.
-    pub origins: Vec<String>,
+    pub(crate) origins: Vec<String>,
 }
 
 impl AllowedHosts {
@@ -47,6 +47,15 @@ impl AllowedHosts {
             }
         }
         Ok(Self { hosts, origins })
+    }
+
+    /// The same host names, and no web origins.
+    #[must_use]
+    pub fn without_origins(&self) -> Self {
+        Self {
+            hosts: self.hosts.clone(),
+            origins: Vec::new(),
+        }
     }
 
     /// Adds the addresses that a server listens on and that others can name.

@@ -5,6 +5,7 @@
 
 pub mod bus;
 pub mod bus_client;
+pub mod bus_mode;
 pub(crate) mod changes;
 pub mod config;
 pub mod functions;
@@ -15,6 +16,7 @@ mod update_ops;
 pub mod worker;
 
 pub use bus::{Bus, CallError};
+pub use bus_mode::BusMode;
 pub use functions::SkillFunctions;
 pub use hub::{Hub, HubOptions};
 

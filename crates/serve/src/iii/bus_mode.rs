@@ -1,27 +1,24 @@
-//! The bus mode of a server: its own hub, an engine it joins, or none.
+//! The bus of a server: its own hub, an engine it joins, or none.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
-use anyhow::{Result, bail};
-use repertoire_core::FunctionGuard;
-use repertoire_registry::{CatalogueContent, RegisteredContent, RegistrySettings as Sources};
-use repertoire_serve::{
-    SkillService,
-    http::{AllowedHosts, Auth},
-    iii::{
-        Hub, HubOptions,
-        functions::FunctionOptions,
-        hub::{HubListener, SkillsProvider, StateTrigger},
-        worker::{SkillsWorker, WorkerOptions},
-    },
-};
+use repertoire_registry::{CatalogueContent, RegisteredContent, RegistrySettings};
 use tokio::task::JoinHandle;
 
-use crate::{args::BusArgs, failure::UsageError, settings::CliSettings};
+use super::{
+    Hub, HubOptions,
+    hub::HubListener,
+    worker::{SkillsWorker, WorkerOptions},
+};
+use crate::{
+    error::{Error, Result},
+    http::{AllowedHosts, Auth},
+    service::SkillService,
+};
 
 /// The requested bus.
 #[derive(Debug)]
-pub(super) enum BusMode {
+pub enum BusMode {
     /// No bus.
     None,
     /// A hub here.
@@ -31,44 +28,53 @@ pub(super) enum BusMode {
 }
 
 /// Refuses an invalid bus address.
-pub(super) fn check_url(url: &str) -> Result<()> {
+pub fn check_url(url: &str) -> Result<()> {
     let rest = url
         .strip_prefix("ws://")
         .or_else(|| url.strip_prefix("wss://"));
     if rest.is_none_or(str::is_empty) {
-        bail!(UsageError(format!(
-            "{url:?} is not a bus address: use one such as ws://127.0.0.1:49134"
-        )));
+        return Err(Error::InvalidOption {
+            what: "bus address",
+            value: url.to_owned(),
+            rule: "use one such as ws://127.0.0.1:49134".to_owned(),
+        });
     }
     Ok(())
 }
 
+/// The URL of a hub, given its port or address.
+pub fn hub_url(place: &str) -> String {
+    match place.parse::<u16>() {
+        Ok(port) => format!("ws://127.0.0.1:{port}"),
+        Err(_) => format!("ws://{place}"),
+    }
+}
+
 /// The bus after its port is bound.
 #[derive(Debug)]
-pub(super) enum BoundBus {
+pub enum BoundBus {
+    /// No bus.
     None,
+    /// A hub here, which does not accept connections yet.
     Hub(HubListener),
+    /// An engine elsewhere.
     Join(String),
 }
 
 /// The running bus.
 #[derive(Debug)]
-pub(super) enum ActiveBus {
+pub enum ActiveBus {
+    /// No bus.
     None,
+    /// A hub here.
     Hub(Arc<Hub>),
+    /// A worker on an engine elsewhere.
     Join(JoinHandle<()>),
 }
 
 impl BusMode {
-    /// Reads flags, environment and settings.
-    pub(super) fn from_args(bus: &BusArgs, settings: &CliSettings) -> Result<Self> {
-        if let Some(url) = &bus.join {
-            check_url(url)?;
-            return Ok(Self::Join(url.clone()));
-        }
-        let asked = bus.hub.clone().filter(|place| !place.is_empty());
-        let place = asked.or_else(|| settings.hub.clone());
-        let place = place.unwrap_or_else(|| "127.0.0.1:49134".to_owned());
+    /// A hub at a port or an address, or none for `off`.
+    pub fn hub_at(place: &str) -> Result<Self> {
         if place.eq_ignore_ascii_case("off") {
             return Ok(Self::None);
         }
@@ -76,14 +82,22 @@ impl BusMode {
         let address = place.parse::<u16>().map(loopback);
         match address.or_else(|_| place.parse::<SocketAddr>()) {
             Ok(address) => Ok(Self::Hub(address)),
-            Err(_) => bail!(UsageError(format!(
-                "hub {place:?}: write a port, an address such as 127.0.0.1:49134, or off"
-            ))),
+            Err(_) => Err(Error::InvalidOption {
+                what: "hub",
+                value: place.to_owned(),
+                rule: "write a port, an address such as 127.0.0.1:49134, or off".to_owned(),
+            }),
         }
     }
 
+    /// A worker on the engine at a URL.
+    pub fn join(url: &str) -> Result<Self> {
+        check_url(url)?;
+        Ok(Self::Join(url.to_owned()))
+    }
+
     /// Returns the address of the local hub, if there is one.
-    pub(super) fn address(&self) -> Option<SocketAddr> {
+    pub fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Hub(address) => Some(*address),
             Self::None | Self::Join(_) => None,
@@ -91,7 +105,7 @@ impl BusMode {
     }
 
     /// Binds the port.
-    pub(super) async fn bind(self) -> Result<BoundBus> {
+    pub async fn bind(self) -> Result<BoundBus> {
         Ok(match self {
             Self::None => BoundBus::None,
             Self::Hub(address) => BoundBus::Hub(HubListener::bind(address).await?),
@@ -101,7 +115,8 @@ impl BusMode {
 }
 
 impl BoundBus {
-    pub(super) fn address(&self) -> Option<SocketAddr> {
+    /// Returns the bound address of the hub, if there is one.
+    pub fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Hub(listener) => Some(listener.address()),
             Self::None | Self::Join(_) => None,
@@ -109,7 +124,7 @@ impl BoundBus {
     }
 
     /// Returns the URL that workers connect to.
-    pub(super) fn url(&self) -> Option<String> {
+    pub fn url(&self) -> Option<String> {
         match self {
             Self::None => None,
             Self::Hub(listener) => Some(format!("ws://{}", listener.address())),
@@ -118,7 +133,7 @@ impl BoundBus {
     }
 
     /// Describes the bus for the user.
-    pub(super) fn describe(&self) -> Option<String> {
+    pub fn describe(&self) -> Option<String> {
         let url = self.url()?;
         Some(match self {
             Self::Join(_) => format!("worker on {url}"),
@@ -127,67 +142,43 @@ impl BoundBus {
     }
 
     /// Makes sure that registered skills have a store.
-    pub(super) fn adapt_sources(&self, sources: &mut Sources, settings: &CliSettings) {
+    pub fn adapt_sources(&self, sources: &mut RegistrySettings, account: &Path) {
         match self {
             Self::Join(_) => sources.state = RegisteredContent::Bus,
             Self::Hub(_) if sources.account.is_none() => {
-                sources.account = Some(settings.account.clone());
+                sources.account = Some(account.to_owned());
                 sources.stores = CatalogueContent::Registered;
             }
             Self::Hub(_) | Self::None => {}
         }
     }
 
-    pub(super) fn start_bus(
+    /// Starts the hub, or the worker on another bus. The options of the hub count for both.
+    pub fn start(
         self,
-        engine: &Arc<SkillService>,
+        service: &Arc<SkillService>,
         names: &AllowedHosts,
         auth: &Arc<Auth>,
-        bus: &BusArgs,
-        settings: &CliSettings,
+        options: HubOptions,
     ) -> ActiveBus {
-        let functions = FunctionOptions {
-            guard: FunctionGuard::new(settings.guard.iter().cloned()),
-            ..FunctionOptions::default()
-        };
-        let tools = settings.tools.iter().chain(&bus.tool).cloned().collect();
         match self {
             Self::None => ActiveBus::None,
             Self::Hub(listener) => {
-                let options = HubOptions {
-                    tools,
-                    functions,
-                    skills_provider: if bus.bare_hub {
-                        SkillsProvider::OnWorker
-                    } else {
-                        SkillsProvider::OnHub
-                    },
-                    state_trigger: if bus.silent_state {
-                        StateTrigger::Missing
-                    } else {
-                        StateTrigger::Provided
-                    },
-                    ..HubOptions::default()
-                };
-                let hub = Hub::start(engine, options);
+                let hub = Hub::start(service, options);
                 // A web origin that is allowed over MCP may not connect as a worker.
-                let names = AllowedHosts {
-                    hosts: names.hosts.clone(),
-                    origins: Vec::new(),
-                };
+                let names = names.without_origins();
                 tokio::spawn(listener.serve(hub.clone(), names, auth.clone()));
                 ActiveBus::Hub(hub)
             }
             Self::Join(url) => {
                 let options = WorkerOptions {
                     url,
-                    functions,
-                    tools,
+                    functions: options.functions,
+                    tools: options.tools,
                     ..WorkerOptions::default()
                 };
-                ActiveBus::Join(tokio::spawn(
-                    SkillsWorker::new(engine.clone(), options).run(),
-                ))
+                let worker = SkillsWorker::new(service.clone(), options);
+                ActiveBus::Join(tokio::spawn(worker.run()))
             }
         }
     }
@@ -195,7 +186,7 @@ impl BoundBus {
 
 impl ActiveBus {
     /// Waits until workers are notified, or until this worker has disconnected.
-    pub(super) async fn shut_down(self) {
+    pub async fn shut_down(self) {
         match self {
             Self::None => {}
             Self::Hub(hub) => {

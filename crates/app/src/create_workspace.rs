@@ -1,13 +1,10 @@
 //! Creates workspaces.
 
-use std::{
-    io::Write,
-    path::{Path, PathBuf},
-};
+use std::{io::Write, path::Path};
 
-use repertoire_registry::{Error as RegistryError, store::Account, trust};
+use repertoire_registry::{store::Account, trust};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, io_error_at};
 
 /// The file with the settings of a workspace or an account.
 pub const CONFIG_FILE: &str = "config.toml";
@@ -31,7 +28,7 @@ const CONFIG_FOOTER: &str = "
 # skills = [\"docs/**/*.md\"]
 # prompts = [\"prompts/**/*.md\"]
 
-# The store that `add`, `import` and `remove` use: \"workspace\" or \"account\".
+# The store that changes go to: \"workspace\" or \"account\".
 # scope = \"workspace\"
 ";
 
@@ -59,7 +56,7 @@ pub fn create_workspace(path: &Path, account: &Path) -> Result<Vec<&'static str>
         return Err(Error::WorkspaceNotNew(path.to_owned()));
     }
     let skills = own.join("skills");
-    std::fs::create_dir_all(&skills).map_err(|error| io_error(&skills, error))?;
+    std::fs::create_dir_all(&skills).map_err(io_error_at(&skills))?;
     let found: Vec<&str> = KNOWN_FOLDERS
         .into_iter()
         .filter(|folder| path.join(folder).is_dir())
@@ -86,12 +83,5 @@ fn write_new(path: &Path, text: &str) -> Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(error),
     };
-    written.map_err(|error| io_error(path, error))
-}
-
-fn io_error(path: &Path, error: std::io::Error) -> Error {
-    Error::Registry(RegistryError::Io {
-        path: PathBuf::from(path),
-        error,
-    })
+    written.map_err(io_error_at(path))
 }
