@@ -224,6 +224,14 @@ pub fn require_folder(path: &Path) -> Result<()> {
     Err(not_found("folder", path.display().to_string()).into())
 }
 
+/// Fails if a path does not exist.
+pub(crate) fn require_file(path: &Path) -> Result<()> {
+    match path.symlink_metadata() {
+        Ok(_) => Ok(()),
+        Err(_) => Err(not_found("file", path.display().to_string()).into()),
+    }
+}
+
 fn not_found(what: &'static str, name: String) -> RegistryError {
     RegistryError::NotFound { what, name }
 }

@@ -57,6 +57,7 @@ pub(crate) fn exit_code(code: &str) -> u8 {
         | "provider_key"
         | "unknown_price"
         | "kind_needed"
+        | "invalid_token_grant"
         | "invalid_option"
         | "token_needed"
         | "not_in_build"
@@ -103,13 +104,10 @@ fn stable_call_code(code: &str) -> &'static str {
 fn code_and_hint(error: &anyhow::Error) -> (&'static str, Option<Cow<'static, str>>) {
     for cause in error.chain() {
         if let Some(error) = cause.downcast_ref::<AppError>() {
-            return match error {
-                AppError::Registry(error) => registry_code_and_hint(error),
-                error => (error.code(), app_hint(error)),
-            };
+            return (error.code(), app_hint(error));
         }
         if let Some(error) = cause.downcast_ref::<repertoire_registry::Error>() {
-            return registry_code_and_hint(error);
+            return (error.code(), registry_hint(error).map(Cow::from));
         }
         if let Some(error) = cause.downcast_ref::<repertoire_runtime::Error>() {
             return (error.code(), run_hint(error).map(Cow::from));
@@ -118,10 +116,7 @@ fn code_and_hint(error: &anyhow::Error) -> (&'static str, Option<Cow<'static, st
             return (stable_call_code(&error.code), None);
         }
         if let Some(error) = cause.downcast_ref::<repertoire_serve::Error>() {
-            return match error {
-                repertoire_serve::Error::Open(error) => registry_code_and_hint(error),
-                error => (error.code(), serve_hint(error).map(Cow::from)),
-            };
+            return (error.code(), serve_hint(error).map(Cow::from));
         }
         if let Some(error) = cause.downcast_ref::<repertoire_core::Error>() {
             return (error.code(), error.hint().map(Cow::from));
@@ -129,6 +124,7 @@ fn code_and_hint(error: &anyhow::Error) -> (&'static str, Option<Cow<'static, st
         if cause.is::<UsageError>() {
             return ("usage", None);
         }
+        // Files that the user names are opened here; those inside a skill have errors of their own.
         if let Some(error) = cause.downcast_ref::<std::io::Error>() {
             return match error.kind() {
                 std::io::ErrorKind::NotFound => ("not_found", None),
@@ -137,21 +133,6 @@ fn code_and_hint(error: &anyhow::Error) -> (&'static str, Option<Cow<'static, st
         }
     }
     ("error", None)
-}
-
-/// A missing file is not found, whichever function failed to open it.
-fn registry_code_and_hint(
-    error: &repertoire_registry::Error,
-) -> (&'static str, Option<Cow<'static, str>>) {
-    let code = match error {
-        repertoire_registry::Error::Io { error, .. }
-            if error.kind() == std::io::ErrorKind::NotFound =>
-        {
-            "not_found"
-        }
-        error => error.code(),
-    };
-    (code, registry_hint(error).map(Cow::from))
 }
 
 /// Reports an invalid command line; help and version are not errors.

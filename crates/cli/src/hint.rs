@@ -13,6 +13,7 @@ use repertoire_serve::{Error as ServeError, ListenProblem};
 /// Returns the hint for an error of the application.
 pub(crate) fn app_hint(error: &AppError) -> Option<Cow<'static, str>> {
     Some(match error {
+        AppError::Registry(error) => return registry_hint(error).map(Cow::from),
         AppError::Run(error) => return run_hint(error).map(Cow::from),
         AppError::UnknownSession { skill, .. } if skill == "ask" => {
             Cow::from("`repertoire ask` prints the session of each conversation")

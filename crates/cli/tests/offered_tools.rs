@@ -159,7 +159,7 @@ fn a_skill_runs_with_the_servers_model_and_stores_a_trace() {
         ),
         (
             json!({"skill": "colour-picker", "artifacts": ["No"]}),
-            "none of that name",
+            "artifact \\\"No\\\" not found",
         ),
         (
             json!({"skill": "colour-picker", "params": []}),

@@ -321,7 +321,7 @@ fn a_module_is_optimized_from_traces_and_the_next_run_uses_it() {
         let args = [
             "optimize",
             "colours",
-            "--from",
+            "--examples",
             "rows.jsonl",
             "--with",
             with,
@@ -363,7 +363,7 @@ fn a_worse_module_state_is_kept_with_force() {
     let args = [
         "optimize",
         "colours",
-        "--from",
+        "--examples",
         "rows.json",
         "--force",
         "--json",
@@ -387,7 +387,7 @@ fn a_worse_module_state_is_not_kept() {
     import_with_examples(home.path());
     let worse = run_cli(
         home.path(),
-        &["optimize", "colours", "--from", "rows.json", "--json"],
+        &["optimize", "colours", "--examples", "rows.json", "--json"],
     );
     assert_eq!(worse.status.code(), Some(1), "{}", to_text(&worse.stderr));
     let report = parse_stdout(&worse);
@@ -400,7 +400,7 @@ fn a_worse_module_state_is_not_kept() {
     let args = [
         "optimize",
         "colours",
-        "--from",
+        "--examples",
         "rows.json",
         "--max-tokens",
         "2000",
@@ -410,7 +410,10 @@ fn a_worse_module_state_is_not_kept() {
     let said = to_text(&refused.stderr);
     assert!(said.contains("budget"), "{said}");
     fs::write(home.path().join("few.json"), "[{\"thing\": \"sky\"}]").unwrap();
-    let few = run_cli(home.path(), &["optimize", "colours", "--from", "few.json"]);
+    let few = run_cli(
+        home.path(),
+        &["optimize", "colours", "--examples", "few.json"],
+    );
     assert!(
         to_text(&few.stderr).contains("it takes 4"),
         "{}",

@@ -5,7 +5,7 @@ use std::{fs, process::Command};
 use repertoire_runtime::sandbox;
 
 use super::{Installation, at, check_cancelled, python};
-use crate::error::Result;
+use crate::{error::Result, skill_scope::require_file};
 
 /// The build tool, pinned by version and by the digest of each platform's file.
 const REQUIREMENTS: &str = "\
@@ -22,7 +22,10 @@ pub(super) fn install(installation: &Installation<'_>) -> Result<()> {
         target, progress, ..
     } = *installation;
     let component = match installation.request.from {
-        Some(file) => fs::read(file).map_err(at(file))?,
+        Some(file) => {
+            require_file(file)?;
+            fs::read(file).map_err(at(file))?
+        }
         None => build_guest(installation)?,
     };
     check_cancelled(progress)?;

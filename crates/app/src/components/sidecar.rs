@@ -10,7 +10,10 @@ use repertoire_core::Digest;
 use repertoire_runtime::sidecar::SidecarCommand;
 
 use super::{Installation, at, check_cancelled, python};
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    skill_scope::require_file,
+};
 
 const REQUIREMENTS: &str = include_str!("../../../../sidecar/requirements.txt");
 /// Its sources, by their path.
@@ -184,7 +187,8 @@ fn build_environment(installation: &Installation<'_>) -> Result<()> {
 
 /// Installs the bundled executable.
 fn install_bundle(file: &Path, target: &Path) -> Result<()> {
-    if !fs::metadata(file).map_err(at(file))?.is_file() {
+    require_file(file)?;
+    if !file.is_file() {
         return Err(Error::NotABundle(file.to_owned()));
     }
     fs::create_dir_all(target).map_err(at(target))?;
