@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use repertoire_core::permission::Permission;
 use repertoire_registry::{Origin, StoreScope};
 
 /// A result of this crate.
@@ -94,6 +95,18 @@ pub enum Error {
     /// A token name with characters that are not allowed.
     #[error("a token's name is 1 to 64 letters, digits and `-`, `_`, `.`, `@`")]
     InvalidTokenName,
+    /// A token that would allow nothing, or names an impossible tool.
+    #[error("a token needs a permission, and names of tools have no spaces")]
+    InvalidTokenGrant,
+    /// A caller without the permission that a request needs.
+    #[error("this needs the permission `{0}`, which your token does not have")]
+    PermissionDenied(Permission),
+    /// A token for some skills, used for something that concerns all of them.
+    #[error("your token is for some skills only, and this concerns all of them")]
+    RestrictedToken,
+    /// A token that is restricted to other tools.
+    #[error("your token may not call the tool {0:?}")]
+    ToolNotAllowed(String),
     /// An evaluation file with an error in it.
     #[error("{0}")]
     InvalidEvaluation(String),
@@ -207,7 +220,11 @@ impl Error {
             Self::KindNeeded(_) => "kind_needed",
             Self::Examples(_) => "invalid_examples",
             Self::InvalidTokenName => "invalid_token_name",
+            Self::InvalidTokenGrant => "invalid_token_grant",
             Self::NotInBuild(_) => "not_in_build",
+            Self::PermissionDenied(_) | Self::RestrictedToken | Self::ToolNotAllowed(_) => {
+                "forbidden"
+            }
             Self::InvalidEvaluation(_) => "invalid_evaluation",
             Self::NoStore(_) => "no_store",
             Self::ContradictingScope(_) => "contradicting_scope",

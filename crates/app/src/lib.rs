@@ -27,9 +27,12 @@
 //! # }
 //! ```
 
+pub use repertoire_core::permission::Permission;
+
 mod activation;
 mod artifact_editing;
 mod ask;
+mod caller;
 mod components;
 mod conversation;
 mod create_workspace;
@@ -40,7 +43,6 @@ mod health;
 mod lint_fix;
 mod live_registry;
 mod optimize;
-mod permission;
 mod reoptimize;
 mod runner;
 mod runtime_adapter;
@@ -59,6 +61,7 @@ pub use artifact_editing::{
     ArtifactChange, ArtifactName, ArtifactOutcome, check_artifact, put_artifact, remove_artifact,
 };
 pub use ask::{AskOutcome, AskProgress, AskRequest, SkillShortlist};
+pub use caller::Caller;
 pub use components::{
     ComponentKind, Components, InstallOutcome, InstallProgress, InstallRequest, MODEL,
 };
@@ -73,7 +76,6 @@ pub use live_registry::{FileWatching, LiveRegistry, OnSettled};
 pub use optimize::{
     OptimizeReport, OptimizeRequest, TrainingSource, parse_examples, training_examples,
 };
-pub use permission::Permission;
 pub use reoptimize::Reoptimizer;
 pub use runner::{PlannedStep, PreparedRun, RunLimits, RunRequest, Runner, RunnerSettings};
 pub use runtime_adapter::RunnableSkill;
@@ -87,5 +89,5 @@ pub use skill_scope::{
     resolve_folder, resolve_skill,
 };
 pub use stored_skill::find_stored_skill;
-pub use tokens::create_token;
+pub use tokens::{TokenGrant, create_token};
 pub use trace_export::{ArtifactStats, TraceExport, artifact_stats, export_traces};

@@ -209,9 +209,12 @@ pub(crate) enum Command {
         /// Write a line of JSON for each request here; `-` is stderr
         #[arg(long, value_name = "FILE")]
         access_log: Option<PathBuf>,
-        /// Accept requests without a token, even if tokens exist
+        /// Accept requests of everyone who can reach the ports, without a token
         #[arg(long)]
         no_auth: bool,
+        /// Require a token from your own programs too; `local-token` in the account's folder has one
+        #[arg(long, conflicts_with = "no_auth")]
+        require_token: bool,
         #[command(flatten)]
         bus: BusArgs,
         #[command(flatten)]

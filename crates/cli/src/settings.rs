@@ -40,6 +40,9 @@ pub(crate) struct ConfigFile {
     /// Further functions that content and prompts never reach, by prefix.
     #[serde(default)]
     pub(crate) guard: Vec<String>,
+    /// Functions whose content may be read over MCP although no trusted skill links to them.
+    #[serde(default)]
+    pub(crate) content: Vec<String>,
     /// The default model.
     #[serde(default)]
     pub(crate) model: Option<String>,
@@ -136,6 +139,8 @@ pub(crate) struct CliSettings {
     pub(crate) tools: Vec<String>,
     /// Functions that are guarded, by the account's settings.
     pub(crate) guard: Vec<String>,
+    /// Functions whose content may be read over MCP without a link, by the account's settings.
+    pub(crate) content: Vec<String>,
     /// The default model, by the account's settings.
     pub(crate) model: Option<String>,
     /// A folder of pages, by the account's settings.
@@ -244,6 +249,7 @@ pub(crate) fn resolve_settings(global: &GlobalArgs) -> Result<CliSettings> {
             hub: None,
             tools: Vec::new(),
             guard: Vec::new(),
+            content: Vec::new(),
             model: None,
             vault: None,
             providers: Providers::default(),
@@ -296,6 +302,7 @@ pub(crate) fn resolve_settings(global: &GlobalArgs) -> Result<CliSettings> {
         hub: config.hub.map(HubAddress::into_text),
         tools: config.tools,
         guard: config.guard,
+        content: config.content,
         model: config.model,
         vault: config.vault.map(|vault| base.join(vault)),
         providers: Providers {

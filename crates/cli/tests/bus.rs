@@ -303,16 +303,23 @@ fn call_and_functions_commands_work_on_a_hub() {
 }
 
 #[test]
-fn a_hub_with_tokens_requires_one() {
+fn t39_a_hub_that_requires_tokens_refuses_its_own_user_without_one() {
     let home = tempfile::tempdir().unwrap();
     let made = cli_command(home.path())
         .args(["token", "create", "worker", "--write"])
         .output();
     let token = to_text(&made.unwrap().stdout).trim().to_owned();
-    let (_hub, url) = start_server(home.path(), &["--hub", "0"]);
-    let refused = run_with_bus(home.path(), &url, &["bus", "call", "skills::list"]);
+    let (_hub, url) = start_server(home.path(), &["--hub", "0", "--require-token"]);
+    let other = tempfile::tempdir().unwrap();
+    let refused = run_with_bus(other.path(), &url, &["bus", "call", "skills::list"]);
     assert_eq!(refused.status.code(), Some(7));
     assert!(to_text(&refused.stderr).contains("401"), "{refused:?}");
+    // The commands of the user read the user's own token, which no other user can.
+    let file = home.path().join("local-token");
+    let bits = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&file).unwrap());
+    assert_eq!(bits & 0o777, 0o600);
+    let listed = run_with_bus(home.path(), &url, &["bus", "call", "skills::list"]);
+    assert!(listed.status.success(), "{listed:?}");
     let list = |home: &Path| {
         let mut command = cli_command(home);
         command

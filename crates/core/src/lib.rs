@@ -30,6 +30,7 @@ pub mod markdown;
 pub mod mime;
 pub mod package;
 pub mod path;
+pub mod permission;
 mod prompt;
 mod skill;
 pub mod surface;

@@ -14,7 +14,9 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use repertoire_core::{FileEntry, Prompt, PromptName, RelPath, SkillId, SkillUri, mime};
+use repertoire_core::{
+    FileEntry, Prompt, PromptName, RelPath, SkillId, SkillUri, mime, permission::IdPrefix,
+};
 use rpds::RedBlackTreeMapSync;
 use tokio::sync::watch;
 
@@ -211,6 +213,8 @@ pub struct CatalogueEvent {
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     seq: u64,
+    /// Whether it has only some of the skills, see [`Snapshot::restricted_to`].
+    is_restricted: bool,
     skills: EntryTable<SkillEntry>,
     prompts: EntryTable<PromptEntry>,
 }
@@ -219,6 +223,7 @@ impl Snapshot {
     fn empty() -> Self {
         Self {
             seq: 0,
+            is_restricted: false,
             skills: EntryTable::<SkillEntry>::new_sync(),
             prompts: EntryTable::<PromptEntry>::new_sync(),
         }
@@ -227,6 +232,35 @@ impl Snapshot {
     /// Returns the sequence number of its last event.
     pub fn seq(&self) -> u64 {
         self.seq
+    }
+
+    /// Returns the part of the catalogue below some paths. Prompts are kept by their names. The cost
+    /// depends on the size of the part and the number of prompts.
+    #[must_use]
+    pub fn restricted_to(&self, prefixes: &[IdPrefix]) -> Self {
+        let mut part = Self {
+            seq: self.seq,
+            is_restricted: true,
+            ..Self::empty()
+        };
+        for prefix in prefixes {
+            let below = self.skills.range::<SkillId, _>(prefix.path()..);
+            let below = below.take_while(|(id, _)| id.as_str().starts_with(prefix.path().as_str()));
+            for (id, slot) in below.filter(|(id, _)| prefix.contains(id)) {
+                part.skills.insert_mut(id.clone(), slot.clone());
+            }
+        }
+        for (name, slot) in &self.prompts {
+            if prefixes.iter().any(|one| one.contains_str(name.as_str())) {
+                part.prompts.insert_mut(name.clone(), slot.clone());
+            }
+        }
+        part
+    }
+
+    /// Whether it has only a part of the catalogue.
+    pub fn is_restricted(&self) -> bool {
+        self.is_restricted
     }
 
     /// Returns the number of visible skills.

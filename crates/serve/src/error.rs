@@ -97,6 +97,9 @@ impl Error {
     }
 }
 
+/// The JSON-RPC code of a request that needs a permission which the caller does not have.
+const FORBIDDEN: ErrorCode = ErrorCode(-32003);
+
 /// How an unknown URI is reported, depending on the method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotFoundKind {
@@ -153,6 +156,12 @@ pub(crate) fn not_found_error(uri: &str, unknown: NotFoundKind) -> ErrorData {
 pub(crate) fn registry_error(error: &Error) -> ErrorData {
     let data = Some(json!({"code": error.code()}));
     ErrorData::internal_error("the registry could not be opened", data)
+}
+
+/// Returns the JSON-RPC error for a caller without a permission.
+pub(crate) fn forbidden_error(error: &repertoire_app::Error) -> ErrorData {
+    let data = Some(json!({"code": error.code()}));
+    ErrorData::new(FORBIDDEN, error.to_string(), data)
 }
 
 /// Returns the JSON-RPC error for invalid parameters.

@@ -22,13 +22,17 @@
 
 mod builder;
 mod error;
+mod function_links;
 pub mod http;
 pub mod iii;
 mod instructions;
+pub mod local_token;
 pub mod mcp;
 pub mod mcp_client;
 mod metrics;
 mod optional_tools;
+mod peer_limits;
+mod peer_owner;
 mod resource_json;
 mod resource_reader;
 mod service;

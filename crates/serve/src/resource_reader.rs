@@ -9,7 +9,7 @@ use std::{
 };
 
 use repertoire_core::{PromptBody, Uri, surface};
-use repertoire_registry::{PromptEntry, Registry, ServedContent, SkillEntry, registered};
+use repertoire_registry::{PromptEntry, Registry, ServedContent, SkillEntry, Snapshot, registered};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -29,13 +29,13 @@ const MAX_CONCURRENT_CALLS: usize = 64;
 pub(crate) const MAX_INLINE_READ: u64 = 256 * 1024;
 
 impl SkillService {
-    /// Reads the content of a URI.
+    /// Reads the content of a URI in a snapshot, which may be a part of the catalogue.
     pub(crate) async fn read_uri(
         &self,
         registry: &Arc<Registry>,
+        snapshot: &Arc<Snapshot>,
         uri: &Uri,
     ) -> Result<ServedContent> {
-        let snapshot = registry.snapshot();
         let slow = match uri {
             Uri::Function(id) => return self.function_content(id.as_str()).await,
             Uri::Skill(path) => match snapshot.locate_file(path) {
@@ -62,10 +62,10 @@ impl SkillService {
             Uri::DiscoveryIndex => snapshot.len() > 1000,
         };
         if !slow {
-            return Ok(registry.read_uri(uri)?);
+            return Ok(registry.read_uri_in(snapshot, uri)?);
         }
-        let (registry, uri) = (registry.clone(), uri.clone());
-        run_blocking(move || registry.read_uri(&uri)).await
+        let (registry, snapshot, uri) = (registry.clone(), snapshot.clone(), uri.clone());
+        run_blocking(move || registry.read_uri_in(&snapshot, &uri)).await
     }
 
     /// Reads the content that a function makes for its URI.
@@ -131,7 +131,7 @@ impl SkillService {
         Ok(Some(row).filter(|row| row != "null"))
     }
 
-    async fn registered_body(&self, entry: &SkillEntry) -> Result<String> {
+    pub(crate) async fn registered_body(&self, entry: &SkillEntry) -> Result<String> {
         let row = self
             .read_state_row(|on| &on.options.skills, entry.id.as_str())
             .await?;

@@ -4,25 +4,32 @@
 //! finished. Requests that need the catalogue wait until it is loaded.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     path::PathBuf,
-    sync::{Arc, Mutex, OnceLock, Weak},
+    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use repertoire_app::{FileWatching, LiveRegistry, OnSettled};
-use repertoire_core::SkillId;
-use repertoire_registry::{Registry, RegistrySettings, SkillEntry, Trusted};
+use repertoire_app::{Caller, FileWatching, LiveRegistry, OnSettled};
+use repertoire_core::{SkillId, permission::IdPrefix};
+use repertoire_registry::{Registry, RegistrySettings, SkillEntry, Snapshot, Trusted};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     error::{Error, Result},
-    iii::{Bus, CallError, functions::FunctionOptions},
+    function_links::FunctionLinks,
+    iii::{
+        Bus, CallError,
+        functions::{FunctionOptions, is_listed},
+    },
     instructions,
     metrics::Metrics,
     optional_tools::{OptionalToolState, OptionalTools},
 };
+
+/// How many parts of the catalogue are kept for tokens.
+const MAX_RESTRICTED_SNAPSHOTS: usize = 64;
 
 /// Which skills are offered as prompts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -205,11 +212,17 @@ pub struct SkillService {
     optional_tools: OnceLock<Arc<OptionalToolState>>,
     /// The number of running content calls of each function.
     pub(crate) content_calls: Mutex<HashMap<String, usize>>,
+    /// Functions that their workers declare as content.
+    content_functions: ArcSwap<BTreeSet<String>>,
     /// Functions of workers offered as tools, by tool name.
     function_tools: ArcSwap<BTreeMap<String, FunctionTool>>,
     /// Increases with every change of the tools.
     tools_seq: watch::Sender<u64>,
     instructions: ArcSwapOption<(u64, Arc<str>)>,
+    /// The parts of the catalogue that tokens for some skills see.
+    restricted: Mutex<HashMap<Vec<IdPrefix>, Arc<Snapshot>>>,
+    /// The functions whose content may be read over MCP.
+    pub(crate) function_links: FunctionLinks,
 }
 
 impl SkillService {
@@ -222,9 +235,12 @@ impl SkillService {
             bus: OnceLock::new(),
             optional_tools: OnceLock::new(),
             content_calls: Mutex::default(),
+            content_functions: ArcSwap::default(),
             function_tools: ArcSwap::default(),
             tools_seq: watch::Sender::new(0),
             instructions: ArcSwapOption::empty(),
+            restricted: Mutex::default(),
+            function_links: FunctionLinks::default(),
         })
     }
 
@@ -277,6 +293,29 @@ impl SkillService {
         self.live.opened()
     }
 
+    /// Returns the part of the catalogue that a caller may see.
+    pub(crate) fn visible_snapshot(&self, registry: &Registry, caller: &Caller) -> Arc<Snapshot> {
+        let all = registry.snapshot();
+        if !caller.is_restricted() {
+            return all;
+        }
+        let mut known = self
+            .restricted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(part) = known.get(caller.prefixes())
+            && part.seq() == all.seq()
+        {
+            return part.clone();
+        }
+        if known.len() >= MAX_RESTRICTED_SNAPSHOTS {
+            known.clear();
+        }
+        let part = Arc::new(all.restricted_to(caller.prefixes()));
+        known.insert(caller.prefixes().to_vec(), part.clone());
+        part
+    }
+
     /// Signals shutdown to all waiting tasks.
     pub fn shut_down(&self) {
         self.stop.cancel();
@@ -311,6 +350,19 @@ impl SkillService {
 
     pub(crate) fn bus(&self) -> Option<&BusBinding> {
         self.bus.get()
+    }
+
+    /// Replaces the set of functions that their workers declare as content.
+    pub(crate) fn set_content_functions(&self, functions: BTreeSet<String>) {
+        self.content_functions.store(Arc::new(functions));
+    }
+
+    /// Whether the content of a function may be read over MCP without a link to it: its worker
+    /// declares it as content, or the owner of the server allows it, as content or as a tool.
+    pub(crate) fn is_content_function(&self, id: &str) -> bool {
+        self.content_functions.load().contains(id)
+            || (self.bus()).is_some_and(|bus| is_listed(&bus.options.content, id))
+            || (self.function_tools().values()).any(|tool| tool.function_id == id)
     }
 
     /// The functions of workers offered as tools, by tool name.
@@ -369,6 +421,21 @@ impl SkillService {
         let known = Arc::new((snapshot.seq(), text.clone()));
         self.instructions.store(Some(known));
         text
+    }
+
+    /// The instructions for a caller, who may see only a part of the catalogue.
+    pub(crate) fn instructions_for(&self, caller: &Caller) -> Arc<str> {
+        if !caller.is_restricted() {
+            return self.instructions();
+        }
+        match self.opened_registry() {
+            Some(registry) => {
+                let part = self.visible_snapshot(registry, caller);
+                let budget = self.options.instruction_tokens;
+                instructions::build_instructions(&part, budget).into()
+            }
+            None => instructions::placeholder_text().into(),
+        }
     }
 
     /// Saves the instructions for the next start. A failure only delays the next handshake.

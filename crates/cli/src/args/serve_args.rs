@@ -1,6 +1,7 @@
 //! Arguments of the commands for other servers, access tokens and the bus.
 
 use clap::{Subcommand, ValueEnum};
+use repertoire_core::permission::{IdPrefix, Permission};
 use repertoire_registry::remote::RemoteLabel;
 
 use super::duration::parse_duration;
@@ -56,9 +57,23 @@ pub(crate) enum TokenCommand {
     Create {
         /// Its name
         name: String,
-        /// Allow writing, not only reading
-        #[arg(long)]
+        /// What it allows: read, run (models and functions may be called), write, or admin (all)
+        #[arg(
+            long,
+            value_name = "PERMISSION",
+            value_delimiter = ',',
+            default_value = "read"
+        )]
+        allow: Vec<Permission>,
+        /// Allow writing as well; short for `--allow read,write`
+        #[arg(long, conflicts_with = "allow")]
         write: bool,
+        /// Only for skills below this path; may be repeated: acme/**
+        #[arg(long, value_name = "PREFIX")]
+        only: Vec<IdPrefix>,
+        /// Only for this MCP tool; may be repeated
+        #[arg(long, value_name = "NAME")]
+        tool: Vec<String>,
         /// How long it is valid: 12h, 90d [default: until revoked]
         #[arg(long, value_name = "TIME", value_parser = parse_duration)]
         expires: Option<std::time::Duration>,

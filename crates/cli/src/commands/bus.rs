@@ -9,6 +9,7 @@ use repertoire_serve::iii::{
     bus_client::BusClient,
     bus_mode::{check_url, hub_url},
 };
+use repertoire_serve::local_token;
 use serde_json::Value;
 
 use super::{read_input, serve::build_runtime};
@@ -58,10 +59,13 @@ impl BusEndpoint {
         let url = asked.or(hub).unwrap_or_else(|| DEFAULT_URL.to_owned());
         check_url(&url)?;
         let token = std::env::var(&args.token_env).ok();
-        Ok(Self {
-            url,
-            token: token.filter(|token| !token.is_empty()),
-        })
+        let token = token.filter(|token| !token.is_empty());
+        let token = match token {
+            Some(token) => Some(token),
+            // The user's own token, for a server of the user on this machine.
+            None => local_token::read_for(&settings.account, &url)?,
+        };
+        Ok(Self { url, token })
     }
 }
 

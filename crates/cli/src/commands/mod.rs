@@ -45,7 +45,7 @@ use repertoire_core::text::terminal_safe;
 use repertoire_registry::{
     Error, QualifiedSkillId, Registry, RegistrySettings, SkillEntry, Trusted,
 };
-use repertoire_serve::{iii::config::worker_manifest, mcp_client::ConnectionPool};
+use repertoire_serve::{http::OwnUser, iii::config::worker_manifest, mcp_client::ConnectionPool};
 
 use crate::{
     args::Command, completion, failure::UsageError, output::Output, settings::CliSettings,
@@ -119,6 +119,7 @@ fn run_with_settings(
             origin,
             access_log,
             no_auth,
+            require_token,
             bus,
             expose,
         } => {
@@ -129,6 +130,11 @@ fn run_with_settings(
                 origins: origin,
                 access_log,
                 no_auth,
+                own_user: if require_token {
+                    OwnUser::NeedsToken
+                } else {
+                    OwnUser::Recognised
+                },
             };
             serve::serve_http(&paths, &listen, &expose, settings, output)
         }

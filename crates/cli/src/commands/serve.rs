@@ -11,7 +11,7 @@ use repertoire_registry::{Registry, RegistrySettings as Sources, Trusted};
 use repertoire_runtime::sidecar::Sidecar;
 use repertoire_serve::{
     OptionalTools, PromptExposure, ServeOptions, SkillService,
-    http::{AccessLog, AllowedHosts, Auth, HttpListener, HttpOptions},
+    http::{AccessLog, AllowedHosts, Auth, HttpListener, HttpOptions, OwnUser},
     iii::{
         BusMode, HubOptions,
         functions::FunctionOptions,
@@ -38,6 +38,7 @@ pub(crate) struct ListenOptions {
     pub(crate) origins: Vec<String>,
     pub(crate) access_log: Option<PathBuf>,
     pub(crate) no_auth: bool,
+    pub(crate) own_user: OwnUser,
     pub(crate) bus: BusArgs,
 }
 
@@ -80,7 +81,7 @@ pub(crate) fn serve_http(
         Auth::Open
     } else {
         let addresses = std::iter::once(listen.address).chain(side.address());
-        Auth::for_addresses(&settings.account, addresses)?
+        Auth::for_addresses(&settings.account, addresses, listen.own_user)?
     });
     let access_log = match listen.access_log.as_deref() {
         None => None,
@@ -121,8 +122,8 @@ pub(crate) fn serve_http(
         let remotes = tokio::spawn(follow_remotes(engine.clone()));
         let who = match &*auth {
             Auth::Open => "without a token, for every client that can reach it",
-            Auth::Tokens(tokens) if tokens.is_token_required() => "for clients with a token",
-            Auth::Tokens(_) => "for every program on this machine, as there is no token",
+            auth if auth.is_token_required() => "for clients with a token",
+            Auth::Checked(_) => "for your own programs on this machine; others need a token",
         };
         output.print_note(format!(
             "listening on http://{address}/mcp {who}; Ctrl-C ends"
@@ -182,6 +183,7 @@ fn hub_options(bus: &BusArgs, settings: &CliSettings) -> HubOptions {
         tools: settings.tools.iter().chain(&bus.tool).cloned().collect(),
         functions: FunctionOptions {
             guard: FunctionGuard::new(settings.guard.iter().cloned()),
+            content: settings.content.clone(),
             ..FunctionOptions::default()
         },
         skills_provider: if bus.bare_hub {

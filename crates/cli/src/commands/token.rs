@@ -3,10 +3,11 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use repertoire_app::{Permission, TokenGrant};
 use repertoire_core::text::terminal_safe;
 use repertoire_registry::{
     Error,
-    store::{Account, Store, TokenAccess},
+    store::{Account, Store, StoredToken},
 };
 use serde_json::json;
 
@@ -25,15 +26,19 @@ pub(crate) fn run(
     match command {
         TokenCommand::Create {
             name,
+            allow,
             write,
+            only,
+            tool,
             expires,
         } => {
-            let access = if write {
-                TokenAccess::Write
-            } else {
-                TokenAccess::Read
+            let write = write.then_some(Permission::Write);
+            let grant = TokenGrant {
+                permissions: allow.into_iter().chain(write).collect(),
+                prefixes: only,
+                tools: tool,
             };
-            create_token(store, &name, access, expires, output)
+            create_token(store, &name, grant, expires, output)
         }
         TokenCommand::List => list_tokens(store, output),
         TokenCommand::Revoke { name } => {
@@ -59,11 +64,11 @@ pub(crate) fn run(
 fn create_token(
     store: &dyn Store,
     name: &str,
-    access: TokenAccess,
+    grant: TokenGrant,
     expires: Option<std::time::Duration>,
     output: &Output,
 ) -> Result<ExitCode> {
-    let (token, secret) = repertoire_app::create_token(store, name, access, expires)?;
+    let (token, secret) = repertoire_app::create_token(store, name, grant, expires)?;
     if output.json {
         let mut value = json!(token);
         value["token"] = secret.into();
@@ -88,14 +93,30 @@ fn list_tokens(store: &dyn Store, output: &Output) -> Result<ExitCode> {
             Some(at) => format!(", until {at}"),
         };
         output.print_text(&format!(
-            "{ID}{}{ID:#}  {}  {DIM}made {}{until}{DIM:#}\n",
+            "{ID}{}{ID:#}  {}{}  {DIM}made {}{until}{DIM:#}\n",
             token.name,
-            token.access.as_str(),
+            token.permissions,
+            describe_restrictions(token),
             token.created_at
         ))?;
+        if token.lost_run {
+            output.print_note(format!(
+                "{} was made before running became a permission of its own, and can no longer run \
+                 anything: create another one with `--allow read,run`",
+                token.name
+            ));
+        }
     }
     if tokens.is_empty() {
         output.print_note("no tokens; `repertoire token create NAME` makes one");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says which skills and tools a token is for, if not for all.
+fn describe_restrictions(token: &StoredToken) -> String {
+    let prefixes = token.prefixes.iter().map(|prefix| format!(" {prefix}"));
+    let tools = token.tools.iter();
+    let tools = tools.map(|tool| format!(" tool:{}", terminal_safe(tool)));
+    prefixes.chain(tools).collect()
 }

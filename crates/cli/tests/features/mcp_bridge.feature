@@ -2,7 +2,7 @@
 Feature: What MCP clients see
 
   Scenario: A skill, a section and a slash-command
-    Given the skill "demo" with "# Demo\n\nA demo worker.\n"
+    Given the skill "demo" with "# Demo\n\nA demo worker. More: iii://fn/demo/guide\n"
     And the function "demo::guide" that answers:
       """
       {"content": "# Guide"}
@@ -13,7 +13,7 @@ Feature: What MCP clients see
       """
       {"uri": "iii://demo"}
       """
-    Then the result at "/contents/0/text" is "# Demo\n\nA demo worker.\n"
+    Then the result at "/contents/0/text" is "# Demo\n\nA demo worker. More: iii://fn/demo/guide\n"
     When an MCP client asks "resources/read" with:
       """
       {"uri": "skill://demo/SKILL.md"}
@@ -76,6 +76,27 @@ Feature: What MCP clients see
       {}
       """
     Then it fails with "not found"
+
+  Scenario Outline: T41: a function that no trusted skill links to is not content
+    Given the function "other::hidden" that answers:
+      """
+      "secret"
+      """
+    When an MCP client asks "resources/read" with:
+      """
+      {"uri": "iii://fn/other/hidden"}
+      """
+    Then it fails with "not found"
+    When an MCP client calls the tool "skill__fetch" with:
+      """
+      {"uri": "<uri>"}
+      """
+    Then the result at "/isError" is true
+
+    Examples:
+      | uri                            |
+      | iii://fn/other/hidden          |
+      | iii://fn/other%2Fhidden        |
 
   Scenario: The bus's own functions are out of reach
     When an MCP client asks "resources/read" with:

@@ -172,6 +172,7 @@ fn collect_output(mut from: impl Read + Send + 'static) -> Arc<Mutex<Vec<u8>>> {
 pub(crate) struct HttpServer {
     pub(crate) child: Child,
     pub(crate) port: u16,
+    hub: Option<String>,
     errors: Arc<Mutex<Vec<u8>>>,
 }
 
@@ -199,8 +200,10 @@ impl HttpResponse {
 impl HttpServer {
     pub(crate) fn start(home: &Path, args: &[&str]) -> Self {
         let mut child = Command::new(BIN)
-            .args(["serve", "--hub", "off", "--port", "0", "--json"])
+            .args(["serve", "--port", "0", "--json"])
             .args(args)
+            // A flag of the test wins.
+            .env("REPERTOIRE_HUB", "off")
             .env("REPERTOIRE_HOME", home)
             .env("REPERTOIRE_NO_SYSTEM_SKILLS", "1")
             .current_dir(home)
@@ -219,9 +222,18 @@ impl HttpServer {
         let port = url.rsplit(':').next().unwrap().split('/').next().unwrap();
         Self {
             port: port.parse().unwrap(),
+            hub: said["hub"].as_str().map(str::to_owned),
             child,
             errors,
         }
+    }
+
+    /// Like [`start`](Self::start), with a hub; returns its port, too.
+    pub(crate) fn start_with_hub(home: &Path, args: &[&str]) -> (Self, u16) {
+        let server = Self::start(home, &[&["--hub", "0"], args].concat());
+        let hub = server.hub.as_deref().unwrap();
+        let port = hub.rsplit(':').next().unwrap().parse().unwrap();
+        (server, port)
     }
 
     pub(crate) fn connect(&self) -> TcpStream {

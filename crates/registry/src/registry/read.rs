@@ -61,7 +61,11 @@ impl Registry {
 
     /// Reads the resource that a URI names.
     pub fn read_uri(&self, uri: &Uri) -> Result<ServedContent> {
-        let snapshot = self.snapshot();
+        self.read_uri_in(&self.snapshot(), uri)
+    }
+
+    /// Reads the resource that a URI names in a snapshot, which may be a part of the catalogue.
+    pub fn read_uri_in(&self, snapshot: &Snapshot, uri: &Uri) -> Result<ServedContent> {
         let missing = || Error::NotFound {
             what: "resource",
             name: uri.to_string(),
@@ -73,9 +77,9 @@ impl Registry {
             })
         };
         match uri {
-            Uri::Index => content("text/markdown", self.cached_index(&snapshot)),
+            Uri::Index => content("text/markdown", self.cached_index(snapshot)),
             Uri::DiscoveryIndex => {
-                content("application/json", render_discovery_index(&snapshot).into())
+                content("application/json", render_discovery_index(snapshot).into())
             }
             Uri::Body(id) => {
                 let entry = snapshot.get(id).ok_or_else(missing)?;
@@ -95,6 +99,9 @@ impl Registry {
 
     /// Returns the rendered index; it is rendered again only after a change.
     fn cached_index(&self, snapshot: &Snapshot) -> Bytes {
+        if snapshot.is_restricted() {
+            return render_index(snapshot).into();
+        }
         if let Some(known) = &*self.index.load()
             && known.0 == snapshot.seq()
         {

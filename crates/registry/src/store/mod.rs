@@ -30,7 +30,7 @@ pub use new_skill::{
 };
 pub use sqlite::{Approval, LocalEvents, LocalStore, SqliteStore, StoreOpenMode, StoredRemote};
 pub use state_value::{StateCallback, StateChange, StateOutcome, StateRow, StateValue, StateWork};
-pub use token::{StoredToken, TokenAccess};
+pub use token::StoredToken;
 pub use trace::TraceFilter;
 
 use crate::{

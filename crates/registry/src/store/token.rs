@@ -1,27 +1,10 @@
-//! Bearer tokens of HTTP clients. Only hashes are stored.
+//! Bearer tokens. Only hashes are stored.
 
-use repertoire_core::Digest;
+use repertoire_core::{
+    Digest,
+    permission::{IdPrefix, PermissionSet},
+};
 use serde::Serialize;
-
-/// What a token allows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TokenAccess {
-    /// List and read.
-    Read,
-    /// List, read and change.
-    Write,
-}
-
-impl TokenAccess {
-    /// Returns the name shown to users.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-        }
-    }
-}
 
 /// A stored token: everything except the secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -32,7 +15,13 @@ pub struct StoredToken {
     #[serde(skip)]
     pub hash: Digest,
     /// What it allows.
-    pub access: TokenAccess,
+    pub permissions: PermissionSet,
+    /// The only skills it is for; all if empty.
+    pub prefixes: Vec<IdPrefix>,
+    /// The only tools it may call; all if empty.
+    pub tools: Vec<String>,
+    /// Whether it was made before running became a permission of its own, which it then lacks.
+    pub lost_run: bool,
     /// When it was made, RFC 3339 in UTC.
     pub created_at: String,
     /// When it expires, RFC 3339 in UTC.

@@ -1,9 +1,11 @@
 //! Traces, checkpoints, tokens and notes.
 
-use repertoire_core::{ArtifactKind, Digest, ExecutionRecord, RecordDetails};
+use repertoire_core::{
+    ArtifactKind, Digest, ExecutionRecord, RecordDetails, permission::Permission,
+};
 use repertoire_registry::{
     Error,
-    store::{StoredToken, TokenAccess, TraceFilter},
+    store::{StoredToken, TraceFilter},
 };
 
 use super::StoreFactory;
@@ -107,7 +109,10 @@ pub(super) fn tokens_have_unique_names(factory: &dyn StoreFactory) {
     let token = |name: &str, expires_at: Option<&str>| StoredToken {
         name: name.to_owned(),
         hash: Digest::hash_bytes(name.as_bytes()),
-        access: TokenAccess::Write,
+        permissions: Permission::Write.into(),
+        prefixes: vec!["acme/**".parse().unwrap()],
+        tools: vec!["skill_run".to_owned()],
+        lost_run: false,
         created_at: "2026-01-01T00:00:00.000Z".to_owned(),
         expires_at: expires_at.map(str::to_owned),
     };

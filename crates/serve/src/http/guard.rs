@@ -21,12 +21,19 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use repertoire_registry::store::TokenAccess;
+use repertoire_app::Caller;
 use serde_json::json;
 use tokio::time::Interval;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
-use super::{HttpState, access_log::AccessLogLine, tracked_body::TrackedBody};
+use super::{
+    HttpState, PeerConnection, SessionOwner, Surface,
+    access_log::AccessLogLine,
+    auth::AuthRefusal,
+    routes::{RouteAccess, route_access},
+    tracked_body::TrackedBody,
+};
+use crate::peer_owner::PeerOwner;
 
 /// Creates a JSON error response.
 pub(crate) fn error_response(status: StatusCode, code: &str, message: &str) -> Response {
@@ -122,32 +129,50 @@ pub(super) fn cors_layer(shared: &Arc<HttpState>) -> CorsLayer {
         .max_age(Duration::from_mins(10))
 }
 
-/// Refuses callers without a valid token, where one is needed, and sessions of another token.
+/// Finds out who the caller is, and refuses those that may not use the route, and sessions of others.
 pub(super) async fn authenticate(
     State(shared): State<Arc<HttpState>>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
-    if request.uri().path() == "/healthz" {
-        return next.run(request).await;
+    let access = route_access(request.uri().path());
+    let Some(connection) = request.extensions().get::<PeerConnection>().cloned() else {
+        // Every connection is known; without one, nothing is allowed.
+        return unauthorized(AuthRefusal::UnknownUser);
+    };
+    if request.method() != Method::POST {
+        connection.slot.mark_active();
     }
-    let caller = shared.options.auth.authenticate_caller(request.headers());
-    let Some(caller) = caller.filter(|caller| caller.access >= TokenAccess::Read) else {
-        let message = "send a token as `Authorization: Bearer …`";
-        let mut response = error_response(StatusCode::UNAUTHORIZED, "unauthorized", message);
-        let ask = HeaderValue::from_static("Bearer");
-        response.headers_mut().insert(header::WWW_AUTHENTICATE, ask);
+    let caller =
+        shared
+            .options
+            .auth
+            .authenticate(Surface::Http, connection.owner, request.headers());
+    let caller = match (caller, access) {
+        (Ok(caller), _) => caller,
+        (Err(_), RouteAccess::Public) => Caller::without_permissions(),
+        (Err(refusal), _) => return unauthorized(refusal),
+    };
+    let allowed = match access {
+        RouteAccess::Public => Ok(()),
+        RouteAccess::Needs(permission) => caller.require(permission),
+        RouteAccess::NeedsForAll(permission) => caller
+            .require(permission)
+            .and_then(|()| caller.require_all_skills()),
+    };
+    if let Err(error) = allowed {
+        return error_response(StatusCode::FORBIDDEN, "forbidden", &error.to_string());
+    }
+    request.extensions_mut().insert(caller.clone());
+    let Some(token) = caller.token_name().map(str::to_owned) else {
+        let response = next.run(request).await;
+        record_session_owner(&shared, &response, &connection, None);
         return response;
     };
-    let Some(token) = caller.token else {
-        return next.run(request).await;
-    };
-    let mut request = request;
-    request.extensions_mut().insert(CallerToken(token.clone()));
     let mut response = if owns_session(&shared, request.headers(), &token) {
         // A stream may stay open after its token was revoked.
         let is_stream = request.method() != Method::POST;
-        let watch = is_stream.then(|| TokenWatch::new(&shared, request.headers()));
+        let watch = is_stream.then(|| TokenWatch::new(&shared, &connection, request.headers()));
         let response = next.run(request).await;
         match watch {
             None => response,
@@ -157,13 +182,25 @@ pub(super) async fn authenticate(
         let message = "there is no such session";
         error_response(StatusCode::NOT_FOUND, "not_found", message)
     };
-    record_session_owner(&shared, &response, &token);
+    record_session_owner(&shared, &response, &connection, Some(&token));
     response.extensions_mut().insert(CallerToken(token));
     response
 }
 
-/// Records the token that owns a new session.
-fn record_session_owner(shared: &HttpState, response: &Response, token: &str) {
+fn unauthorized(refusal: AuthRefusal) -> Response {
+    let mut response = error_response(StatusCode::UNAUTHORIZED, "unauthorized", refusal.message());
+    let ask = HeaderValue::from_static("Bearer");
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, ask);
+    response
+}
+
+/// Records the token that owns a new session; `None` is the server's own user.
+fn record_session_owner(
+    shared: &HttpState,
+    response: &Response,
+    connection: &PeerConnection,
+    token: Option<&str>,
+) {
     let session = response.headers().get("mcp-session-id");
     let Some(Ok(session)) = session.map(HeaderValue::to_str) else {
         return;
@@ -177,7 +214,12 @@ fn record_session_owner(shared: &HttpState, response: &Response, token: &str) {
     {
         owners.retain(|session, _| alive.contains_key(session.as_str()));
     }
-    owners.insert(session.to_owned(), token.to_owned());
+    owners
+        .entry(session.to_owned())
+        .or_insert_with(|| SessionOwner {
+            token: token.map(str::to_owned),
+            peer: connection.slot.peer(),
+        });
 }
 
 /// Whether the session of a request, if any, was opened with the same token.
@@ -189,24 +231,30 @@ fn owns_session(shared: &HttpState, headers: &HeaderMap, token: &str) -> bool {
         .unwrap_or_else(PoisonError::into_inner);
     session
         .and_then(|session| owners.get(session))
-        .is_none_or(|owner| owner == token)
+        .is_none_or(|owner| owner.token.as_deref() == Some(token))
 }
 
 /// Checks the token of a long-lived stream again every second.
 pub(super) struct TokenWatch {
     shared: Arc<HttpState>,
+    owner: PeerOwner,
     headers: HeaderMap,
     timer: Interval,
 }
 
 impl TokenWatch {
-    pub(super) fn new(shared: &Arc<HttpState>, headers: &HeaderMap) -> Self {
+    pub(super) fn new(
+        shared: &Arc<HttpState>,
+        connection: &PeerConnection,
+        headers: &HeaderMap,
+    ) -> Self {
         let mut kept = HeaderMap::new();
         if let Some(token) = headers.get(header::AUTHORIZATION) {
             kept.insert(header::AUTHORIZATION, token.clone());
         }
         Self {
             shared: shared.clone(),
+            owner: connection.owner,
             headers: kept,
             timer: tokio::time::interval(Duration::from_secs(1)),
         }
@@ -215,12 +263,10 @@ impl TokenWatch {
     /// Whether the token has been revoked or has expired.
     pub(super) fn is_revoked(&mut self, context: &mut Context<'_>) -> bool {
         while self.timer.poll_tick(context).is_ready() {
-            if self
-                .shared
-                .options
-                .auth
-                .authenticate_caller(&self.headers)
-                .is_none()
+            let auth = &self.shared.options.auth;
+            if auth
+                .authenticate(Surface::Http, self.owner, &self.headers)
+                .is_err()
             {
                 return true;
             }

@@ -3,7 +3,7 @@
 //! Frequent requests of the newest revision are answered here without the MCP library; all others
 //! are passed on to it.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use axum::{
     body::{Body, Bytes},
@@ -13,15 +13,23 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use repertoire_app::{Caller, Permission};
+use repertoire_core::Uri;
 use serde::de::IgnoredAny;
 use serde_json::json;
 
 use super::{
-    HttpState,
-    guard::{CallerToken, RpcMethod, TokenWatch, error_response},
+    HttpState, PeerConnection,
+    guard::{RpcMethod, TokenWatch, error_response},
     tracked_body::{RequestSlot, TrackedBody},
 };
-use crate::mcp::fast_path::{self, DeclaredRevision, FastMessage, ProtocolEra};
+use crate::{
+    mcp::fast_path::{self, DeclaredRevision, FastMessage, ProtocolEra},
+    peer_limits::{BudgetLease, PeerKey},
+};
+
+/// Responses up to this size are not counted, because they are sent at once.
+const SMALL_RESPONSE: u64 = 64 * 1024;
 
 type RefusalResponse = Box<Response>;
 
@@ -48,10 +56,17 @@ async fn handle_message(
     if shared.service.stop.is_cancelled() {
         return Err(busy_response("the server is shutting down"));
     }
-    let permit = shared.request_permits.clone().try_acquire_owned();
-    let permit = permit.map_err(|_| busy_response("too many requests at a time"))?;
-    let mut slot = RequestSlot::new(shared, permit);
-    let (parts, bytes) = read_body(shared, request).await?;
+    let Some(connection) = request.extensions().get::<PeerConnection>().cloned() else {
+        return Err(busy_response("the connection is not known"));
+    };
+    let peer = connection.slot.peer();
+    let lease = shared.requests.try_take(peer, 1);
+    let lease = lease.ok_or_else(|| busy_response("too many requests at a time"))?;
+    let mut slot = RequestSlot::new(shared, lease);
+    let (parts, bytes, _buffered) = read_body(shared, peer, request).await?;
+    connection.slot.mark_active();
+    let caller = parts.extensions.get::<Caller>().cloned();
+    let caller = caller.unwrap_or_else(Caller::without_permissions);
     let message = parse_message(&bytes)?;
     let method = message
         .as_ref()
@@ -59,35 +74,118 @@ async fn handle_message(
         .map(crate::error::shorten_text);
     if let Some(message) = &message
         && has_matching_headers(&parts.headers, message)
+        && caller.may(Permission::Read)
+        && !caller.is_restricted()
         && let Some(answer) = fast_path::try_answer(&shared.service, message, ProtocolEra::Modern)
     {
-        let body = TrackedBody::new(Body::from(answer), Some(slot), None);
-        let mut response = Response::new(Body::new(body));
+        let mut response =
+            send_within_budget(shared, &connection, Body::from(answer), (slot, None), None)?;
         let json = HeaderValue::from_static("application/json");
         response.headers_mut().insert(header::CONTENT_TYPE, json);
         return Ok(with_method(response, method));
     }
     let mut watch = None;
     if method.as_deref() == Some("subscriptions/listen") {
-        let permit = shared.subscription_permits.clone().try_acquire_owned();
-        let permit = permit.map_err(|_| {
+        let lease = shared.subscriptions.try_take(peer, 1);
+        let lease = lease.ok_or_else(|| {
             let busy = busy_response("too many subscriptions at a time");
             Box::new(with_method(*busy, method.clone()))
         })?;
-        slot = RequestSlot::new(shared, permit);
-        let has_token = parts.extensions.get::<CallerToken>().is_some();
-        watch = has_token.then(|| TokenWatch::new(shared, &parts.headers));
+        slot = RequestSlot::new(shared, lease);
+        let has_token = caller.token_name().is_some();
+        watch = has_token.then(|| TokenWatch::new(shared, &connection, &parts.headers));
     }
-    if opens_session(&parts.headers)
-        && shared.sessions.sessions.read().await.len() >= shared.options.max_sessions
-    {
+    if opens_session(&parts.headers) && has_session_share(shared, peer).await {
         let busy = busy_response("too many sessions; idle ones end after five minutes");
         return Err(Box::new(with_method(*busy, method)));
     }
+    // Before the answer is built: building many at once would need the memory that is to be saved.
+    let expected = message.as_ref().map_or(0, |message| {
+        expected_response_size(shared, &caller, message)
+    });
+    let lease = take_buffer(shared, &connection, expected)?;
+    // Copies are made on the way, so only a few large answers are built at a time.
+    let building = match lease {
+        Some(_) => shared.large_answers.acquire().await.ok(),
+        None => None,
+    };
     let request = Request::from_parts(parts, Body::from(bytes));
     let response = next.run(request).await;
-    let response = response.map(|body| Body::new(TrackedBody::new(body, Some(slot), watch)));
+    drop(building);
+    let (head, body) = response.into_parts();
+    let sent = send_within_budget(shared, &connection, body, (slot, lease), watch)?;
+    let response = Response::from_parts(head, sent.into_body());
     Ok(with_method(response, method))
+}
+
+/// Takes the memory for a large answer; none is needed for a small one.
+fn take_buffer(
+    shared: &HttpState,
+    connection: &PeerConnection,
+    size: usize,
+) -> Result<Option<BudgetLease>, RefusalResponse> {
+    if size as u64 <= SMALL_RESPONSE {
+        return Ok(None);
+    }
+    let lease = shared.buffered.try_take(connection.slot.peer(), size);
+    let busy = || busy_response("too many large answers wait to be read: read them first");
+    lease.map(Some).ok_or_else(busy)
+}
+
+/// Estimates the size of an answer from the catalogue, without reading anything.
+fn expected_response_size(shared: &HttpState, caller: &Caller, message: &FastMessage<'_>) -> usize {
+    let Some(registry) = shared.service.opened_registry() else {
+        return 0;
+    };
+    let params = message.params.as_ref();
+    let snapshot = || shared.service.visible_snapshot(registry, caller);
+    let bytes = match message.method.as_deref() {
+        Some("resources/read") => match params.and_then(|p| p.uri.as_deref()?.parse().ok()) {
+            Some(Uri::Skill(path)) => snapshot().locate_file(&path).and_then(|(entry, path)| {
+                let file = entry.metadata.find_file(&path)?;
+                Some(file.size)
+            }),
+            Some(Uri::Body(id)) => snapshot().get(&id).map(|entry| entry.metadata.total_size()),
+            _ => None,
+        },
+        Some("prompts/get") => {
+            let id = params.and_then(|p| p.name.as_deref()?.parse().ok());
+            id.and_then(|id| Some(snapshot().get(&id)?.metadata.total_size()))
+        }
+        _ => None,
+    };
+    // Base64 and escapes add a third.
+    let bytes = bytes.map_or(0, |bytes| bytes + bytes / 3);
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+/// Sends a body that is at hand within the memory of the peer, and within a time limit. A body that
+/// does not fit is dropped at once.
+fn send_within_budget(
+    shared: &Arc<HttpState>,
+    connection: &PeerConnection,
+    body: Body,
+    (slot, lease): (RequestSlot, Option<BudgetLease>),
+    watch: Option<TokenWatch>,
+) -> Result<Response, RefusalResponse> {
+    let mut tracked = TrackedBody::new(Body::empty(), Some(slot), watch);
+    // A stream has no known size.
+    if let Some(size) = http_body::Body::size_hint(&body).exact()
+        && size > SMALL_RESPONSE
+    {
+        let size = usize::try_from(size).unwrap_or(usize::MAX);
+        let lease = match lease {
+            Some(lease) => Some(lease),
+            None => take_buffer(shared, connection, size)?,
+        };
+        tracked.hold_buffer(lease);
+        tracked.close_after(
+            shared.options.response_timeout,
+            connection.slot.stop_token().clone(),
+        );
+    }
+    tracked.set_body(body);
+    Ok(Response::new(Body::new(tracked)))
 }
 
 /// Notes the method of a request for the access log.
@@ -109,6 +207,21 @@ fn opens_session(headers: &HeaderMap) -> bool {
     let version = headers.get("mcp-protocol-version");
     let modern = version.is_some_and(|v| v.as_bytes() >= b"2026-07-28".as_slice());
     !headers.contains_key("mcp-session-id") && !modern
+}
+
+/// Whether the server has all its sessions, or a peer its share of them.
+async fn has_session_share(shared: &HttpState, peer: PeerKey) -> bool {
+    let alive = shared.sessions.sessions.read().await;
+    let most = shared.options.max_sessions;
+    if alive.len() >= most {
+        return true;
+    }
+    let owners = shared.session_owners.lock();
+    let owners = owners.unwrap_or_else(PoisonError::into_inner);
+    let mine = owners
+        .iter()
+        .filter(|(session, owner)| owner.peer == peer && alive.contains_key(session.as_str()));
+    mine.count() >= super::share(most)
 }
 
 /// Whether the headers match the message, in the newest revision.
@@ -149,8 +262,9 @@ fn busy_response(message: &str) -> RefusalResponse {
 /// Reads the body within its limits.
 async fn read_body(
     shared: &HttpState,
+    peer: PeerKey,
     request: Request,
-) -> Result<(Parts, Bytes), RefusalResponse> {
+) -> Result<(Parts, Bytes, BudgetLease), RefusalResponse> {
     let options = &shared.options;
     let too_large = || {
         let message = format!("a request has at most {} bytes", options.max_body);
@@ -166,6 +280,12 @@ async fn read_body(
     if length.is_some_and(|length| length > options.max_body as u64) {
         return Err(too_large());
     }
+    let expected = length.and_then(|length| usize::try_from(length).ok());
+    let lease = shared
+        .buffered
+        .try_take(peer, expected.unwrap_or(options.max_body));
+    let lease =
+        lease.ok_or_else(|| busy_response("too many requests are being received at a time"))?;
     let reading = Limited::new(body, options.max_body).collect();
     let bytes = match tokio::time::timeout(options.request_timeout, reading).await {
         Ok(Ok(body)) => body.to_bytes(),
@@ -185,7 +305,7 @@ async fn read_body(
             )));
         }
     };
-    Ok((parts, bytes))
+    Ok((parts, bytes, lease))
 }
 
 /// Parses a body as a message; `None` if only `rmcp` can decide.

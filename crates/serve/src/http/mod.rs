@@ -10,6 +10,7 @@ mod auth;
 mod guard;
 pub(crate) mod host_check;
 mod mcp_requests;
+mod routes;
 mod tracked_body;
 
 use std::{
@@ -19,34 +20,26 @@ use std::{
     time::Duration,
 };
 
-use axum::{
-    Router,
-    extract::State,
-    http::{StatusCode, header},
-    middleware,
-    response::IntoResponse,
-    routing::get,
-};
+use hyper::service::service_fn;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{conn::auto, graceful::GracefulShutdown},
     service::TowerToHyperService,
 };
-use rmcp::transport::streamable_http_server::{
-    StreamableHttpServerConfig, StreamableHttpService, session::local::LocalSessionManager,
-};
-use serde_json::json;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::sync::CancellationToken;
 
 pub use access_log::AccessLog;
-pub use auth::Auth;
+pub(crate) use auth::Surface;
+pub use auth::{Auth, OwnUser};
 pub(crate) use guard::error_response;
 pub use host_check::AllowedHosts;
 
 use crate::{
     error::{Error, ListenProblem, Result},
-    mcp::McpConnection,
+    peer_limits::{ConnectionLimits, ConnectionSlot, ConnectionTable, PeerBudget, PeerKey},
+    peer_owner::PeerOwner,
     service::SkillService,
 };
 
@@ -61,13 +54,23 @@ pub struct HttpOptions {
     pub max_body: usize,
     /// The maximum number of concurrent requests.
     pub max_requests: usize,
-    /// The maximum number of connections.
+    /// The maximum number of connections. One peer gets at most three quarters of them.
     pub max_connections: usize,
+    /// The maximum number of connections that have not sent a complete request. The oldest ones are
+    /// closed for new ones.
+    pub max_pending: usize,
+    /// The maximum number of bytes of requests and responses that are kept in memory. One peer gets
+    /// at most a quarter of them.
+    pub max_buffered: usize,
     /// The maximum number of sessions of hosts with an older revision, and of subscriptions of
     /// hosts with the newest.
     pub max_sessions: usize,
     /// The time limit for receiving a request.
     pub request_timeout: Duration,
+    /// The time limit from the start of a connection to its first complete request.
+    pub first_request_timeout: Duration,
+    /// The time limit for sending a response that is not a stream.
+    pub response_timeout: Duration,
     /// The time limit for accepted requests after shutdown begins.
     pub shutdown_grace: Duration,
     /// The access log, if any.
@@ -82,8 +85,12 @@ impl Default for HttpOptions {
             max_body: 1024 * 1024,
             max_requests: 512,
             max_connections: 1024,
+            max_pending: 256,
+            max_buffered: 256 * 1024 * 1024,
             max_sessions: 1024,
             request_timeout: Duration::from_secs(30),
+            first_request_timeout: Duration::from_secs(10),
+            response_timeout: Duration::from_mins(1),
             shutdown_grace: Duration::from_secs(10),
             access_log: None,
         }
@@ -96,12 +103,16 @@ struct HttpState {
     service: Arc<SkillService>,
     options: HttpOptions,
     sessions: Arc<LocalSessionManager>,
-    /// The token name that owns each session, where tokens are required.
-    session_owners: Mutex<HashMap<String, String>>,
-    /// One permit for each concurrent request.
-    request_permits: Arc<Semaphore>,
-    /// One permit for each subscription; separate, because subscriptions are long-lived.
-    subscription_permits: Arc<Semaphore>,
+    /// Who owns each session.
+    session_owners: Mutex<HashMap<String, SessionOwner>>,
+    /// Concurrent requests.
+    requests: Arc<PeerBudget>,
+    /// Subscriptions; counted separately, because they are long-lived.
+    subscriptions: Arc<PeerBudget>,
+    /// Bytes of requests and responses in memory.
+    buffered: Arc<PeerBudget>,
+    /// One permit for each large answer that is being built.
+    large_answers: Semaphore,
     /// Closes open-ended streams.
     streams: CancellationToken,
 }
@@ -144,14 +155,20 @@ impl HttpListener {
         let shared = Arc::new(HttpState {
             sessions: Arc::default(),
             session_owners: Mutex::default(),
-            request_permits: Arc::new(Semaphore::new(options.max_requests)),
-            subscription_permits: Arc::new(Semaphore::new(options.max_sessions)),
+            requests: PeerBudget::new(options.max_requests, share(options.max_requests)),
+            subscriptions: PeerBudget::new(options.max_sessions, share(options.max_sessions)),
+            large_answers: Semaphore::new(2),
+            buffered: PeerBudget::new(options.max_buffered, options.max_buffered / 4),
             streams: CancellationToken::new(),
             service,
             options,
         });
-        let app = build_router(&shared);
-        let connections = Arc::new(Semaphore::new(shared.options.max_connections));
+        let app = routes::build_router(&shared);
+        let connections = ConnectionTable::new(ConnectionLimits {
+            total: shared.options.max_connections,
+            per_peer: share(shared.options.max_connections),
+            pending: shared.options.max_pending,
+        });
         let graceful = GracefulShutdown::new();
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder
@@ -170,8 +187,8 @@ impl HttpListener {
                 accepted = self.listener.accept() => accepted,
                 () = &mut until => break,
             };
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     // Most likely out of file descriptors: wait until others are closed.
                     tracing::warn!(%error, "a connection could not be accepted");
@@ -179,41 +196,51 @@ impl HttpListener {
                     continue;
                 }
             };
-            let Ok(slot) = connections.clone().try_acquire_owned() else {
-                tracing::warn!("too many connections: one was refused");
-                continue;
-            };
             configure_stream(&stream);
-            let service = TowerToHyperService::new(app.clone());
+            let owner = PeerOwner::of_connection(&stream);
+            let slot = match connections.add(PeerKey::new(peer, owner)) {
+                Ok(slot) => slot,
+                Err(refusal) => {
+                    tracing::warn!(%peer, ?refusal, "a connection was refused");
+                    continue;
+                }
+            };
+            let router = TowerToHyperService::new(app.clone());
+            let caller = PeerConnection {
+                owner,
+                slot: slot.clone(),
+            };
+            let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+                request.extensions_mut().insert(caller.clone());
+                hyper::service::Service::call(&router, request)
+            });
             let (shared, builder) = (shared.clone(), builder.clone());
             let watcher = graceful.watcher();
             tokio::spawn(async move {
                 shared.service.metrics.connections.inc();
-                // A connection that sends nothing within the time limit is closed.
-                let first = tokio::time::timeout(shared.options.request_timeout, stream.readable());
-                if first.await.is_ok_and(|ready| ready.is_ok()) {
-                    let io = TokioIo::new(stream);
-                    let connection = builder.serve_connection_with_upgrades(io, service);
+                let io = TokioIo::new(stream);
+                let connection = builder.serve_connection_with_upgrades(io, service);
+                let first_request = async {
+                    tokio::time::sleep(shared.options.first_request_timeout).await;
+                    if !slot.is_pending() {
+                        std::future::pending::<()>().await;
+                    }
+                };
+                tokio::select! {
                     // A connection closed by the peer is not an error.
-                    let _ = watcher.watch(connection.into_owned()).await;
+                    _ = watcher.watch(connection.into_owned()) => {}
+                    () = first_request => {}
+                    () = slot.stop_token().cancelled() => {}
                 }
                 shared.service.metrics.connections.dec();
-                drop(slot);
             });
         }
         drop(self.listener);
         shared.service.shut_down();
-        let all = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let grace = shared.options.shutdown_grace;
         let finished = async {
-            let _ = shared
-                .request_permits
-                .acquire_many(all(shared.options.max_requests))
-                .await;
-            let _ = shared
-                .subscription_permits
-                .acquire_many(all(shared.options.max_sessions))
-                .await;
+            shared.requests.wait_unused().await;
+            shared.subscriptions.wait_unused().await;
         };
         if tokio::time::timeout(grace, finished).await.is_err() {
             tracing::warn!("some requests did not finish in time");
@@ -225,6 +252,27 @@ impl HttpListener {
     }
 }
 
+/// What one peer may have of a limit: three quarters, so that others are served too.
+fn share(limit: usize) -> usize {
+    limit.div_ceil(4) * 3
+}
+
+/// Who opened a session.
+#[derive(Debug)]
+struct SessionOwner {
+    /// The name of the token; `None` is the server's own user.
+    token: Option<String>,
+    peer: PeerKey,
+}
+
+/// The connection of a request.
+#[derive(Debug, Clone)]
+struct PeerConnection {
+    /// The user at the other end.
+    owner: PeerOwner,
+    slot: ConnectionSlot,
+}
+
 /// Disables Nagle's algorithm, and closes connections whose peer stops reading.
 pub(crate) fn configure_stream(stream: &tokio::net::TcpStream) {
     let _ = stream.set_nodelay(true);
@@ -233,76 +281,4 @@ pub(crate) fn configure_stream(stream: &tokio::net::TcpStream) {
         let millis = 60_000;
         let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, millis);
     }
-}
-
-fn build_router(shared: &Arc<HttpState>) -> Router {
-    let service = shared.service.clone();
-    // The guard checks hosts and origins for all paths.
-    let config = StreamableHttpServerConfig::default()
-        .disable_allowed_hosts()
-        .with_json_response(true)
-        .with_max_request_body_bytes(shared.options.max_body)
-        .with_cancellation_token(shared.streams.clone());
-    let mcp = StreamableHttpService::new(
-        move || Ok(McpConnection::new(service.clone())),
-        shared.sessions.clone(),
-        config,
-    );
-    Router::new()
-        .route_service("/mcp", mcp)
-        // Applies to the route above only.
-        .route_layer(middleware::from_fn_with_state(
-            shared.clone(),
-            mcp_requests::handle_request,
-        ))
-        .route("/healthz", get(serve_health))
-        .route("/metrics", get(serve_metrics))
-        .fallback(reject_unknown_path)
-        .layer(middleware::from_fn_with_state(
-            shared.clone(),
-            guard::authenticate,
-        ))
-        .layer(guard::cors_layer(shared))
-        .layer(middleware::from_fn_with_state(
-            shared.clone(),
-            guard::guard_request,
-        ))
-        .with_state(shared.clone())
-}
-
-async fn serve_health(State(shared): State<Arc<HttpState>>) -> impl IntoResponse {
-    let body = |status: &str, skills: Option<usize>| {
-        let version = &shared.service.options.identity.version;
-        json!({"status": status, "version": version, "skills": skills}).to_string()
-    };
-    let json = [(header::CONTENT_TYPE, "application/json")];
-    match shared.service.opened_registry() {
-        Some(registry) => (
-            StatusCode::OK,
-            json,
-            body("ok", Some(registry.snapshot().len())),
-        ),
-        None => (StatusCode::SERVICE_UNAVAILABLE, json, body("opening", None)),
-    }
-}
-
-async fn serve_metrics(State(shared): State<Arc<HttpState>>) -> impl IntoResponse {
-    let snapshot = shared
-        .service
-        .opened_registry()
-        .map(|registry| registry.snapshot());
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    let text = shared
-        .service
-        .metrics
-        .render_prometheus(snapshot.as_deref());
-    ([(header::CONTENT_TYPE, kind)], text)
-}
-
-async fn reject_unknown_path() -> impl IntoResponse {
-    guard::error_response(
-        StatusCode::NOT_FOUND,
-        "not_found",
-        "the paths are /mcp, /healthz and /metrics",
-    )
 }

@@ -4,26 +4,28 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use axum::body::{Body, Bytes};
 use http_body::Frame;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{HttpState, guard::TokenWatch};
+use crate::peer_limits::BudgetLease;
 
 /// The permit of a request, held from its arrival to the last byte of its response.
 pub(super) struct RequestSlot {
     shared: Arc<HttpState>,
-    _permit: OwnedSemaphorePermit,
+    _lease: BudgetLease,
 }
 
 impl RequestSlot {
-    pub(super) fn new(shared: &Arc<HttpState>, permit: OwnedSemaphorePermit) -> Self {
+    pub(super) fn new(shared: &Arc<HttpState>, lease: BudgetLease) -> Self {
         shared.service.metrics.in_flight.inc();
         Self {
             shared: shared.clone(),
-            _permit: permit,
+            _lease: lease,
         }
     }
 }
@@ -43,6 +45,8 @@ pub(super) struct TrackedBody {
     rest: Bytes,
     token_watch: Option<TokenWatch>,
     _slot: Option<RequestSlot>,
+    buffer: Option<BudgetLease>,
+    deadline: Option<AbortOnDropHandle<()>>,
 }
 
 impl TrackedBody {
@@ -56,7 +60,28 @@ impl TrackedBody {
             rest: Bytes::new(),
             token_watch,
             _slot: slot,
+            buffer: None,
+            deadline: None,
         }
+    }
+
+    pub(super) fn set_body(&mut self, body: Body) {
+        self.body = body;
+    }
+
+    /// Counts the bytes of the body until it is sent.
+    pub(super) fn hold_buffer(&mut self, lease: Option<BudgetLease>) {
+        self.buffer = lease;
+    }
+
+    /// Closes the connection unless the body is sent within a time. A timer of its own is needed: a
+    /// body is not polled while its peer reads nothing.
+    pub(super) fn close_after(&mut self, time: Duration, connection: CancellationToken) {
+        let timer = tokio::spawn(async move {
+            tokio::time::sleep(time).await;
+            connection.cancel();
+        });
+        self.deadline = Some(AbortOnDropHandle::new(timer));
     }
 }
 

@@ -154,6 +154,7 @@ impl WorkerConfig {
             prompts: self.scopes.prompts.clone(),
             deadline: Duration::from_millis(self.state_timeout_ms.max(1)),
             guard: FunctionGuard::new(self.guard.iter().cloned()),
+            ..FunctionOptions::default()
         }
     }
 

@@ -387,6 +387,10 @@ impl SkillsWorker {
         let listed: Value = repertoire_core::json::from_str(&listed.await?).unwrap_or_default();
         let none = Vec::new();
         let rows = listed["functions"].as_array().unwrap_or(&none);
+        let content = rows.iter().filter(|row| row["metadata"]["content"] == true);
+        let content = content.filter_map(|row| row["function_id"].as_str());
+        self.service
+            .set_content_functions(content.map(str::to_owned).collect());
         if !self.options.tools.is_empty() {
             self.offer_tools(rows);
         }

@@ -39,6 +39,8 @@ pub(crate) struct FastParams<'a> {
     #[serde(borrow, default)]
     pub(crate) uri: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
+    pub(crate) name: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
     cursor: Option<Cow<'a, str>>,
     #[serde(borrow, default, rename = "_meta")]
     meta: Option<FastMeta<'a>>,

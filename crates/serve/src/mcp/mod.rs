@@ -18,6 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use repertoire_app::{Caller, Permission};
 use repertoire_core::Uri;
 use repertoire_registry::Registry;
 use rmcp::{
@@ -36,7 +37,10 @@ use rmcp::{
 use serde_json::{Map, Value, json};
 
 use crate::{
-    error::{NotFoundKind, invalid_params, not_found_error, registry_error, shorten_text},
+    error::{
+        NotFoundKind, forbidden_error, invalid_params, not_found_error, registry_error,
+        shorten_text,
+    },
     service::SkillService,
 };
 use cursor::CursorPage;
@@ -94,15 +98,34 @@ const HANDSHAKE_WAIT: Duration = Duration::from_millis(10);
 pub struct McpConnection {
     service: Arc<SkillService>,
     session: Arc<McpSession>,
+    /// The caller of requests that do not carry one.
+    caller: Caller,
 }
 
 impl McpConnection {
-    /// Creates the handler of one connection.
+    /// Creates the handler of one connection of the user who started it, who may do everything.
     pub fn new(service: Arc<SkillService>) -> Self {
+        Self::with_caller(service, Caller::local_user())
+    }
+
+    /// Creates the handler of a connection over HTTP, where each request carries its caller.
+    pub(crate) fn for_http(service: Arc<SkillService>) -> Self {
+        Self::with_caller(service, Caller::without_permissions())
+    }
+
+    fn with_caller(service: Arc<SkillService>, caller: Caller) -> Self {
         Self {
             service,
             session: Arc::default(),
+            caller,
         }
+    }
+
+    /// Returns who sent a request.
+    fn caller_of(&self, context: &RequestContext<RoleServer>) -> Caller {
+        let parts = context.extensions.get::<axum::http::request::Parts>();
+        let caller = parts.and_then(|parts| parts.extensions.get::<Caller>());
+        caller.unwrap_or(&self.caller).clone()
     }
 
     /// Adds the capabilities of this handler to those of a server.
@@ -127,16 +150,32 @@ impl McpConnection {
         extensions.insert(SKILLS_EXTENSION.to_owned(), settings);
     }
 
-    /// Runs work that needs the registry, and records its metrics.
+    /// Returns who sent a request, if they may use the method.
+    fn authorize(
+        &self,
+        method: &str,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<Caller, ErrorData> {
+        let caller = self.caller_of(context);
+        let allowed = caller.require(method_permission(method));
+        allowed.map_err(|error| forbidden_error(&error))?;
+        Ok(caller)
+    }
+
+    /// Runs work that needs the registry, if the caller may use the method; records its metrics.
     async fn answer_with_registry<T>(
         &self,
         method: &str,
-        work: impl AsyncFnOnce(&Arc<Registry>) -> Result<T, ErrorData>,
+        context: &RequestContext<RoleServer>,
+        work: impl AsyncFnOnce(&Arc<Registry>, &Caller) -> Result<T, ErrorData>,
     ) -> Result<T, ErrorData> {
         let start = Instant::now();
-        let answer = match self.service.registry().await {
-            Ok(registry) => work(registry).await,
-            Err(error) => Err(registry_error(&error)),
+        let answer = match self.authorize(method, context) {
+            Err(refused) => Err(refused),
+            Ok(caller) => match self.service.registry().await {
+                Ok(registry) => work(registry, &caller).await,
+                Err(error) => Err(registry_error(&error)),
+            },
         };
         let time = start.elapsed();
         self.service
@@ -224,36 +263,51 @@ impl ServerHandler for McpConnection {
         if context.meta.protocol_version().is_some() && is_modern(&context) {
             return Err(method_not_found("initialize"));
         }
+        let caller = self.authorize("initialize", &context)?;
         self.wait_for_index().await;
         context.peer.set_peer_info(request.clone());
         self.service
             .metrics
             .count_request("initialize", true, Duration::ZERO);
-        self.negotiate_initialize(&request)
+        let mut result = self.negotiate_initialize(&request)?;
+        let instructions = self.service.instructions_for(&caller);
+        result.instructions = Some(instructions.to_string());
+        Ok(result)
     }
 
     async fn discover(
         &self,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<DiscoverResult, ErrorData> {
+        let caller = self.authorize("server/discover", &context)?;
         self.wait_for_index().await;
         let versions = self.supported_protocol_versions().into_owned();
-        Ok(DiscoverResult::from_server_info(versions, self.get_info()))
+        let info = self
+            .get_info()
+            .with_instructions(&*self.service.instructions_for(&caller));
+        Ok(DiscoverResult::from_server_info(versions, info))
     }
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
-        self.session.start_notifying(&self.service, context.peer);
+        let parts = context.extensions.get::<axum::http::request::Parts>();
+        let caller = parts.and_then(|parts| parts.extensions.get::<Caller>());
+        let caller = caller.unwrap_or(&self.caller).clone();
+        self.session
+            .start_notifying(&self.service, context.peer, caller);
     }
 
     async fn list_resources(
         &self,
         request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        self.answer_with_registry("resources/list", async |registry| {
+        self.answer_with_registry("resources/list", &context, async |registry, caller| {
             let cursor = request_cursor(request.as_ref());
-            let CursorPage { items, next } =
-                resources::list_resources(&registry.snapshot(), cursor, self.page_size())?;
+            let CursorPage { items, next } = resources::list_resources(
+                &self.service.visible_snapshot(registry, caller),
+                cursor,
+                self.page_size(),
+            )?;
             let mut result = ListResourcesResult::with_all_items(items);
             result.next_cursor = next;
             Ok(result)
@@ -264,8 +318,9 @@ impl ServerHandler for McpConnection {
     async fn list_resource_templates(
         &self,
         request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        self.authorize("resources/templates/list", &context)?;
         if let Some(cursor) = request_cursor(request.as_ref()) {
             // There is only one page, so every cursor is invalid.
             cursor::Cursor::decode(cursor, "")?;
@@ -278,11 +333,12 @@ impl ServerHandler for McpConnection {
     async fn read_resource(
         &self,
         request: ReadResourceRequestParams,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        self.answer_with_registry("resources/read", async |registry| {
-            let content = resources::read_content(&self.service, registry, &request.uri).await?;
-            let contents = resources::resource_contents(&request.uri, content);
+        self.answer_with_registry("resources/read", &context, async |registry, caller| {
+            let read =
+                resources::read_content(&self.service, registry, caller, &request.uri).await?;
+            let contents = resources::resource_contents(&request.uri, read);
             Ok(ReadResourceResult::new(vec![contents]).into())
         })
         .await
@@ -293,10 +349,10 @@ impl ServerHandler for McpConnection {
         request: SubscribeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.answer_with_registry("resources/subscribe", async |registry| {
+        self.answer_with_registry("resources/subscribe", &context, async |registry, caller| {
             let unknown = || not_found_error(&request.uri, NotFoundKind::Resource);
             let parsed: Uri = request.uri.parse().map_err(|_| unknown())?;
-            let snapshot = registry.snapshot();
+            let snapshot = self.service.visible_snapshot(registry, caller);
             let known = match &parsed {
                 Uri::Index | Uri::DiscoveryIndex => true,
                 Uri::Body(id) => snapshot.get(id).is_some(),
@@ -320,7 +376,7 @@ impl ServerHandler for McpConnection {
             subscriptions.add(&snapshot, &request.uri, parsed);
             drop(subscriptions);
             self.session
-                .start_notifying(&self.service, context.peer.clone());
+                .start_notifying(&self.service, context.peer.clone(), caller.clone());
             Ok(())
         })
         .await
@@ -329,8 +385,9 @@ impl ServerHandler for McpConnection {
     async fn unsubscribe(
         &self,
         request: UnsubscribeRequestParams,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
+        self.authorize("resources/unsubscribe", &context)?;
         let subscriptions = self.session.subscriptions.lock();
         subscriptions
             .unwrap_or_else(PoisonError::into_inner)
@@ -346,19 +403,23 @@ impl ServerHandler for McpConnection {
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
-        subscriptions::serve_subscription(&self.service, context).await;
+        let caller = self.authorize("subscriptions/listen", context.request_context())?;
+        subscriptions::serve_subscription(&self.service, context, &caller).await;
         Ok(())
     }
 
     async fn list_prompts(
         &self,
         request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        self.answer_with_registry("prompts/list", async |registry| {
+        self.answer_with_registry("prompts/list", &context, async |registry, caller| {
             let cursor = request_cursor(request.as_ref());
-            let CursorPage { items, next } =
-                prompts::list_prompts(&registry.snapshot(), &self.service, cursor)?;
+            let CursorPage { items, next } = prompts::list_prompts(
+                &self.service.visible_snapshot(registry, caller),
+                &self.service,
+                cursor,
+            )?;
             let mut result = ListPromptsResult::with_all_items(items);
             result.next_cursor = next;
             Ok(result)
@@ -369,12 +430,13 @@ impl ServerHandler for McpConnection {
     async fn get_prompt(
         &self,
         request: GetPromptRequestParams,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
-        self.answer_with_registry("prompts/get", async |registry| {
+        self.answer_with_registry("prompts/get", &context, async |registry, caller| {
             let arguments = request.arguments.unwrap_or_default();
             let result =
-                prompts::get_prompt(&self.service, registry, &request.name, arguments).await?;
+                prompts::get_prompt(&self.service, registry, caller, &request.name, arguments)
+                    .await?;
             Ok(result.into())
         })
         .await
@@ -383,10 +445,10 @@ impl ServerHandler for McpConnection {
     async fn complete(
         &self,
         request: CompleteRequestParams,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
-        self.answer_with_registry("completion/complete", async |registry| {
-            let snapshot = registry.snapshot();
+        self.answer_with_registry("completion/complete", &context, async |registry, caller| {
+            let snapshot = self.service.visible_snapshot(registry, caller);
             let values = completion::complete_argument(&snapshot, &self.service, &request)?;
             Ok(CompleteResult::new(values))
         })
@@ -396,10 +458,12 @@ impl ServerHandler for McpConnection {
     async fn list_tools(
         &self,
         _request: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
+        let caller = self.authorize("tools/list", &context)?;
         Ok(ListToolsResult::with_all_items(tools::list_tools(
             &self.service,
+            &caller,
         )))
     }
 
@@ -412,8 +476,8 @@ impl ServerHandler for McpConnection {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        self.answer_with_registry("tools/call", async |registry| {
-            tools::call_tool(&self.service, registry, &request, &context).await
+        self.answer_with_registry("tools/call", &context, async |registry, caller| {
+            tools::call_tool(&self.service, registry, caller, &request, &context).await
         })
         .await
     }
@@ -424,8 +488,8 @@ impl ServerHandler for McpConnection {
         context: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
         let method = request.method.clone();
-        self.answer_with_registry(&method, async |registry| {
-            let snapshot = registry.snapshot();
+        self.answer_with_registry(&method, &context, async |registry, caller| {
+            let snapshot = self.service.visible_snapshot(registry, caller);
             let size = self.page_size();
             match method.as_str() {
                 "skills/list" => {
@@ -449,9 +513,9 @@ impl ServerHandler for McpConnection {
                     Err(method_not_found(gone))
                 }
                 // A known method arrives here only if its parameters could not be parsed.
-                known if METHODS_WITH_PARAMS.contains(&known) => Err(invalid_params(format!(
-                    "{known}: its parameters are missing or wrong"
-                ))),
+                known if find_method(known).is_some_and(|m| m.has_params) => Err(invalid_params(
+                    format!("{known}: its parameters are missing or wrong"),
+                )),
                 unknown => Err(method_not_found(unknown)),
             }
         })
@@ -474,18 +538,47 @@ const REMOVED_METHODS: [&str; 5] = [
     "resources/unsubscribe",
 ];
 
-/// Methods of the protocol that have parameters.
-const METHODS_WITH_PARAMS: [&str; 12] = [
-    "initialize",
-    "resources/list",
-    "resources/templates/list",
-    "resources/read",
-    "resources/subscribe",
-    "resources/unsubscribe",
-    "prompts/list",
-    "prompts/get",
-    "tools/list",
-    "tools/call",
-    "completion/complete",
-    "subscriptions/listen",
+/// A method of the protocol that is answered here.
+pub(crate) struct MethodSpec {
+    pub(crate) name: &'static str,
+    /// What a caller must be allowed to do. Tools and functions behind a method need more.
+    pub(crate) permission: Permission,
+    has_params: bool,
+}
+
+const fn method(name: &'static str, has_params: bool) -> MethodSpec {
+    MethodSpec {
+        name,
+        permission: Permission::Read,
+        has_params,
+    }
+}
+
+/// Every method.
+pub(crate) static METHODS: [MethodSpec; 16] = [
+    method("initialize", true),
+    method("server/discover", false),
+    method("resources/list", true),
+    method("resources/templates/list", true),
+    method("resources/read", true),
+    method("resources/subscribe", true),
+    method("resources/unsubscribe", true),
+    method("resources/directory/read", false),
+    method("skills/list", false),
+    method("skills/get", false),
+    method("prompts/list", true),
+    method("prompts/get", true),
+    method("tools/list", true),
+    method("tools/call", true),
+    method("completion/complete", true),
+    method("subscriptions/listen", true),
 ];
+
+fn find_method(name: &str) -> Option<&'static MethodSpec> {
+    METHODS.iter().find(|method| method.name == name)
+}
+
+/// Returns what a method needs. An unknown method is reported as such only to those who may read.
+fn method_permission(name: &str) -> Permission {
+    find_method(name).map_or(Permission::Read, |method| method.permission)
+}

@@ -5,6 +5,7 @@
 
 use std::{ops::Bound, sync::Arc};
 
+use repertoire_app::{Caller, Permission};
 use repertoire_core::{PromptBody, PromptName, SkillId};
 use repertoire_registry::{PromptEntry, Registry, SkillEntry, Snapshot, Trusted};
 use rmcp::{
@@ -15,7 +16,7 @@ use serde_json::Value;
 
 use super::cursor::{Cursor, CursorPage, take_page};
 use crate::{
-    error::{Error, NotFoundKind, error_for_uri, invalid_params, shorten_text},
+    error::{Error, NotFoundKind, error_for_uri, forbidden_error, invalid_params, shorten_text},
     iii::functions::PromptContent,
     service::SkillService,
 };
@@ -158,10 +159,12 @@ fn prompt_from_entry(entry: &PromptEntry) -> Prompt {
 pub(super) async fn get_prompt(
     service: &SkillService,
     registry: &Arc<Registry>,
+    caller: &Caller,
     name: &str,
     arguments: JsonObject,
 ) -> Result<GetPromptResult, ErrorData> {
-    let found = find_prompt(&registry.snapshot(), service, name)
+    let snapshot = service.visible_snapshot(registry, caller);
+    let found = find_prompt(&snapshot, service, name)
         .ok_or_else(|| invalid_params(format!("prompt {:?}: not found", shorten_text(name))))?;
     let failed = |error: Error| error_for_uri(name, &error, NotFoundKind::Params);
     let (description, said) = match found {
@@ -171,6 +174,11 @@ pub(super) async fn get_prompt(
             (description, PromptContent::Text(text))
         }
         PromptMatch::Prompt(entry) => {
+            if matches!(entry.prompt.body, PromptBody::Function(_)) {
+                // Its text is made by calling a function.
+                let allowed = caller.require(Permission::Run);
+                allowed.map_err(|error| forbidden_error(&error))?;
+            }
             check_arguments(&entry, &arguments)?;
             let said = service.render_prompt(registry, &entry, arguments).await;
             (

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use repertoire_app::{Caller, Permission};
 use repertoire_core::{FileEntry, SkillId, Uri, mime};
 use repertoire_registry::{Origin, Registry, ServedContent, SkillEntry, Snapshot};
 use rmcp::{
@@ -13,7 +14,7 @@ use serde_json::{Map, Value};
 
 use super::cursor::{Cursor, CursorPage, take_page};
 use crate::{
-    error::{NotFoundKind, error_for_uri, invalid_params, not_found_error},
+    error::{NotFoundKind, error_for_uri, forbidden_error, invalid_params, not_found_error},
     service::SkillService,
 };
 
@@ -154,16 +155,33 @@ pub(super) fn resource_templates() -> Vec<ResourceTemplate> {
     ]
 }
 
-/// Reads the content of a URI.
+/// Reads the content of a URI, as far as a caller may see it. A function is called only for callers
+/// that may run something, and only if its content is meant to be read (T41).
 pub(super) async fn read_content(
     service: &SkillService,
     registry: &Arc<Registry>,
+    caller: &Caller,
     uri: &str,
 ) -> Result<ServedContent, ErrorData> {
     let Ok(parsed) = uri.parse::<Uri>() else {
         return Err(not_found_error(uri, NotFoundKind::Resource));
     };
-    let read = service.read_uri(registry, &parsed).await;
+    let snapshot = service.visible_snapshot(registry, caller);
+    if let Uri::Function(function) = &parsed {
+        caller
+            .require(Permission::Run)
+            .map_err(|error| forbidden_error(&error))?;
+        if let Some(bus) = service.bus() {
+            let guarded = bus.options.guard.check_function(function.as_str());
+            guarded.map_err(|error| error_for_uri(uri, &error.into(), NotFoundKind::Resource))?;
+        }
+        let is_allowed = service.is_content_function(function.as_str())
+            || service.is_function_linked(registry, &snapshot, uri).await;
+        if !is_allowed {
+            return Err(not_found_error(uri, NotFoundKind::Resource));
+        }
+    }
+    let read = service.read_uri(registry, &snapshot, &parsed).await;
     read.map_err(|error| error_for_uri(uri, &error, NotFoundKind::Resource))
 }
 

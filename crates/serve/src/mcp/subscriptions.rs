@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use repertoire_app::Caller;
 use repertoire_core::{Digest, Uri};
 use repertoire_registry::{ItemKind, Registry, Snapshot};
 use rmcp::{
@@ -93,7 +94,12 @@ struct ChangeNotice {
     prompts: bool,
 }
 
-fn changes_since(service: &SkillService, registry: &Registry, seen: u64) -> ChangeNotice {
+fn changes_since(
+    service: &SkillService,
+    registry: &Registry,
+    caller: &Caller,
+    seen: u64,
+) -> ChangeNotice {
     let Ok(events) = registry.wait_events(seen, Duration::ZERO) else {
         // The event log no longer reaches back that far.
         return ChangeNotice {
@@ -101,8 +107,12 @@ fn changes_since(service: &SkillService, registry: &Registry, seen: u64) -> Chan
             prompts: true,
         };
     };
-    let skills = events.iter().any(|event| event.kind == ItemKind::Skill);
-    let prompts = events.iter().any(|event| event.kind == ItemKind::Prompt);
+    // What others change is not announced to those who cannot see it.
+    let is_visible = |kind: ItemKind| {
+        let mut events = events.iter().filter(|event| event.kind == kind);
+        events.any(|event| caller.may_see_name(&event.id))
+    };
+    let (skills, prompts) = (is_visible(ItemKind::Skill), is_visible(ItemKind::Prompt));
     let as_prompts =
         service.options.prompts != PromptExposure::None || !service.options.aliases.is_empty();
     ChangeNotice {
@@ -133,11 +143,12 @@ impl McpSession {
         self: &Arc<Self>,
         service: &Arc<SkillService>,
         peer: Peer<RoleServer>,
+        caller: Caller,
     ) {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if task.is_none() {
             let session = Arc::downgrade(self);
-            let run = notify_session(service.clone(), session, peer);
+            let run = notify_session(service.clone(), session, peer, caller);
             *task = Some(tokio::spawn(run).abort_handle());
         }
     }
@@ -147,6 +158,7 @@ async fn notify_session(
     service: Arc<SkillService>,
     session: Weak<McpSession>,
     peer: Peer<RoleServer>,
+    caller: Caller,
 ) {
     let Ok(registry) = service.registry().await else {
         return;
@@ -166,8 +178,8 @@ async fn notify_session(
             }
             () = service.stop.cancelled() => return,
         }
-        let snapshot = registry.snapshot();
-        let news = changes_since(&service, registry, seen);
+        let snapshot = service.visible_snapshot(registry, &caller);
+        let news = changes_since(&service, registry, &caller, seen);
         seen = snapshot.seq();
         let Some(session) = session.upgrade() else {
             return;
@@ -212,7 +224,11 @@ pub(super) fn accepted_filter(requested: &SubscriptionFilter) -> SubscriptionFil
 }
 
 /// Serves one `subscriptions/listen` until it is cancelled or the server shuts down.
-pub(super) async fn serve_subscription(service: &SkillService, context: SubscriptionContext) {
+pub(super) async fn serve_subscription(
+    service: &SkillService,
+    context: SubscriptionContext,
+    caller: &Caller,
+) {
     let registry = tokio::select! {
         registry = service.registry() => registry,
         () = context.cancelled() => return,
@@ -223,7 +239,7 @@ pub(super) async fn serve_subscription(service: &SkillService, context: Subscrip
     };
     let mut changes = service.subscribe_changes();
     let mut tools = service.subscribe_tool_changes();
-    let snapshot = registry.snapshot();
+    let snapshot = service.visible_snapshot(registry, caller);
     let mut seen = snapshot.seq();
     let filter = context.accepted().clone();
     let mut subscriptions = Subscriptions::default();
@@ -247,8 +263,8 @@ pub(super) async fn serve_subscription(service: &SkillService, context: Subscrip
             () = context.cancelled() => return,
             () = service.stop.cancelled() => return,
         }
-        let snapshot = registry.snapshot();
-        let news = changes_since(service, registry, seen);
+        let snapshot = service.visible_snapshot(registry, caller);
+        let news = changes_since(service, registry, caller, seen);
         seen = snapshot.seq();
         let sink = context.sink();
         let mut alive = true;

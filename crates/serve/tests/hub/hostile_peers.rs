@@ -4,12 +4,9 @@ use std::time::{Duration, Instant};
 
 use futures::{FutureExt, SinkExt, StreamExt};
 use repertoire_core::Digest;
-use repertoire_registry::{
-    StoreScope,
-    store::{StoredToken, TokenAccess},
-};
+use repertoire_registry::{StoreScope, store::StoredToken};
 use repertoire_serve::{
-    http::Auth,
+    http::{Auth, OwnUser},
     iii::{HubOptions, bus_client::BusClient},
 };
 use serde_json::{Value, json};
@@ -224,35 +221,73 @@ async fn t28_foreign_origins_and_hosts_are_refused_before_the_upgrade() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn write_token_is_required_once_a_token_exists() {
+async fn t40_a_token_does_on_the_bus_only_what_it_allows() {
     let place = start_hub_with(HubOptions::default(), |registry| {
         let store = registry.store(StoreScope::Account).unwrap();
-        for (name, secret, access) in [
-            ("reader", "may-read", TokenAccess::Read),
-            ("writer", "may-write", TokenAccess::Write),
+        for (secret, permissions, prefixes) in [
+            ("may-read", "read", ""),
+            ("may-run", "run", ""),
+            ("may-write", "read,write", ""),
+            ("some-skills", "admin", "acme/**"),
         ] {
             let token = StoredToken {
-                name: name.to_owned(),
+                name: secret.to_owned(),
                 hash: Digest::hash_bytes(secret.as_bytes()),
-                access,
+                permissions: permissions.parse().unwrap(),
+                prefixes: prefixes.split(' ').filter_map(|p| p.parse().ok()).collect(),
+                tools: Vec::new(),
+                lost_run: false,
                 created_at: "2026-01-01T00:00:00.000Z".to_owned(),
                 expires_at: None,
             };
             store.add_token(&token).unwrap();
         }
-        Auth::from_store(store.clone(), false)
+        Auth::from_store(store.clone(), OwnUser::NeedsToken)
     })
     .await;
-    for token in [None, Some("wrong"), Some("may-read")] {
+    for (token, status) in [
+        (None, "401"),
+        (Some("wrong"), "401"),
+        (Some("some-skills"), "403"),
+    ] {
         let refused = BusClient::connect(&place.url(), token).await.unwrap_err();
-        assert!(refused.to_string().contains("401"), "{refused}");
+        assert!(refused.to_string().contains(status), "{refused}");
     }
-    let client = BusClient::connect(&place.url(), Some("may-write")).await;
-    client
-        .unwrap()
-        .call_json("skills::list", "{}", WAIT)
-        .await
-        .unwrap();
+    let register = r##"{"id": "demo", "skill": "# Demo"}"##;
+    for (token, list, write, state) in [
+        ("may-read", true, false, false),
+        ("may-run", false, false, false),
+        ("may-write", true, true, true),
+    ] {
+        let client = BusClient::connect(&place.url(), Some(token)).await.unwrap();
+        for (function, payload, allowed) in [
+            ("skills::list", "{}", list),
+            ("engine::functions::list", "{}", list),
+            ("skills::register", register, write),
+            ("state::get", r#"{"scope": "s", "key": "k"}"#, state),
+        ] {
+            let answer = client.call_json(function, payload, WAIT).await;
+            match answer {
+                Ok(_) => assert!(allowed, "{token} called {function}"),
+                Err(error) => {
+                    assert!(!allowed, "{token}: {function}: {error}");
+                    assert_eq!(error.code, "forbidden", "{function}: {error}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_hub_accepts_its_own_user_without_a_token() {
+    let place = start_hub_with(HubOptions::default(), |registry| {
+        let store = registry.store(StoreScope::Account).unwrap();
+        Auth::from_store(store.clone(), OwnUser::Recognised)
+    })
+    .await;
+    let client = BusClient::connect(&place.url(), None).await.unwrap();
+    let listed = client.call_json("skills::list", "{}", WAIT).await;
+    listed.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,12 +6,12 @@
 use rusqlite::{Connection, Result};
 
 /// The newest schema this version knows.
-pub(super) const VERSION: i64 = 6;
+pub(super) const VERSION: i64 = 7;
 /// `RPTR`: identifies a file as a Repertoire store.
 pub(super) const APPLICATION_ID: i64 = 0x5250_5452;
 
 /// The migrations; the one at index `n` upgrades version `n` to `n + 1`.
-const MIGRATIONS: [&str; 6] = [V1, V2, V3, V4, V5, V6];
+const MIGRATIONS: [&str; 7] = [V1, V2, V3, V4, V5, V6, V7];
 
 const V1: &str = r"
 CREATE TABLE meta (
@@ -205,6 +205,15 @@ CREATE TABLE checkpoints (
     PRIMARY KEY (session_id, artifact, name)
 );
 CREATE INDEX idx_checkpoints_at ON checkpoints(at);
+";
+
+/// Tokens have independent permissions; those of earlier versions cannot run anything.
+const V7: &str = r"
+ALTER TABLE tokens ADD COLUMN prefixes TEXT NOT NULL DEFAULT '';
+ALTER TABLE tokens ADD COLUMN tools TEXT NOT NULL DEFAULT '';
+ALTER TABLE tokens ADD COLUMN lost_run INTEGER NOT NULL DEFAULT 0;
+UPDATE tokens SET lost_run = 1;
+UPDATE tokens SET access = 'read,write' WHERE access = 'write';
 ";
 
 /// Migrates a file to the newest version, one transaction per step.

@@ -37,6 +37,9 @@ pub struct FunctionOptions {
     pub deadline: Duration,
     /// Functions that content and prompts may not call.
     pub guard: FunctionGuard,
+    /// Functions whose content may be read over MCP although no trusted skill links to them: ids, or
+    /// prefixes with `*` at the end.
+    pub content: Vec<String>,
 }
 
 impl Default for FunctionOptions {
@@ -46,6 +49,7 @@ impl Default for FunctionOptions {
             prompts: repertoire_registry::registered::PROMPTS_SCOPE.to_owned(),
             deadline: Duration::from_secs(10),
             guard: FunctionGuard::default(),
+            content: Vec::new(),
         }
     }
 }
@@ -83,11 +87,15 @@ pub struct SkillFunctions {
 /// Whether a function of a worker becomes an MCP tool: it is listed, by id or by a prefix with
 /// `*`, and the guard allows it.
 pub(crate) fn is_tool(list: &[String], guard: &FunctionGuard, id: &str) -> bool {
-    let listed = list.iter().any(|entry| match entry.strip_suffix('*') {
+    is_listed(list, id) && guard.check_function(id).is_ok()
+}
+
+/// Whether a function is in a list of ids, and prefixes with `*` at the end.
+pub(crate) fn is_listed(list: &[String], id: &str) -> bool {
+    list.iter().any(|entry| match entry.strip_suffix('*') {
         Some(prefix) => id.starts_with(prefix),
         None => entry == id,
-    });
-    listed && guard.check_function(id).is_ok()
+    })
 }
 
 impl SkillFunctions {

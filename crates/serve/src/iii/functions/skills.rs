@@ -186,7 +186,10 @@ impl SkillFunctions {
         registry: &SharedRegistry,
         uri: &Uri,
     ) -> Result<(String, String), CallError> {
-        let content = self.service.read_uri(registry, uri).await?;
+        let content = self
+            .service
+            .read_uri(registry, &registry.snapshot(), uri)
+            .await?;
         let text = String::from_utf8(content.bytes.into());
         let text = text.map_err(|_| CallError::new("not_utf8", format!("{uri}: not text")))?;
         Ok((content.mime.into_owned(), text))

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use repertoire_app::Permission;
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 use uuid::Uuid;
@@ -16,21 +17,34 @@ use super::{
     state,
 };
 
-const ENGINE_FUNCTIONS: [&str; 9] = [
-    "engine::workers::register",
-    "engine::workers::list",
-    "engine::functions::list",
-    "engine::functions::info",
-    "engine::triggers::list",
-    "engine::trigger-types::list",
-    "engine::register_trigger",
-    "engine::unregister_trigger",
-    "engine::health",
+/// The functions of the bus itself, with what calling them needs.
+pub(crate) static ENGINE_FUNCTIONS: [(&str, Permission); 9] = [
+    // A client describes itself with it; nothing else changes.
+    ("engine::workers::register", Permission::Read),
+    ("engine::workers::list", Permission::Read),
+    ("engine::functions::list", Permission::Read),
+    ("engine::functions::info", Permission::Read),
+    ("engine::triggers::list", Permission::Read),
+    ("engine::trigger-types::list", Permission::Read),
+    ("engine::register_trigger", Permission::Write),
+    ("engine::unregister_trigger", Permission::Write),
+    ("engine::health", Permission::Read),
 ];
+
+/// Returns what a function that the bus itself provides needs. The state holds private data of all
+/// workers, so reading it needs as much as changing it.
+pub(super) fn permission_of(id: &str) -> Option<Permission> {
+    if state::is_state_function(id) {
+        return Some(Permission::Write);
+    }
+    let mut functions = ENGINE_FUNCTIONS.iter();
+    let found = functions.find(|(name, _)| *name == id);
+    found.map(|(_, permission)| *permission)
+}
 
 /// Whether the bus itself provides a function.
 pub(super) fn is_builtin(id: &str) -> bool {
-    state::is_state_function(id) || ENGINE_FUNCTIONS.contains(&id)
+    permission_of(id).is_some()
 }
 
 /// Whether no worker may register a function of that name.
@@ -182,7 +196,8 @@ impl Hub {
             );
         }
         if internal {
-            let own = ENGINE_FUNCTIONS.iter().chain(state::STATE_FUNCTIONS.iter());
+            let engine = ENGINE_FUNCTIONS.iter().map(|(id, _)| id);
+            let own = engine.chain(state::STATE_FUNCTIONS.iter());
             rows.extend(own.filter_map(|id| self.native_row(id)));
         }
         rows

@@ -6,6 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt, SinkExt, StreamExt, stream::SplitSink, stream::SplitStream};
+use repertoire_app::{Caller, Permission};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite},
     sync::mpsc::UnboundedReceiver,
@@ -39,30 +40,46 @@ use super::{
 const MAX_FRAME_BYTES: usize = 1024 * 1024;
 /// The longest id of a function, a trigger or a trigger type.
 const MAX_ID_BYTES: usize = 1024;
-/// The supported types of messages.
-const MESSAGE_TYPES: [&str; 13] = [
-    "invokefunction",
-    "invocationresult",
-    "registerfunction",
-    "unregisterfunction",
-    "registertriggertype",
-    "unregistertriggertype",
-    "registertrigger",
-    "unregistertrigger",
-    "triggerregistrationresult",
-    "reattach",
-    "registerservice",
-    "ping",
-    "pong",
+/// The supported types of messages, with what a caller must be allowed to do. A call needs what its
+/// function needs.
+pub(crate) static MESSAGE_TYPES: [(&str, Option<Permission>); 13] = [
+    ("invokefunction", None),
+    // Only the worker that was called can answer.
+    ("invocationresult", None),
+    ("registerfunction", Some(Permission::Write)),
+    ("unregisterfunction", Some(Permission::Write)),
+    ("registertriggertype", Some(Permission::Write)),
+    ("unregistertriggertype", Some(Permission::Write)),
+    ("registertrigger", Some(Permission::Write)),
+    ("unregistertrigger", Some(Permission::Write)),
+    ("triggerregistrationresult", Some(Permission::Write)),
+    ("reattach", Some(Permission::Write)),
+    ("registerservice", None),
+    ("ping", None),
+    ("pong", None),
 ];
+
+fn find_message_type(kind: &str) -> Option<&'static (&'static str, Option<Permission>)> {
+    MESSAGE_TYPES.iter().find(|(name, _)| *name == kind)
+}
+
 /// How long input is discarded after a connection was closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The connection that a message came from.
+#[derive(Clone, Copy)]
+struct PeerContext<'a> {
+    id: &'a WorkerId,
+    outbox: &'a Outbox,
+    caller: &'a Caller,
+}
 
 impl Hub {
     /// Serves a worker until it disconnects or its connection is closed.
     pub(super) async fn serve_connection<S>(
         self: Arc<Self>,
         socket: WebSocketStream<S>,
+        caller: Caller,
         revoked: impl Future<Output = ()>,
     ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -80,7 +97,12 @@ impl Hub {
             ping_interval: self.options.idle_timeout / 3,
         };
         let sending = tokio::spawn(writer.write_messages(waiting));
-        let listening = self.read_messages(&id, stream, &outbox);
+        let peer = PeerContext {
+            id: &id,
+            outbox: &outbox,
+            caller: &caller,
+        };
+        let listening = self.read_messages(peer, stream);
         tokio::pin!(listening, revoked);
         let stream = tokio::select! {
             stream = &mut listening => stream,
@@ -119,13 +141,13 @@ impl Hub {
     /// Reads messages until the worker disconnects; returns the stream.
     async fn read_messages<S>(
         self: &Arc<Self>,
-        id: &WorkerId,
+        peer: PeerContext<'_>,
         mut stream: SplitStream<WebSocketStream<S>>,
-        outbox: &Outbox,
     ) -> SplitStream<WebSocketStream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
+        let outbox = peer.outbox;
         loop {
             // A worker with a full queue has to read it before its next message is handled.
             tokio::select! {
@@ -162,10 +184,10 @@ impl Hub {
                 }
             };
             let handled = match &message {
-                Ws::Text(text) => self.handle_message(id, outbox, text.as_str()),
+                Ws::Text(text) => self.handle_message(peer, text.as_str()),
                 Ws::Binary(bytes) if is_telemetry(bytes) => Ok(()),
                 Ws::Binary(bytes) => match std::str::from_utf8(bytes) {
-                    Ok(text) => self.handle_message(id, outbox, text),
+                    Ok(text) => self.handle_message(peer, text),
                     Err(_) => Err("not UTF-8".to_owned()),
                 },
                 Ws::Close(_) => return stream,
@@ -179,22 +201,24 @@ impl Hub {
     }
 
     /// Handles one message; returns the reason if it is malformed.
-    fn handle_message(
-        self: &Arc<Self>,
-        id: &WorkerId,
-        outbox: &Outbox,
-        text: &str,
-    ) -> Result<(), String> {
+    fn handle_message(self: &Arc<Self>, peer: PeerContext<'_>, text: &str) -> Result<(), String> {
+        let PeerContext { id, outbox, caller } = peer;
         let frame = match Frame::parse(text) {
             Ok(frame) => frame,
             Err(reason) => {
                 // Messages of an unknown type may have any fields.
                 return match message_type(text) {
-                    Some(kind) if !MESSAGE_TYPES.contains(&kind.as_str()) => Ok(()),
+                    Some(kind) if find_message_type(&kind).is_none() => Ok(()),
                     _ => Err(reason),
                 };
             }
         };
+        if let Some((_, Some(permission))) = find_message_type(&frame.kind)
+            && let Err(error) = caller.require(*permission)
+        {
+            outbox.close(CloseReason::new(1008, error.to_string()));
+            return Ok(());
+        }
         let need = |what: &str, value: Option<&str>| match value {
             Some("") => Err(format!("{}: `{what}` is empty", frame.kind)),
             Some(value) if value.len() > MAX_ID_BYTES => {
@@ -206,7 +230,7 @@ impl Hub {
         match &*frame.kind {
             "invokefunction" => {
                 let function = need("function_id", frame.function_id.as_deref())?;
-                self.handle_invocation(id, outbox, &frame, &function);
+                self.handle_invocation(peer, &frame, &function);
             }
             "invocationresult" => self.deliver_result(id, &frame),
             "registerfunction" => {
@@ -274,11 +298,11 @@ impl Hub {
 
     fn handle_invocation(
         self: &Arc<Self>,
-        id: &WorkerId,
-        outbox: &Outbox,
+        peer: PeerContext<'_>,
         frame: &Frame<'_>,
         function: &str,
     ) {
+        let PeerContext { id, outbox, caller } = peer;
         let action = frame.action.as_ref().map(|action| &*action.kind);
         let waits = frame.invocation_id.as_deref().filter(|_| !is_void(frame));
         let limit = self.options.max_message;
@@ -287,6 +311,10 @@ impl Hub {
                 outbox.send(answer_text(invocation, function, answer, limit));
             }
         };
+        if let Err(error) = caller.require(self.function_permission(function)) {
+            let message = format!("{function}: {error}");
+            return reply(&Err(CallError::new("forbidden", message)));
+        }
         if action == Some("enqueue") {
             let message = format!("{function}: there are no queues on this hub");
             return reply(&Err(CallError::new("enqueue_error", message)));

@@ -12,11 +12,8 @@ use axum::{
 use futures::StreamExt;
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use repertoire_registry::store::TokenAccess;
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::Semaphore,
-};
+use repertoire_app::Caller;
+use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::{
     WebSocketStream,
     tungstenite::{
@@ -28,9 +25,13 @@ use tokio_tungstenite::{
 use super::{super::bus_client, Hub};
 use crate::{
     error::{Error, ListenProblem, Result},
-    http::{Auth, configure_stream, error_response, host_check::AllowedHosts},
+    http::{Auth, Surface, configure_stream, error_response, host_check::AllowedHosts},
+    peer_limits::{ConnectionLimits, ConnectionSlot, ConnectionTable, PeerKey},
+    peer_owner::PeerOwner,
 };
 
+/// How many connections may wait for their request; the oldest ones make room for new ones.
+const MAX_PENDING: usize = 256;
 /// How long a request may take to become a connection.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -80,8 +81,13 @@ impl HubListener {
     /// Accepts workers until the hub stops.
     pub async fn serve(self, hub: Arc<Hub>, names: AllowedHosts, auth: Arc<Auth>) {
         raise_file_limit();
+        let most = hub.options.max_connections;
         let gate = Arc::new(AcceptGate {
-            slots: Arc::new(Semaphore::new(hub.options.max_connections)),
+            connections: ConnectionTable::new(ConnectionLimits {
+                total: most,
+                per_peer: most.div_ceil(4) * 3,
+                pending: MAX_PENDING,
+            }),
             hub,
             names,
             auth,
@@ -92,7 +98,15 @@ impl HubListener {
                 () = gate.hub.stop.cancelled() => return,
             };
             match accepted {
-                Ok((stream, _)) => drop(tokio::spawn(gate.clone().serve_stream(stream))),
+                Ok((stream, peer)) => {
+                    let owner = PeerOwner::of_connection(&stream);
+                    match gate.connections.add(PeerKey::new(peer, owner)) {
+                        Ok(slot) => {
+                            drop(tokio::spawn(gate.clone().serve_stream(stream, owner, slot)));
+                        }
+                        Err(refusal) => tracing::warn!(%peer, ?refusal, "a connection was refused"),
+                    }
+                }
                 Err(error) => {
                     // Most likely out of descriptors: wait until other connections close.
                     tracing::warn!(%error, "a connection could not be accepted");
@@ -133,15 +147,21 @@ struct AcceptGate {
     hub: Arc<Hub>,
     names: AllowedHosts,
     auth: Arc<Auth>,
-    slots: Arc<Semaphore>,
+    connections: Arc<ConnectionTable>,
 }
 
 impl AcceptGate {
-    async fn serve_stream(self: Arc<Self>, stream: TcpStream) {
+    async fn serve_stream(
+        self: Arc<Self>,
+        stream: TcpStream,
+        owner: PeerOwner,
+        slot: ConnectionSlot,
+    ) {
         configure_stream(&stream);
         let gate = self.clone();
+        let stop = slot.stop_token().clone();
         let service = service_fn(move |request: Request<Incoming>| {
-            let response = gate.upgrade_request(request);
+            let response = gate.upgrade_request(request, owner, &slot);
             async move { Ok::<_, Infallible>(response) }
         });
         let connection = hyper::server::conn::http1::Builder::new()
@@ -153,22 +173,37 @@ impl AcceptGate {
         // hyper closes connections that send no request in time.
         tokio::select! {
             _ = connection => {}
+            () = stop.cancelled() => {}
             () = self.hub.stop.cancelled() => {}
         }
     }
 
     /// Answers a request with an upgrade, or with the reason for the refusal.
-    fn upgrade_request(self: &Arc<Self>, mut request: Request<Incoming>) -> Response<Body> {
+    fn upgrade_request(
+        self: &Arc<Self>,
+        mut request: Request<Incoming>,
+        owner: PeerOwner,
+        slot: &ConnectionSlot,
+    ) -> Response<Body> {
         if let Err(message) = self
             .names
             .check_host_and_origin(request.uri(), request.headers())
         {
             return error_response(StatusCode::FORBIDDEN, "forbidden", message);
         }
-        let caller = self.auth.authenticate_caller(request.headers());
-        if caller.is_none_or(|caller| caller.access < TokenAccess::Write) {
-            let message = "send a write token as `Authorization: Bearer …`";
-            return error_response(StatusCode::UNAUTHORIZED, "unauthorized", message);
+        let caller = match self
+            .auth
+            .authenticate(Surface::Hub, owner, request.headers())
+        {
+            Ok(caller) => caller,
+            Err(refusal) => {
+                let message = refusal.message();
+                return error_response(StatusCode::UNAUTHORIZED, "unauthorized", message);
+            }
+        };
+        // Functions of the bus concern all skills and the state of all workers.
+        if let Err(error) = caller.require_all_skills() {
+            return error_response(StatusCode::FORBIDDEN, "forbidden", &error.to_string());
         }
         let path = request.uri().path().to_owned();
         if path != "/" && path != "/otel" {
@@ -180,11 +215,8 @@ impl AcceptGate {
             let message = "this port speaks WebSocket: connect an iii SDK to it";
             return error_response(StatusCode::UPGRADE_REQUIRED, "upgrade_required", message);
         };
-        let Ok(room) = self.slots.clone().try_acquire_owned() else {
-            tracing::debug!("too many workers: a connection was refused");
-            let message = "too many connections at a time";
-            return error_response(StatusCode::SERVICE_UNAVAILABLE, "busy", message);
-        };
+        slot.mark_active();
+        let room = slot.clone();
         let nodelay = HeaderValue::from_static("tcp-nodelay");
         response.headers_mut().insert("x-iii-capabilities", nodelay);
         let headers = token_header(request.headers());
@@ -212,8 +244,8 @@ impl AcceptGate {
                 WebSocketStream::from_partially_read(stream, read, Role::Server, Some(config))
                     .await;
             if path == "/" {
-                hub.serve_connection(socket, wait_revoked(auth, headers))
-                    .await;
+                let revoked = wait_revoked(auth, owner, headers, caller.clone());
+                hub.serve_connection(socket, caller, revoked).await;
             } else {
                 discard_telemetry(socket, &hub).await;
             }
@@ -242,13 +274,12 @@ fn token_header(headers: &HeaderMap) -> HeaderMap {
     kept
 }
 
-/// Returns when a connection is no longer authorised.
-async fn wait_revoked(auth: Arc<Auth>, headers: HeaderMap) {
+/// Returns when a connection is no longer authorised, or no longer in the same way.
+async fn wait_revoked(auth: Arc<Auth>, owner: PeerOwner, headers: HeaderMap, caller: Caller) {
     let mut tick = tokio::time::interval(Duration::from_secs(1));
     loop {
         tick.tick().await;
-        let caller = auth.authenticate_caller(&headers);
-        if caller.is_none_or(|caller| caller.access < TokenAccess::Write) {
+        if auth.authenticate(Surface::Hub, owner, &headers) != Ok(caller.clone()) {
             return;
         }
     }

@@ -20,6 +20,7 @@ use std::{
 };
 
 use futures::future::BoxFuture;
+use repertoire_app::Permission;
 use repertoire_registry::registered::RegisteredRow;
 use serde_json::{Value, value::RawValue};
 use tokio::{
@@ -205,6 +206,16 @@ impl Hub {
             || (self.functions.get().is_some() && functions::find_function(id).is_some())
     }
 
+    /// Returns what calling a function needs. Functions of workers may do anything.
+    fn function_permission(&self, id: &str) -> Permission {
+        builtin::permission_of(id)
+            .or_else(|| {
+                self.functions.get()?;
+                functions::find_function(id).map(|function| function.permission)
+            })
+            .unwrap_or(Permission::Run)
+    }
+
     /// Answers a function of the hub itself.
     fn call_native(
         self: &Arc<Self>,
@@ -352,6 +363,9 @@ impl Hub {
             let Some(hub) = hub.upgrade() else { return };
             let guard = &hub.options.functions.guard;
             let mut rows = hub.lock_table().list_functions();
+            let content = rows.iter().filter(|row| row.is_content());
+            let content = content.map(|row| row.function_id.to_string()).collect();
+            hub.service.set_content_functions(content);
             rows.retain(|row| is_tool(&hub.options.tools, guard, &row.function_id));
             hub.service
                 .offer_tools(rows.iter().map(FunctionRow::to_tool));

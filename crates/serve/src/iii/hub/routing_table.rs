@@ -81,6 +81,13 @@ pub(super) struct FunctionRow {
 }
 
 impl FunctionRow {
+    /// Whether its worker declares it as content that anyone may read: `{"content": true}` in its
+    /// metadata.
+    pub(super) fn is_content(&self) -> bool {
+        let metadata = parse_raw(self.metadata.as_deref());
+        metadata.is_some_and(|metadata| metadata["content"] == true)
+    }
+
     /// Converts the row to an MCP tool.
     pub(super) fn to_tool(&self) -> FunctionTool {
         FunctionTool {

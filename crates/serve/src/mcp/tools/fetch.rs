@@ -29,7 +29,7 @@ pub(super) async fn fetch_text(call: &ToolCall<'_>) -> Result<String, String> {
     let mut sections = Vec::with_capacity(uris.len());
     let mut bytes = 0;
     for uri in uris {
-        let content = read_content(call.service, call.registry, &uri).await;
+        let content = read_content(call.service, call.registry, call.caller, &uri).await;
         let content = content.map_err(|error| error.message.into_owned())?;
         bytes += content.bytes.len();
         if bytes > MAX_ANSWER_BYTES {

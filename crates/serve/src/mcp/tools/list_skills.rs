@@ -30,7 +30,7 @@ pub(super) fn list_text(call: &ToolCall<'_>) -> Result<String, String> {
         .map_err(|error| error.message.into_owned())?;
     let after = after.map(|cursor| cursor.key.parse()).transpose();
     let after = after.map_err(|error| format!("invalid `cursor`: {error}"))?;
-    let snapshot = call.registry.snapshot();
+    let snapshot = call.service.visible_snapshot(call.registry, call.caller);
     let lines = snapshot.skills_after(after.as_ref()).map(|entry| {
         let mut line = if entry.has_files() {
             format!("- {} (skill://{}/SKILL.md)", entry.id, entry.id)

@@ -11,7 +11,7 @@ mod worker_function;
 
 use std::{pin::Pin, sync::Arc};
 
-use repertoire_app::Permission;
+use repertoire_app::{Caller, Permission};
 use repertoire_registry::Registry;
 use rmcp::{
     ErrorData, RoleServer,
@@ -23,7 +23,10 @@ use rmcp::{
 };
 use serde_json::Value;
 
-use crate::{error::shorten_text, service::SkillService};
+use crate::{
+    error::{forbidden_error, shorten_text},
+    service::SkillService,
+};
 
 pub(crate) use run::ParkedRuns;
 
@@ -40,6 +43,8 @@ pub(crate) struct ToolSpec {
     pub(crate) about: &'static str,
     /// What a caller must be allowed to do.
     pub(crate) permission: Permission,
+    /// Whether it reads content that functions of workers make.
+    reads_functions: bool,
     /// Returns the schema of its arguments.
     schema: fn() -> Value,
     /// Whether a server offers it.
@@ -54,6 +59,7 @@ type ToolFuture<'a> = Pin<Box<dyn Future<Output = Result<CallToolResponse, Strin
 struct ToolCall<'a> {
     service: &'a SkillService,
     registry: &'a Arc<Registry>,
+    caller: &'a Caller,
     request: &'a CallToolRequestParams,
     arguments: &'a JsonObject,
     context: &'a RequestContext<RoleServer>,
@@ -65,6 +71,7 @@ pub(crate) static TOOLS: [ToolSpec; 4] = [
         name: "skills_list",
         about: "List the available skills: id and what each is for.",
         permission: Permission::Read,
+        reads_functions: false,
         schema: list_skills::schema,
         is_offered: |_| true,
         handler: |call| Box::pin(async move { text_response(list_skills::list_text(&call)?) }),
@@ -73,6 +80,7 @@ pub(crate) static TOOLS: [ToolSpec; 4] = [
         name: "skill__fetch",
         about: "Read skills and their files by skill:// or iii:// URI, several at once.",
         permission: Permission::Read,
+        reads_functions: true,
         schema: fetch::schema,
         is_offered: |_| true,
         handler: |call| Box::pin(async move { text_response(fetch::fetch_text(&call).await?) }),
@@ -81,6 +89,7 @@ pub(crate) static TOOLS: [ToolSpec; 4] = [
         name: "skills_search",
         about: "Find the skills that fit what the user says, best first; may return none.",
         permission: Permission::Read,
+        reads_functions: false,
         schema: search::schema,
         is_offered: |service| {
             let optional = service.optional_tools();
@@ -92,6 +101,7 @@ pub(crate) static TOOLS: [ToolSpec; 4] = [
         name: "skill_run",
         about: "Run a skill: its prompts are put to a model, its output is checked.",
         permission: Permission::Run,
+        reads_functions: false,
         schema: run::schema,
         is_offered: |service| {
             let optional = service.optional_tools();
@@ -102,18 +112,24 @@ pub(crate) static TOOLS: [ToolSpec; 4] = [
 ];
 
 impl ToolSpec {
-    fn to_tool(&self) -> Tool {
+    fn to_tool(&self, service: &SkillService) -> Tool {
         let schema = match (self.schema)() {
             Value::Object(object) => Arc::new(object),
             _ => Arc::default(),
         };
         let annotations = match self.permission {
+            // With a bus, a URI may be the content of a function, which can do anything.
+            Permission::Read if self.reads_functions && service.bus().is_some() => {
+                ToolAnnotations::new().read_only(false).open_world(true)
+            }
             Permission::Read => ToolAnnotations::new().read_only(true).open_world(false),
             Permission::Run => ToolAnnotations::new()
                 .read_only(false)
                 .destructive(false)
                 .open_world(true),
-            Permission::Write => ToolAnnotations::new().read_only(false).open_world(false),
+            Permission::Write | Permission::Admin => {
+                ToolAnnotations::new().read_only(false).open_world(false)
+            }
         };
         Tool::new(self.name, self.about, schema).with_annotations(annotations)
     }
@@ -128,20 +144,39 @@ fn offered_tools(service: &SkillService) -> impl Iterator<Item = &'static ToolSp
     TOOLS.iter().filter(|tool| (tool.is_offered)(service))
 }
 
-/// Lists every tool: the built-in ones, then the worker functions.
-pub(super) fn list_tools(service: &SkillService) -> Vec<Tool> {
+/// What calling a function of a worker needs.
+pub(crate) const FUNCTION_PERMISSION: Permission = Permission::Run;
+
+/// Lists every tool that a caller may call: the built-in ones, then the worker functions.
+pub(super) fn list_tools(service: &SkillService, caller: &Caller) -> Vec<Tool> {
     let functions = service.function_tools();
     let theirs = functions
         .iter()
+        .filter(|(name, _)| caller.may(FUNCTION_PERMISSION) && caller.may_use_tool(name))
         .map(|(name, function)| worker_function::to_tool(name, function));
-    let ours = offered_tools(service).map(ToolSpec::to_tool);
+    let ours = offered_tools(service)
+        .filter(|tool| caller.may(tool.permission) && caller.may_use_tool(tool.name))
+        .map(|tool| tool.to_tool(service));
     ours.chain(theirs).collect()
+}
+
+/// Refuses a caller that may not call a tool.
+fn authorize_call(caller: &Caller, name: &str, permission: Permission) -> Result<(), ErrorData> {
+    caller
+        .require(permission)
+        .map_err(|error| forbidden_error(&error))?;
+    if caller.may_use_tool(name) {
+        return Ok(());
+    }
+    Err(forbidden_error(&repertoire_app::Error::ToolNotAllowed(
+        name.to_owned(),
+    )))
 }
 
 /// Finds a tool by its name.
 pub(super) fn find_tool(service: &SkillService, name: &str) -> Option<Tool> {
     let ours = offered_tools(service).find(|tool| tool.name == name);
-    ours.map(ToolSpec::to_tool).or_else(|| {
+    ours.map(|tool| tool.to_tool(service)).or_else(|| {
         let functions = service.function_tools();
         let function = functions.get(name)?;
         Some(worker_function::to_tool(name, function))
@@ -152,6 +187,7 @@ pub(super) fn find_tool(service: &SkillService, name: &str) -> Option<Tool> {
 pub(super) async fn call_tool(
     service: &SkillService,
     registry: &Arc<Registry>,
+    caller: &Caller,
     request: &CallToolRequestParams,
     context: &RequestContext<RoleServer>,
 ) -> Result<CallToolResponse, ErrorData> {
@@ -160,15 +196,18 @@ pub(super) async fn call_tool(
     let arguments = request.arguments.as_ref().unwrap_or(&none);
     let Some(tool) = offered_tools(service).find(|tool| tool.name == name) else {
         if let Some(function) = service.function_tools().get(name) {
+            authorize_call(caller, name, FUNCTION_PERMISSION)?;
             let result = worker_function::call_function(service, function, arguments).await;
             return Ok(result.into());
         }
         let message = format!("tool {:?}: not found", shorten_text(name));
         return Err(ErrorData::invalid_params(message, None));
     };
+    authorize_call(caller, name, tool.permission)?;
     let call = ToolCall {
         service,
         registry,
+        caller,
         request,
         arguments,
         context,
@@ -192,19 +231,5 @@ fn text_argument<'a>(arguments: &'a JsonObject, key: &str) -> Result<Option<&'a 
         Some(Value::String(text)) if text.len() <= MAX_MESSAGE => Ok(Some(text)),
         Some(Value::String(_)) => Err(format!("`{key}` has more than {MAX_MESSAGE} bytes")),
         Some(_) => Err(format!("`{key}` must be a string")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tools_that_only_read_say_so_and_no_other_tool_does() {
-        for tool in &TOOLS {
-            let annotations = tool.to_tool().annotations.unwrap_or_default();
-            let reads = tool.permission == Permission::Read;
-            assert_eq!(annotations.read_only_hint, Some(reads), "{}", tool.name);
-        }
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use repertoire_app::{RunRequest, Runner, RunnerSettings};
-use repertoire_registry::{self as registry, QualifiedSkillId, Registry};
+use repertoire_registry::{self as registry, QualifiedSkillId};
 use repertoire_runtime::{Error, Model, run::RunReport};
 use rmcp::{
     RoleServer,
@@ -57,7 +57,7 @@ pub(super) async fn run_skill(call: ToolCall<'_>) -> Result<CallToolResponse, St
     let settings = tools.options.run.as_ref().ok_or("not offered")?;
     let going = match resume_run(tools, call.request, call.arguments)? {
         Some(going) => going,
-        None => prepare_run(settings, call.registry, call.arguments, call.context)?,
+        None => prepare_run(settings, &call)?,
     };
     drive_run(tools, going, call.context).await
 }
@@ -73,16 +73,21 @@ pub(crate) struct ActiveRun {
 }
 
 /// Prepares a run without executing anything yet.
-fn prepare_run(
-    settings: &RunnerSettings,
-    registry: &Arc<Registry>,
-    arguments: &JsonObject,
-    context: &RequestContext<RoleServer>,
-) -> Result<ActiveRun, String> {
+fn prepare_run(settings: &RunnerSettings, call: &ToolCall<'_>) -> Result<ActiveRun, String> {
+    let ToolCall {
+        registry,
+        arguments,
+        context,
+        caller,
+        ..
+    } = *call;
     let name = text_argument(arguments, "skill")?.ok_or("`skill` must be given")?;
     let skill: QualifiedSkillId = name
         .parse()
         .map_err(|_| format!("{}: not a valid skill id", shorten_text(name)))?;
+    if !caller.may_see(&skill.id) {
+        return Err(format!("skill {}: not found", shorten_text(name)));
+    }
     let values: Map<String, Value> = match arguments.get("params") {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(params)) => params.clone(),

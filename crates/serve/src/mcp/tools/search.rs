@@ -32,14 +32,21 @@ pub(super) async fn search_skills(call: ToolCall<'_>) -> Result<CallToolResponse
     let (tools, message) = (tools.clone(), message.to_owned());
     let catalogue = registry.clone();
     // Building the index and embedding the message block.
+    let wanted = if call.caller.is_restricted() {
+        // The skills of others are dropped from what is found.
+        registry.snapshot().len()
+    } else {
+        limit
+    };
     let looked = tokio::task::spawn_blocking(move || {
         let finding = tools.skill_index(&catalogue)?;
-        finding.find_skills(&message, limit)
+        finding.find_skills(&message, wanted)
     });
     let found = looked.await.map_err(|_| "interrupted".to_owned())?;
     let mut found = found.map_err(|error| public_message(&error))?;
-    found.retain(|one| one.fits);
-    let snapshot = registry.snapshot();
+    found.retain(|one| one.fits && call.caller.may_see(&one.id));
+    found.truncate(limit);
+    let snapshot = call.service.visible_snapshot(registry, call.caller);
     let about = |one: &Recommendation| {
         let entry = snapshot.get(&one.id);
         let about = entry.and_then(|entry| entry.metadata.description.as_deref());

@@ -1,0 +1,116 @@
+//! Who asks, and what they may do. The one place where permissions are checked.
+
+use std::sync::Arc;
+
+use repertoire_core::{
+    SkillId,
+    permission::{IdPrefix, Permission, PermissionSet},
+};
+use repertoire_registry::store::StoredToken;
+
+use crate::error::{Error, Result};
+
+/// Whoever sent a request: the user of this process, or the holder of a token.
+///
+/// ```
+/// use repertoire_app::{Caller, Permission};
+///
+/// assert!(Caller::local_user().require(Permission::Admin).is_ok());
+/// assert!(Caller::without_permissions().require(Permission::Read).is_err());
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller(Arc<CallerRights>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct CallerRights {
+    /// The name of the token.
+    token: Option<String>,
+    permissions: PermissionSet,
+    /// The only skills it may see; all if empty.
+    prefixes: Vec<IdPrefix>,
+    /// The only tools it may call; all if empty.
+    tools: Vec<String>,
+}
+
+impl Caller {
+    /// The user that this process runs as, who may do everything.
+    pub fn local_user() -> Self {
+        Self::with_permissions(PermissionSet::ALL)
+    }
+
+    /// A caller that may do nothing: what an unknown request gets.
+    pub fn without_permissions() -> Self {
+        Self::with_permissions(PermissionSet::default())
+    }
+
+    fn with_permissions(permissions: PermissionSet) -> Self {
+        Self(Arc::new(CallerRights {
+            token: None,
+            permissions,
+            prefixes: Vec::new(),
+            tools: Vec::new(),
+        }))
+    }
+
+    /// The holder of a token.
+    pub fn from_token(token: &StoredToken) -> Self {
+        Self(Arc::new(CallerRights {
+            token: Some(token.name.clone()),
+            permissions: token.permissions,
+            prefixes: token.prefixes.clone(),
+            tools: token.tools.clone(),
+        }))
+    }
+
+    /// The name of the token, if the caller has one.
+    pub fn token_name(&self) -> Option<&str> {
+        self.0.token.as_deref()
+    }
+
+    /// Whether the caller has a permission.
+    pub fn may(&self, permission: Permission) -> bool {
+        self.0.permissions.allows(permission)
+    }
+
+    /// Refuses a caller without a permission.
+    pub fn require(&self, permission: Permission) -> Result<()> {
+        if self.may(permission) {
+            return Ok(());
+        }
+        Err(Error::PermissionDenied(permission))
+    }
+
+    /// Refuses a caller that is restricted to some skills, for what concerns all of them.
+    pub fn require_all_skills(&self) -> Result<()> {
+        if self.0.prefixes.is_empty() {
+            return Ok(());
+        }
+        Err(Error::RestrictedToken)
+    }
+
+    /// Whether the caller is restricted to some skills.
+    pub fn is_restricted(&self) -> bool {
+        !self.0.prefixes.is_empty()
+    }
+
+    /// The only skills the caller may see; all if empty.
+    pub fn prefixes(&self) -> &[IdPrefix] {
+        &self.0.prefixes
+    }
+
+    /// Whether the caller may see a skill.
+    pub fn may_see(&self, id: &SkillId) -> bool {
+        self.may_see_name(id.as_str())
+    }
+
+    /// Whether the caller may see a prompt, whose name is like an id.
+    pub fn may_see_name(&self, name: &str) -> bool {
+        let prefixes = &self.0.prefixes;
+        prefixes.is_empty() || prefixes.iter().any(|prefix| prefix.contains_str(name))
+    }
+
+    /// Whether the caller may call a tool of this name, if it has the permission.
+    pub fn may_use_tool(&self, name: &str) -> bool {
+        self.0.tools.is_empty() || self.0.tools.iter().any(|tool| tool == name)
+    }
+}

@@ -1,0 +1,269 @@
+//! Who may do what: users of the machine, tokens, and limits that hold against one peer.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+mod common;
+mod wire;
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::TcpStream,
+    os::unix::process::CommandExt as _,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use common::{TestWorkspace, wait_for};
+use serde_json::{Value, json};
+use wire::{HttpServer, process_memory_kib};
+
+/// An unprivileged user of every Linux system.
+const OTHER_UID: u32 = 65534;
+
+/// Sends bytes from a process of another user and returns the first line of the answer.
+fn send_as_other_user(port: u16, request: &str) -> String {
+    // Written by the shell's own redirection, so that no other program is needed.
+    let script = format!(
+        "exec 3<>/dev/tcp/127.0.0.1/{port}; printf '%s' \"$REQUEST\" >&3; head -c 2000 <&3"
+    );
+    let out = Command::new("bash")
+        .args(["-c", &script])
+        .env("REQUEST", request)
+        .uid(OTHER_UID)
+        .current_dir("/")
+        .stderr(Stdio::inherit())
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[test]
+fn t39_another_user_of_the_machine_is_served_only_with_a_token() {
+    assert!(is_root(), "becoming another user needs root");
+    let place = TestWorkspace::new();
+    place.write_skill("skills/one", "# One\n");
+    fs::create_dir_all(place.home_dir()).unwrap();
+    let folder = place.work_dir().join("skills");
+    let (http, hub) = HttpServer::start_with_hub(&place.home_dir(), &[folder.to_str().unwrap()]);
+    let get = |extra: &str| {
+        format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\n{extra}Connection: close\r\n\r\n")
+    };
+    assert_eq!(
+        http.send_raw(get("").as_bytes()).status,
+        200,
+        "the own user"
+    );
+    let refused = send_as_other_user(http.port, &get(""));
+    assert!(refused.starts_with("HTTP/1.1 401"), "{refused}");
+    assert!(
+        refused.contains("only the user who runs this server"),
+        "{refused}"
+    );
+    let upgrade = "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                   Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n";
+    let refused = send_as_other_user(hub, upgrade);
+    assert!(refused.starts_with("HTTP/1.1 401"), "{refused}");
+    // A proxy of the same user says whom it asks for.
+    let forwarded = http.send_raw(get("X-Forwarded-For: 10.0.0.9\r\n").as_bytes());
+    assert_eq!(forwarded.status, 401);
+    // The health check says that the server runs, and nothing about its content.
+    let health = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let health = send_as_other_user(http.port, health);
+    assert!(
+        health.starts_with("HTTP/1.1 200") && health.contains("\"skills\":null"),
+        "{health}"
+    );
+    let token = place.run_ok(&["token", "create", "other"]);
+    let header = format!("Authorization: Bearer {}\r\n", token.trim());
+    // Tokens are read once a second.
+    wait_for("the new token", || {
+        send_as_other_user(http.port, &get(&header)).starts_with("HTTP/1.1 200")
+    });
+}
+
+#[test]
+fn t42_half_open_connections_keep_no_one_out() {
+    let place = TestWorkspace::new();
+    place.write_skill("skills/one", "# One\n");
+    fs::create_dir_all(place.home_dir()).unwrap();
+    let folder = place.work_dir().join("skills");
+    let (http, hub) = HttpServer::start_with_hub(&place.home_dir(), &[folder.to_str().unwrap()]);
+    for port in [http.port, hub] {
+        let mut held = Vec::new();
+        for _ in 0..1100 {
+            let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            // A connection that was closed for a newer one refuses the byte.
+            let _ = stream.write_all(b"G");
+            held.push(stream);
+        }
+        let asked = Instant::now();
+        let mut honest = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        honest
+            .set_read_timeout(Some(Duration::from_secs(5)))
+            .unwrap();
+        honest
+            .write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            .unwrap();
+        let mut answer = String::new();
+        honest.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 "), "port {port}: {answer}");
+        assert!(asked.elapsed() < Duration::from_secs(5), "port {port}");
+    }
+}
+
+#[test]
+fn t42_answers_that_are_not_read_are_bounded_and_their_memory_comes_back() {
+    let place = TestWorkspace::new();
+    place.write_skill("skills/one", "# One\n");
+    let large = "x".repeat(15 * 1024 * 1024);
+    place.write_file("skills/one/large.txt", large);
+    fs::create_dir_all(place.home_dir()).unwrap();
+    let folder = place.work_dir().join("skills");
+    let http = HttpServer::start(&place.home_dir(), &[folder.to_str().unwrap()]);
+    let before = process_memory_kib(http.child.id());
+    let body = json!({
+        "jsonrpc": "2.0", "id": 1, "method": "resources/read",
+        "params": {"uri": "skill://one/large.txt"},
+    })
+    .to_string();
+    let session = http.session();
+    let request = format!(
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+         Accept: application/json, text/event-stream\r\n{session}Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut unread = Vec::new();
+    for _ in 0..60 {
+        let mut stream = TcpStream::connect(("127.0.0.1", http.port)).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        unread.push(stream);
+    }
+    // Wait until each was answered: with the content, or with the reason why not.
+    for stream in &mut unread {
+        let mut first = [0; 15];
+        stream
+            .set_read_timeout(Some(Duration::from_mins(1)))
+            .unwrap();
+        stream.read_exact(&mut first).unwrap();
+        let status = String::from_utf8_lossy(&first[9..12]).into_owned();
+        assert!(["200", "503"].contains(&status.as_str()), "{status}");
+    }
+    let held = process_memory_kib(http.child.id()).saturating_sub(before);
+    assert!(held < 400 * 1024, "{} MiB are held", held >> 10);
+    drop(unread);
+    wait_for("the memory to come back", || {
+        process_memory_kib(http.child.id()) < before + before / 3 + 96 * 1024
+    });
+}
+
+#[test]
+fn t40_a_token_runs_and_calls_only_what_it_allows() {
+    let place = TestWorkspace::new();
+    place.write_skill("skills/acme/one", "# One\n");
+    place.write_skill("skills/other/two", "# Two\n");
+    fs::create_dir_all(place.home_dir()).unwrap();
+    let folder = place.work_dir().join("skills");
+    let token = |name: &str, args: &[&str]| {
+        let made = place.run_ok(&[&["token", "create", name], args].concat());
+        made.trim().to_owned()
+    };
+    let reader = token("reader", &[]);
+    let runner = token("runner", &["--allow", "read,run"]);
+    let tenant = token("tenant", &["--allow", "read,run", "--only", "acme/**"]);
+    let one_tool = token("one-tool", &["--allow", "read", "--tool", "skills_list"]);
+    let http = HttpServer::start(
+        &place.home_dir(),
+        &[folder.to_str().unwrap(), "--offer", "search,run"],
+    );
+    let call = |token: &str, method: &str, params: Value| {
+        let header = format!("Authorization: Bearer {token}\r\n");
+        let answer = http.send_request_with(&header, method, params);
+        answer.rpc_message()
+    };
+    let tools = |token: &str| -> Vec<String> {
+        let listed = call(token, "tools/list", json!({}));
+        let tools = listed["result"]["tools"].as_array().unwrap().clone();
+        tools
+            .iter()
+            .map(|tool| tool["name"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert!(!tools(&reader).contains(&"skill_run".to_owned()));
+    assert!(tools(&runner).contains(&"skill_run".to_owned()));
+    assert_eq!(tools(&one_tool), ["skills_list"]);
+    let run = |token: &str, skill: &str| {
+        let params = json!({"name": "skill_run", "arguments": {"skill": skill}});
+        call(token, "tools/call", params)
+    };
+    assert_eq!(run(&reader, "acme/one")["error"]["code"], -32003);
+    let fetch = json!({"name": "skill__fetch", "arguments": {"uri": "skill://acme/one/SKILL.md"}});
+    let refused = call(&one_tool, "tools/call", fetch.clone());
+    assert_eq!(refused["error"]["code"], -32003, "{refused}");
+    assert!(
+        refused["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("skill__fetch")
+    );
+    // T36: a tenant sees its own skills, over every method.
+    for (method, params) in [
+        ("skills/list", json!({})),
+        ("resources/list", json!({})),
+        ("prompts/list", json!({})),
+        (
+            "tools/call",
+            json!({"name": "skills_list", "arguments": {}}),
+        ),
+        (
+            "tools/call",
+            json!({"name": "skills_search", "arguments": {"message": "two"}}),
+        ),
+        ("resources/read", json!({"uri": "iii://skills"})),
+        ("resources/read", json!({"uri": "skill://index.json"})),
+        (
+            "completion/complete",
+            json!({
+                "ref": {"type": "ref/resource", "uri": "skill://{+id}/SKILL.md"},
+                "argument": {"name": "id", "value": ""},
+            }),
+        ),
+    ] {
+        let text = call(&tenant, method, params.clone()).to_string();
+        assert!(text.contains("result"), "{method}: {text}");
+        assert!(
+            !text.contains("other/two") && !text.contains("Two"),
+            "{method} {params}: {text}"
+        );
+        let all = call(&reader, method, params).to_string();
+        assert!(all.contains("result"), "{method}: {all}");
+    }
+    for (method, params) in [
+        ("skills/get", json!({"uri": "skill://other/two/SKILL.md"})),
+        (
+            "resources/read",
+            json!({"uri": "skill://other/two/SKILL.md"}),
+        ),
+        ("resources/read", json!({"uri": "iii://other/two"})),
+        (
+            "resources/directory/read",
+            json!({"uri": "skill://other/two"}),
+        ),
+        ("prompts/get", json!({"name": "other/two"})),
+    ] {
+        let refused = call(&tenant, method, params.clone());
+        assert!(refused["error"].is_object(), "{method} {params}: {refused}");
+        assert!(
+            call(&reader, method, params).get("result").is_some(),
+            "{method}"
+        );
+    }
+    let hidden = run(&tenant, "other/two");
+    assert!(hidden.to_string().contains("not found"), "{hidden}");
+    let metrics = http.get("/metrics", &format!("Authorization: Bearer {tenant}\r\n"));
+    assert_eq!(metrics.status, 403);
+}

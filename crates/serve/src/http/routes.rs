@@ -1,0 +1,144 @@
+//! The paths of the HTTP server, each with the permission it needs.
+//!
+//! A new path is a row in [`ROUTES`]. Every request passes the layers of `guard`, which look up the
+//! permission here.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::{Request, State},
+    http::{StatusCode, header},
+    middleware,
+    response::IntoResponse,
+    routing::get,
+};
+use repertoire_app::{Caller, Permission};
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use serde_json::json;
+
+use super::{HttpState, guard, mcp_requests};
+use crate::mcp::McpConnection;
+
+/// What a caller needs to use a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RouteAccess {
+    /// Nothing: the answer says only that the server runs.
+    Public,
+    /// A permission; what the caller sees is limited to its skills.
+    Needs(Permission),
+    /// A permission for all skills.
+    NeedsForAll(Permission),
+}
+
+type StateRouter = Router<Arc<HttpState>>;
+
+/// One path of the server.
+pub(super) struct RouteSpec {
+    pub(super) path: &'static str,
+    pub(super) access: RouteAccess,
+    mount: fn(StateRouter, &'static str, &Arc<HttpState>) -> StateRouter,
+}
+
+/// Every path of the server.
+pub(super) static ROUTES: [RouteSpec; 3] = [
+    RouteSpec {
+        // Each method and tool needs a permission of its own besides.
+        path: "/mcp",
+        access: RouteAccess::Needs(Permission::Read),
+        mount: mount_mcp,
+    },
+    RouteSpec {
+        path: "/healthz",
+        access: RouteAccess::Public,
+        mount: |router, path, _| router.route(path, get(serve_health)),
+    },
+    RouteSpec {
+        path: "/metrics",
+        access: RouteAccess::NeedsForAll(Permission::Read),
+        mount: |router, path, _| router.route(path, get(serve_metrics)),
+    },
+];
+
+/// Returns what a path needs. An unknown path is reported as such only to those who may read.
+pub(super) fn route_access(path: &str) -> RouteAccess {
+    let route = ROUTES.iter().find(|route| route.path == path);
+    route.map_or(RouteAccess::Needs(Permission::Read), |route| route.access)
+}
+
+pub(super) fn build_router(shared: &Arc<HttpState>) -> Router {
+    let mut router = Router::new();
+    for route in &ROUTES {
+        router = (route.mount)(router, route.path, shared);
+    }
+    router
+        .fallback(reject_unknown_path)
+        .layer(middleware::from_fn_with_state(
+            shared.clone(),
+            guard::authenticate,
+        ))
+        .layer(guard::cors_layer(shared))
+        .layer(middleware::from_fn_with_state(
+            shared.clone(),
+            guard::guard_request,
+        ))
+        .with_state(shared.clone())
+}
+
+fn mount_mcp(router: StateRouter, path: &'static str, shared: &Arc<HttpState>) -> StateRouter {
+    let service = shared.service.clone();
+    // The guard checks hosts and origins for all paths.
+    let config = StreamableHttpServerConfig::default()
+        .disable_allowed_hosts()
+        .with_json_response(true)
+        .with_max_request_body_bytes(shared.options.max_body)
+        .with_cancellation_token(shared.streams.clone());
+    let mcp = StreamableHttpService::new(
+        move || Ok(McpConnection::for_http(service.clone())),
+        shared.sessions.clone(),
+        config,
+    );
+    let limits = middleware::from_fn_with_state(shared.clone(), mcp_requests::handle_request);
+    router.merge(Router::new().route_service(path, mcp).route_layer(limits))
+}
+
+/// Says that the server runs; the number of skills only to those who may list them.
+async fn serve_health(State(shared): State<Arc<HttpState>>, request: Request) -> impl IntoResponse {
+    let caller = request.extensions().get::<Caller>();
+    let may_count =
+        caller.is_some_and(|caller| caller.may(Permission::Read) && !caller.is_restricted());
+    let body = |status: &str, skills: Option<usize>| {
+        let version = &shared.service.options.identity.version;
+        json!({"status": status, "version": version, "skills": skills}).to_string()
+    };
+    let json = [(header::CONTENT_TYPE, "application/json")];
+    match shared.service.opened_registry() {
+        Some(registry) => (
+            StatusCode::OK,
+            json,
+            body("ok", may_count.then(|| registry.snapshot().len())),
+        ),
+        None => (StatusCode::SERVICE_UNAVAILABLE, json, body("opening", None)),
+    }
+}
+
+async fn serve_metrics(State(shared): State<Arc<HttpState>>) -> impl IntoResponse {
+    let snapshot = shared
+        .service
+        .opened_registry()
+        .map(|registry| registry.snapshot());
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    let text = shared
+        .service
+        .metrics
+        .render_prometheus(snapshot.as_deref());
+    ([(header::CONTENT_TYPE, kind)], text)
+}
+
+async fn reject_unknown_path() -> impl IntoResponse {
+    guard::error_response(
+        StatusCode::NOT_FOUND,
+        "not_found",
+        "the paths are /mcp, /healthz and /metrics",
+    )
+}
