@@ -32,11 +32,28 @@ const CONFIG_FOOTER: &str = "
 # scope = \"workspace\"
 ";
 
-/// Makes a folder a trusted workspace, and returns the known folders of skills that are part of it.
+/// What happens to skills that a folder already has when it becomes a workspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExistingSkills {
+    /// They become part of the workspace, and so trusted.
+    Trust,
+    /// They stay outside, until the user names their folders in the settings.
+    LeaveOut,
+}
+
+/// Returns the folders in which other tools keep skills and that have some.
+pub fn existing_skill_folders(path: &Path) -> Vec<&'static str> {
+    KNOWN_FOLDERS
+        .into_iter()
+        .filter(|folder| path.join(folder).is_dir())
+        .collect()
+}
+
+/// Makes a folder a trusted workspace.
 ///
 /// A folder that brought settings, skills or a store of its own is refused: the user has to look at
 /// them and trust them first.
-pub fn create_workspace(path: &Path, account: &Path) -> Result<Vec<&'static str>> {
+pub fn create_workspace(path: &Path, account: &Path, existing: ExistingSkills) -> Result<()> {
     let own = path.join(trust::WORKSPACE_FOLDER);
     // Open the account first: if it fails nothing is left behind, and the folders can be compared.
     let local = Account::open(account)?.local;
@@ -57,19 +74,21 @@ pub fn create_workspace(path: &Path, account: &Path) -> Result<Vec<&'static str>
     }
     let skills = own.join("skills");
     std::fs::create_dir_all(&skills).map_err(io_error_at(&skills))?;
-    let found: Vec<&str> = KNOWN_FOLDERS
-        .into_iter()
-        .filter(|folder| path.join(folder).is_dir())
-        .collect();
-    let folders = match found.as_slice() {
-        [] => "# folders = [\"skills\"]\n".to_owned(),
-        found => format!("folders = {}\n", serde_json::json!(found)),
+    let found = existing_skill_folders(path);
+    let folders = match (found.as_slice(), existing) {
+        ([], _) => "# folders = [\"skills\"]\n".to_owned(),
+        (found, ExistingSkills::Trust) => format!("folders = {}\n", serde_json::json!(found)),
+        (found, ExistingSkills::LeaveOut) => format!(
+            "# Not part of the workspace until you remove the #: look at them first.\n\
+             # folders = {}\n",
+            serde_json::json!(found)
+        ),
     };
     write_new(&config, &format!("{CONFIG_HEADER}{folders}{CONFIG_FOOTER}"))?;
     // Stores are not meant to be shared; folders and exports are.
     write_new(&own.join(".gitignore"), "agents.db*\n")?;
     local.trust_workspace(path)?;
-    Ok(found)
+    Ok(())
 }
 
 /// Writes a new file, never through a link; an existing file stays unchanged.

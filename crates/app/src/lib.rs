@@ -66,7 +66,7 @@ pub use components::{
     ComponentKind, Components, InstallOutcome, InstallProgress, InstallRequest, MODEL,
 };
 pub use conversation::{last_session, load_conversation};
-pub use create_workspace::{CONFIG_FILE, create_workspace};
+pub use create_workspace::{CONFIG_FILE, ExistingSkills, create_workspace, existing_skill_folders};
 pub use error::{Error, Result};
 pub use evaluate::{CaseOutcome, CaseResult, OutputCase};
 pub use evaluation_file::EvaluationFile;
@@ -85,8 +85,8 @@ pub use skill_files::{
 pub use skill_index::{LiveSkillIndex, build_skill_index};
 pub use skill_query::{SkillQuery, find_skill};
 pub use skill_scope::{
-    ScopePreference, add_folder_source, folder_skill, require_folder, require_in_scope,
-    resolve_folder, resolve_skill,
+    ScopePreference, folder_skill, folder_source, require_folder, require_in_scope, resolve_folder,
+    resolve_skill,
 };
 pub use stored_skill::find_stored_skill;
 pub use tokens::{TokenGrant, create_token};

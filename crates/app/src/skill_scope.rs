@@ -5,10 +5,9 @@ use std::{
     sync::Arc,
 };
 
-use repertoire_core::SkillId;
 use repertoire_registry::{
-    Error as RegistryError, Notice, Origin, QualifiedSkillId, Registry, RegistrySettings,
-    RequestedBy, SourceLocation, StoreScope, Trusted, store::Account, trust::find_workspace,
+    Error as RegistryError, Notice, Origin, QualifiedSkillId, Registry, RequestedBy,
+    SourceLocation, StoreScope, Trusted, store::Account, trust::find_workspace,
 };
 
 use crate::{
@@ -74,7 +73,17 @@ impl ScopePreference {
             None => {}
         }
         let first = self.resolve(registry, None)?;
-        for scope in [first, StoreScope::Account, StoreScope::Workspace] {
+        let order = [first, StoreScope::Account, StoreScope::Workspace];
+        // A store that has the skill now comes before one that only remembers it.
+        for scope in order {
+            let Ok(store) = registry.store(scope) else {
+                continue;
+            };
+            if store.skill_metadata(&skill.id)?.is_some() {
+                return Ok(scope);
+            }
+        }
+        for scope in order {
             let known = registry.store(scope).is_ok();
             if known && !registry.history(scope, &skill.id)?.is_empty() {
                 return Ok(scope);
@@ -100,7 +109,12 @@ fn named_scope(skill: &QualifiedSkillId, asked: Option<StoreScope>) -> Result<Op
 }
 
 /// Fails if a skill is not in the store of a scope.
-pub fn require_in_scope(registry: &Registry, scope: StoreScope, id: &SkillId) -> Result<()> {
+pub fn require_in_scope(
+    registry: &Registry,
+    scope: StoreScope,
+    skill: &QualifiedSkillId,
+) -> Result<()> {
+    let id = &skill.id;
     let snapshot = registry.snapshot();
     let stored = QualifiedSkillId {
         origin: Some(Origin::from_scope(scope)),
@@ -110,12 +124,13 @@ pub fn require_in_scope(registry: &Registry, scope: StoreScope, id: &SkillId) ->
         return Ok(());
     }
     Err(match snapshot.get(id) {
-        Some(entry) => Error::NotInStore {
+        // A name with its origin means exactly that one.
+        Some(entry) if skill.origin.is_none() => Error::NotInStore {
             skill: id.to_string(),
             origin: entry.origin.clone(),
             scope,
         },
-        None => not_found("skill", id.to_string()).into(),
+        _ => not_found("skill", skill.to_string()).into(),
     })
 }
 
@@ -147,29 +162,33 @@ pub fn resolve_skill(registry: &Registry, skill: &SkillQuery) -> Result<Qualifie
     }
 }
 
-/// Makes a folder the first source, as its user's own choice. A folder in an untrusted workspace is
-/// refused; a link counts where it stands and where it leads to.
-pub fn add_folder_source(
-    sources: &mut RegistrySettings,
-    folder: &Path,
-    account: &Path,
-) -> Result<()> {
+/// Returns a folder that the user named as a source. It is as trusted as the workspace it is in; a
+/// link counts where it stands and where it leads to.
+///
+/// This is the gate for everything that is named by its path: what an untrusted workspace brings can
+/// be read, and is neither run nor paid for, however it is named (T45).
+pub fn folder_source(folder: &Path, account: &Path) -> Result<SourceLocation> {
+    let mut requested_by = RequestedBy::User;
     for place in [canonical_path(folder)?, absolute_path(folder)?] {
         let Some(workspace) = find_workspace(&place, account) else {
             continue;
         };
-        let local = Account::open(account)?.local;
-        if local.workspace_trust(&workspace)? == Trusted::No {
-            return Err(RegistryError::Untrusted(workspace).into());
+        // Without an account nothing was ever trusted, and looking creates none.
+        let trusted = if Account::is_missing(account) {
+            Trusted::No
+        } else {
+            let opened = Account::open(account).or_else(|_| Account::open_read_only(account))?;
+            opened.local.workspace_trust(&workspace)?
+        };
+        if trusted == Trusted::No {
+            requested_by = RequestedBy::UntrustedWorkspace;
         }
     }
-    let location = SourceLocation {
+    Ok(SourceLocation {
         path: folder.to_owned(),
         pattern: None,
-        requested_by: RequestedBy::User,
-    };
-    sources.folders.insert(0, location);
-    Ok(())
+        requested_by,
+    })
 }
 
 /// Returns the skill that a folder is, if the folder is the first source. Its id is the name of the

@@ -118,11 +118,16 @@ pub(crate) enum Command {
         paths: Vec<PathBuf>,
     },
     /// Make this folder a workspace with its own skills
-    #[command(after_help = "Examples:\n  repertoire init\n  repertoire init ~/projects/shop")]
+    #[command(
+        after_help = "Examples:\n  repertoire init\n  repertoire init ~/projects/shop --trust"
+    )]
     Init {
         /// The folder
         #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
         path: PathBuf,
+        /// Trust the skills that the folder already has, such as those in .claude/skills
+        #[arg(long)]
+        trust: bool,
     },
     /// List skills
     #[command(

@@ -41,7 +41,6 @@ pub(crate) fn exit_code(code: &str) -> u8 {
         "usage"
         | "no_workspace"
         | "ambiguous_skill"
-        | "unknown_session"
         | "no_module"
         | "ambiguous_module"
         | "no_training_traces"
@@ -70,7 +69,7 @@ pub(crate) fn exit_code(code: &str) -> u8 {
         | "account_folder"
         | "workspace_exists"
         | "workspace_not_new" => EXIT_USAGE,
-        "not_found" | "function_not_found" => EXIT_NOT_FOUND,
+        "not_found" | "function_not_found" | "unknown_session" => EXIT_NOT_FOUND,
         "store_corrupt" | "store_newer" | "store_busy" | "store_error" => EXIT_STORE,
         "untrusted" => EXIT_UNTRUSTED,
         "io_error"

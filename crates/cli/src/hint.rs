@@ -41,6 +41,14 @@ pub(crate) fn app_hint(error: &AppError) -> Option<Cow<'static, str>> {
             origin: Origin::Files(_),
             ..
         } => Cow::from("it is a folder on disk: change or delete its files there"),
+        AppError::NotInStore {
+            origin: Origin::Remote(_),
+            ..
+        } => Cow::from("it belongs to another server: `repertoire remote list` shows them"),
+        AppError::NotInStore {
+            origin: Origin::State,
+            ..
+        } => Cow::from("it was registered by a program: `repertoire bus call skills::unregister`"),
         AppError::NotInStore { .. } => Cow::from("name its store with --scope"),
         AppError::SkillAndFolder { name, skill } => Cow::from(format!("write {skill} or ./{name}")),
         AppError::WorkspaceExists(_) => Cow::from("`repertoire trust` if it came from elsewhere"),
@@ -70,6 +78,8 @@ pub(crate) fn registry_hint(error: &RegistryError) -> Option<&'static str> {
             "server" => "`repertoire remote list` shows every server",
             "token" => "`repertoire token list` shows every token",
             "prompt" => "`repertoire list --prompts` shows every prompt",
+            "scope" => "with --from only folders are used: leave it out to use the stores",
+            "trace" => "`repertoire trace list` shows the newest traces",
             _ => return None,
         },
         RegistryError::AlreadyExists { what: "token", .. } => "revoke it or choose another name",
@@ -173,6 +183,12 @@ pub(crate) fn serve_hint(error: &ServeError) -> Option<&'static str> {
         },
         ServeError::TokenNeeded(_) => {
             Some("make a token with `repertoire token create NAME`, or use --no-auth")
+        }
+        ServeError::Transport(reason) if reason.contains("no bus answers") => {
+            Some("`repertoire serve` starts a hub; --url names another bus")
+        }
+        ServeError::Transport(reason) if reason.contains("401") => {
+            Some("set III_TOKEN to a token: `repertoire token create NAME --allow read,run,write`")
         }
         ServeError::Target(_) => Some(
             "--bearer-env names a variable that holds a token, --private allows private networks",

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use repertoire_app::{CONFIG_FILE, Components, ScopePreference, require_folder};
+use repertoire_app::{CONFIG_FILE, Components, ScopePreference, folder_source, require_folder};
 use repertoire_registry::{
     RegistrySettings as Sources, RequestedBy, SourceLocation, StoreScope, folder, trust,
 };
@@ -203,12 +203,15 @@ impl CliSettings {
         if paths.is_empty() {
             return Ok(self.sources.clone());
         }
+        let mut folders = Vec::new();
         for path in paths {
             require_folder(path)?;
+            folders.push(folder_source(path, &self.account)?);
         }
         Ok(Sources {
             cache: self.sources.cache.clone(),
-            ..Sources::from_folders(paths.iter().cloned())
+            folders,
+            ..Sources::default()
         })
     }
 }
@@ -220,19 +223,13 @@ pub(crate) fn resolve_settings(global: &GlobalArgs) -> Result<CliSettings> {
         Some(home) => std::path::absolute(home)?,
         None => default_home()?,
     };
-    let workspace = match &global.workspace {
-        Some(path) if !path.is_dir() => {
-            bail!(UsageError(format!(
-                "workspace {} is not a folder",
-                path.display()
-            )))
-        }
-        Some(path) => Some(path.clone()),
+    let workspace = if let Some(path) = &global.workspace {
+        require_folder(path)?;
+        Some(path.clone())
+    } else {
         // A deleted working directory is in no workspace.
-        None => {
-            let here = std::env::current_dir().ok();
-            here.and_then(|here| trust::find_workspace(&here, &account))
-        }
+        let here = std::env::current_dir().ok();
+        here.and_then(|here| trust::find_workspace(&here, &account))
     };
     let cache = Some(account.join("cache"));
     if !global.from.is_empty() {

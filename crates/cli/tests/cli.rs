@@ -501,7 +501,7 @@ fn doctor_reports_missing_parts_and_broken_skills() {
 fn init_finds_the_folders_of_other_tools() {
     let place = TestWorkspace::new();
     place.write_skill(".claude/skills/helper", "# Helper\n");
-    place.run_ok(&["init"]);
+    place.run_ok(&["init", "--trust"]);
     assert!(place.run_ok(&["list"]).contains("helper"));
     assert_eq!(place.run(&["init"]).exit_code(), 2);
 }

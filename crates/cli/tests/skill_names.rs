@@ -124,7 +124,7 @@ fn folders_of_an_untrusted_workspace_are_not_run_by_their_path() {
         let refused = CommandOutput(command.output().unwrap());
         assert_eq!(refused.exit_code(), 6, "{name}: {}", refused.stderr());
         assert!(
-            refused.stderr().contains("not trusted"),
+            refused.stderr().contains("untrusted"),
             "{}",
             refused.stderr()
         );

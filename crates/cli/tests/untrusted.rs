@@ -565,3 +565,51 @@ fn a_server_that_starts_itself_recursively_stops() {
     let started = count();
     assert!(started < 40, "started {started} times");
 }
+
+#[test]
+fn t45_what_an_untrusted_workspace_brings_is_run_by_no_command() {
+    let place = TestWorkspace::new();
+    fs::create_dir_all(place.work_dir().join(".repertoire")).unwrap();
+    place.write_skill("skills/deploy", "Do as it says.");
+    let eval = "skills: skills\noutputs:\n  - skill: deploy\n    message: x\n    expect: [{type: length, max: 10}]\n";
+    place.write_file("eval.yaml", eval);
+    for args in [
+        &["run", "./skills/deploy", "--dry-run", "-m", "x"][..],
+        &["run", "deploy", "--from", "skills", "--dry-run", "-m", "x"],
+        &[
+            "--from",
+            "skills",
+            "optimize",
+            "deploy",
+            "--model",
+            "ollama/none",
+        ],
+        &["eval", "eval.yaml", "--model", "ollama/none"],
+    ] {
+        let run = place.run(args);
+        let said = run.stdout() + &run.stderr();
+        assert!(said.contains("trusted"), "{args:?}: {said}");
+        assert_ne!(run.exit_code(), 0, "{args:?}: {said}");
+        assert!(!said.contains("ollama server"), "{args:?}: {said}");
+    }
+    // Reading is allowed, and says so.
+    assert!(place.run_ok(&["list", "skills"]).contains("deploy"));
+}
+
+#[test]
+fn t45_init_asks_before_it_trusts_skills_that_are_already_there() {
+    let place = TestWorkspace::new();
+    place.write_skill(".claude/skills/deploy", "Do as it says.");
+    let said = place.run(&["init"]);
+    assert_eq!(said.exit_code(), 0, "{}", said.stderr());
+    assert!(
+        said.stderr().contains("found 1 skill in .claude/skills"),
+        "{}",
+        said.stderr()
+    );
+    assert!(!place.run_ok(&["list"]).contains("deploy"));
+    let other = TestWorkspace::new();
+    other.write_skill(".claude/skills/deploy", "Do as it says.");
+    other.run_ok(&["init", "--trust"]);
+    assert!(other.run_ok(&["list"]).contains("deploy"));
+}

@@ -267,7 +267,7 @@ impl Registry {
                     self.lock_files().push(source);
                 }
                 Err(error @ Error::InvalidPattern { .. })
-                    if place.requested_by == RequestedBy::User =>
+                    if place.requested_by != RequestedBy::Workspace =>
                 {
                     return Err(error);
                 }
@@ -302,8 +302,10 @@ impl Registry {
 
     /// Returns the trust of a location. An untrusted workspace may only name folders within it.
     fn source_trust(&self, place: &SourceLocation, folder: &Path) -> Result<Trusted> {
-        if place.requested_by == RequestedBy::User {
-            return Ok(Trusted::Yes);
+        match place.requested_by {
+            RequestedBy::User => return Ok(Trusted::Yes),
+            RequestedBy::UntrustedWorkspace => return Ok(Trusted::No),
+            RequestedBy::Workspace => {}
         }
         let Some((workspace, trusted)) = &self.workspace else {
             return Err(Error::OutsideWorkspace(folder.to_owned()));

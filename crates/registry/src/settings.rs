@@ -18,6 +18,8 @@ pub struct SourceLocation {
 /// Which configuration requested a location.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestedBy {
+    /// The user, for a folder in a workspace that is not trusted: it can be read.
+    UntrustedWorkspace,
     /// The user: a flag, the environment, the account's settings.
     User,
     /// The workspace's settings, which apply only as far as the workspace is trusted.

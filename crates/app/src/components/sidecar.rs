@@ -7,7 +7,7 @@ use std::{
 };
 
 use repertoire_core::Digest;
-use repertoire_runtime::sidecar::SidecarCommand;
+use repertoire_runtime::sidecar::{Sidecar, SidecarCommand};
 
 use super::{Installation, at, check_cancelled, python};
 use crate::{
@@ -199,5 +199,25 @@ fn install_bundle(file: &Path, target: &Path) -> Result<()> {
         use std::os::unix::fs::PermissionsExt;
         fs::set_permissions(&beside, fs::Permissions::from_mode(0o700)).map_err(at(&beside))?;
     }
+    if let Err(error) = try_bundle(&beside, target) {
+        let _ = fs::remove_file(&beside);
+        return Err(error);
+    }
     fs::rename(&beside, target.join(BUNDLE)).map_err(at(target))
+}
+
+/// Starts a bundle once, so that a file that is something else is not installed.
+fn try_bundle(bundle: &Path, target: &Path) -> Result<()> {
+    let command = SidecarCommand::new(bundle.to_owned(), Vec::new(), target.join("home"));
+    let check = move || -> Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(at(bundle))?;
+        runtime.block_on(Sidecar::new(command).dspy_version())?;
+        Ok(())
+    };
+    // The caller may be on an async thread, which must neither block nor drop a runtime.
+    let done = std::thread::scope(|scope| scope.spawn(check).join());
+    done.unwrap_or(Err(Error::Cancelled))
 }

@@ -64,7 +64,7 @@ pub(crate) struct AskArgs {
     #[arg(long = "param", short = 'p', value_name = "NAME=VALUE", value_parser = parse_param)]
     pub(crate) params: Vec<(String, ParamValue)>,
     /// How many skills the model may choose from
-    #[arg(long, short = 'n', value_name = "NUMBER", default_value_t = 3)]
+    #[arg(long, short = 'n', value_name = "NUMBER", default_value_t = 3, value_parser = parse_limit)]
     pub(crate) limit: usize,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
@@ -117,7 +117,7 @@ pub(crate) enum TraceCommand {
         #[command(flatten)]
         which: TraceFilterArgs,
         /// The maximum number to show
-        #[arg(long, short = 'n', value_name = "NUMBER", default_value_t = 20)]
+        #[arg(long, short = 'n', value_name = "NUMBER", default_value_t = 20, value_parser = parse_limit)]
         limit: usize,
     },
     /// Show one execution with all recorded details
@@ -185,7 +185,7 @@ pub(crate) struct SearchArgs {
     #[arg(required = true)]
     pub(crate) message: Vec<String>,
     /// The maximum number to show
-    #[arg(long, short = 'n', value_name = "NUMBER", default_value_t = 5)]
+    #[arg(long, short = 'n', value_name = "NUMBER", default_value_t = 5, value_parser = parse_limit)]
     pub(crate) limit: usize,
     /// Also show skills below the threshold
     #[arg(long, short)]
@@ -389,4 +389,12 @@ pub(crate) struct NewArtifact {
     /// The store [default: workspace in a trusted workspace, else account]
     #[arg(long, env = "REPERTOIRE_SCOPE", hide_env_values = true)]
     pub(crate) scope: Option<ScopeArg>,
+}
+
+/// Parses how many results are wanted.
+fn parse_limit(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("write a number of at least 1".to_owned()),
+        Ok(limit) => Ok(limit),
+    }
 }

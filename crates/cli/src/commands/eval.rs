@@ -7,7 +7,7 @@ use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
 use repertoire_app::{ActivationReport, EvaluationFile, require_folder};
-use repertoire_registry::{Registry, RegistrySettings as Sources};
+use repertoire_registry::Registry;
 use serde_json::json;
 
 use self::outputs::OutputReport;
@@ -62,5 +62,5 @@ fn open_eval_registry(
     let base = args.file.parent().unwrap_or(std::path::Path::new("."));
     let folder = base.join(folder);
     require_folder(&folder)?;
-    Ok(Registry::open(Sources::from_folders([folder]))?)
+    Ok(Registry::open(settings.sources_for(&[folder])?)?)
 }

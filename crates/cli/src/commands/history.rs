@@ -73,6 +73,13 @@ pub(crate) fn rollback_skill(
     let skill = &reference.id;
     let preference = settings.scope_preference();
     let found = preference.resolve_history(&registry, &reference, asked.map(Into::into))?;
+    if registry.history(found, skill)?.is_empty() {
+        return Err(Error::NotFound {
+            what: "skill",
+            name: reference.to_string(),
+        }
+        .into());
+    }
     // The same store as `history` shows, if it may be written.
     let scope = preference.resolve(&registry, Some(found))?;
     let new = registry.rollback_skill(scope, skill, revision)?;

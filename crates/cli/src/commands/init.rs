@@ -1,27 +1,80 @@
 //! `init`: creates a workspace with its own store, skills folder and settings.
 
-use std::{path::Path, process::ExitCode};
+use std::{
+    io::{BufRead, IsTerminal},
+    path::Path,
+    process::ExitCode,
+};
 
 use anyhow::Result;
-use repertoire_app::{create_workspace, require_folder};
+use repertoire_app::{
+    ExistingSkills, create_workspace, existing_skill_folders, outermost_skills, require_folder,
+};
 use repertoire_registry::trust;
 use serde_json::json;
 
-use crate::{output::Output, settings::CliSettings};
+use crate::{
+    output::{Output, format_count},
+    settings::CliSettings,
+};
 
-pub(crate) fn run(path: &Path, settings: &CliSettings, output: &Output) -> Result<ExitCode> {
+pub(crate) fn run(
+    path: &Path,
+    trust_existing: bool,
+    settings: &CliSettings,
+    output: &Output,
+) -> Result<ExitCode> {
     require_folder(path)?;
-    let found = create_workspace(path, &settings.account)?;
+    let found = existing_skill_folders(path);
+    for folder in &found {
+        let skills = outermost_skills(&path.join(folder)).map_or(0, |(skills, _)| skills.len());
+        output.print_note(format!(
+            "found {} in {folder}",
+            format_count(skills, "skill")
+        ));
+    }
+    let existing = if trust_existing || (!found.is_empty() && ask_for_trust(output)?) {
+        ExistingSkills::Trust
+    } else {
+        ExistingSkills::LeaveOut
+    };
+    create_workspace(path, &settings.account, existing)?;
+    let included = match existing {
+        ExistingSkills::Trust => found.clone(),
+        ExistingSkills::LeaveOut => Vec::new(),
+    };
     if output.json {
-        output.print_json(&json!({"workspace": path, "folders": found}))?;
+        let left_out: Vec<_> = found.iter().filter(|f| !included.contains(f)).collect();
+        output.print_json(&json!({
+            "workspace": path, "folders": included, "left_out": left_out,
+        }))?;
     }
     output.print_note(format!("workspace {} is ready", path.display()));
-    for folder in found {
-        output.print_note(format!("  skills in {folder} are part of it"));
+    for folder in &found {
+        output.print_note(if included.contains(folder) {
+            format!("  skills in {folder} are part of it")
+        } else {
+            format!(
+                "  skills in {folder} are not part of it: look at them with `repertoire lint \
+                 {folder}/`, then name the folder in {}/config.toml",
+                trust::WORKSPACE_FOLDER
+            )
+        });
     }
     output.print_note(format!(
         "  put skills into {}/skills, or `repertoire add` them",
         trust::WORKSPACE_FOLDER
     ));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Asks on a terminal whether the skills that were found are trusted; elsewhere they are not.
+fn ask_for_trust(output: &Output) -> Result<bool> {
+    if output.json || !std::io::stdin().is_terminal() {
+        return Ok(false);
+    }
+    output.write_stderr("trust them, so that they can override others and run? [y/N] ");
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }

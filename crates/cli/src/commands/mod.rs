@@ -39,7 +39,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use repertoire_app::{
-    SkillQuery, add_folder_source, folder_skill, require_folder, resolve_folder, resolve_skill,
+    SkillQuery, folder_skill, folder_source, require_folder, resolve_folder, resolve_skill,
 };
 use repertoire_core::text::terminal_safe;
 use repertoire_registry::{
@@ -94,7 +94,7 @@ fn run_with_settings(
 ) -> Result<ExitCode> {
     match command {
         Command::Tour { paths } => tour::run(&paths, settings, output),
-        Command::Init { path } => init::run(&path, settings, output),
+        Command::Init { path, trust } => init::run(&path, trust, settings, output),
         Command::List {
             paths,
             all,
@@ -262,7 +262,9 @@ fn open_skill(
     };
     require_folder(folder)?;
     let mut sources = settings.sources_for(&[])?;
-    add_folder_source(&mut sources, folder, &settings.account)?;
+    sources
+        .folders
+        .insert(0, folder_source(folder, &settings.account)?);
     let registry = open_sources(sources, settings, output)?;
     let reference = folder_skill(&registry, folder)?;
     Ok((registry, reference))

@@ -2,14 +2,14 @@
 
 use std::{path::Path, process::ExitCode};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use repertoire_app::{
     Error as AppError, OptimizeReport, OptimizeRequest, TrainingSource, parse_examples,
 };
 use repertoire_core::text::terminal_safe;
 use repertoire_runtime::{
     ModelUsage,
-    optimize::{Effort, Optimizer, TrainingExample},
+    optimize::{Effort, Optimizer},
     sidecar::DspyModule,
 };
 use serde_json::json;
@@ -45,9 +45,16 @@ pub(crate) fn run_optimize(
     let fallback = preference.resolve_history(&registry, &skill, scope)?;
     let runner = run::build_runner(registry, &args.model, ModelUse::Calls, settings)?;
     let sidecar = settings.components().sidecar();
+    let is_file = args.examples.as_os_str() != "traces";
+    let text = if is_file {
+        read_examples(&args.examples)?
+    } else {
+        String::new()
+    };
     let from_file = |module: &DspyModule| {
-        let read = read_examples(&args.examples, module);
-        read.map_err(|error| AppError::Examples(format!("{error:#}")))
+        let read = parse_examples(&text, module);
+        let at = args.examples.display();
+        read.map_err(|error| AppError::Examples(format!("{at}, {error}")))
     };
     let bar = output.progress_spinner();
     let stop = CancellationToken::new();
@@ -68,10 +75,10 @@ pub(crate) fn run_optimize(
             trials: args.trials,
             metric_calls: args.judgements,
         },
-        source: if args.examples.as_os_str() == "traces" {
-            TrainingSource::Traces
-        } else {
+        source: if is_file {
             TrainingSource::Examples(&from_file)
+        } else {
+            TrainingSource::Traces
         },
         scope: (scope, fallback),
         keep_worse: args.force,
@@ -102,13 +109,10 @@ pub(crate) fn run_optimize(
     })
 }
 
-/// Reads examples from a file.
-fn read_examples(file: &Path, program: &DspyModule) -> Result<Vec<TrainingExample>> {
-    let text = super::read_input(file, MAX_FILE)?;
-    let context = || file.display().to_string();
-    let text = String::from_utf8(text).map_err(|_| UsageError("not UTF-8 text".to_owned()));
-    let text = text.with_context(context)?;
-    parse_examples(&text, program).with_context(context)
+/// Reads a file with examples.
+fn read_examples(file: &Path) -> Result<String> {
+    let text = String::from_utf8(super::read_input(file, MAX_FILE)?);
+    Ok(text.map_err(|_| UsageError(format!("{} is not UTF-8 text", file.display())))?)
 }
 
 fn format_usage(usage: &ModelUsage) -> String {

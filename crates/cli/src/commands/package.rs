@@ -99,6 +99,9 @@ fn write_package(package: &Package, to: Option<&Path>, output: &Output) -> Resul
     match to {
         Some(path) => {
             write_output(path, &json)?;
+            if output.json {
+                output.print_json(&json!({"file": path, "bytes": json.len()}))?;
+            }
             output.print_note(format!("wrote {}", path.display()));
         }
         None => output.print_bytes(&json)?,

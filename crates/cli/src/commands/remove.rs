@@ -36,12 +36,11 @@ pub(crate) fn run(
         }
         let reference = resolve_skill(&registry, skill)?;
         let scope = preference.resolve_for_skill(&registry, &reference, asked)?;
-        let id = reference.id;
-        let known = purge && !registry.history(scope, &id)?.is_empty();
+        let known = purge && !registry.history(scope, &reference.id)?.is_empty();
         if !known {
-            require_in_scope(&registry, scope, &id)?;
+            require_in_scope(&registry, scope, &reference)?;
         }
-        found.push((scope, id));
+        found.push((scope, reference.id));
     }
     for (scope, id) in &found {
         registry.remove_skill(*scope, id, history)?;

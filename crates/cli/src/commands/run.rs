@@ -8,7 +8,9 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use repertoire_app::{PlannedStep, PreparedRun, RunLimits, RunRequest, Runner, RunnerSettings};
+use repertoire_app::{
+    PlannedStep, PreparedRun, RunLimits, RunRequest, Runner, RunnerSettings, require_folder,
+};
 use repertoire_core::{ArtifactKind, text::terminal_safe};
 use repertoire_registry::Registry;
 use repertoire_runtime::{
@@ -101,6 +103,9 @@ pub(super) fn runner_settings(
     settings: &CliSettings,
 ) -> Result<RunnerSettings> {
     let providers = settings.resolved_providers();
+    if let Some(folder) = vault {
+        require_folder(folder)?;
+    }
     let vault = vault.map(Vault::open).transpose()?;
     Ok(RunnerSettings {
         model: model.map(|id| providers.resolve_model(id)).transpose()?,
