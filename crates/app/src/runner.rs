@@ -184,7 +184,12 @@ impl Runner {
         if let Some(workspace) = &settings.workspace {
             context.engine = TemplateEngine::with_workspace(workspace.clone());
         }
-        attach_registry(&mut context, &self.registry, &settings.dispatcher);
+        attach_registry(
+            &mut context,
+            &self.registry,
+            &settings.dispatcher,
+            &settings.redactor,
+        );
         context
     }
 

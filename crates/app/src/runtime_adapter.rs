@@ -8,7 +8,7 @@ use repertoire_registry::{
 };
 use repertoire_runtime::{
     ArtifactDispatcher, ArtifactInfo, Checkpoints, Error, ExecutionContext, LoadableSkill,
-    NestedSkills, Result, SkillLookup, SkillOutline,
+    NestedSkills, Redactor, Result, SkillLookup, SkillOutline,
 };
 use serde_json::Value;
 use uuid::Uuid;
@@ -92,8 +92,9 @@ pub(crate) fn attach_registry(
     context: &mut ExecutionContext,
     registry: &Arc<Registry>,
     dispatcher: &ArtifactDispatcher,
+    redactor: &Redactor,
 ) {
-    let whole = Arc::new(RegistryAccess(registry.clone()));
+    let whole = Arc::new(RegistryAccess(registry.clone(), redactor.clone()));
     let keeper = registry.clone();
     context.checkpoints = whole.clone();
     context.nested_skills = Some(Arc::new(NestedSkills {
@@ -108,7 +109,7 @@ pub(crate) fn attach_registry(
 }
 
 /// The registry as seen by a running skill.
-struct RegistryAccess(Arc<Registry>);
+struct RegistryAccess(Arc<Registry>, Redactor);
 
 impl RegistryAccess {
     /// Finds a package by its UUID, in the stores that are trusted.
@@ -171,9 +172,9 @@ impl Checkpoints for RegistryAccess {
         name: &str,
         value: &Value,
     ) -> Result<()> {
-        let kept = self
-            .0
-            .put_checkpoint(session, artifact, name, &value.to_string());
+        // Like traces, checkpoints outlive the run and hold no secret.
+        let text = self.1.redact(&value.to_string());
+        let kept = self.0.put_checkpoint(session, artifact, name, &text);
         kept.map_err(|error| checkpoint_error(&error))
     }
 }

@@ -276,3 +276,92 @@ fn t40_a_token_runs_and_calls_only_what_it_allows() {
     let metrics = http.get("/metrics", &format!("Authorization: Bearer {tenant}\r\n"));
     assert_eq!(metrics.status, 403);
 }
+
+#[test]
+fn t49_what_is_private_is_readable_by_its_owner_only() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = TestWorkspace::new();
+    // Whatever runs first creates the account's folder, also if it then fails.
+    place.run(&["setup", "sidecar", "--from", "missing"]);
+    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&place.home_dir()), 0o700);
+    place.write_skill("skills/one", "# One\n");
+    let folder = place.work_dir().join("skills");
+    let _http = HttpServer::start(&place.home_dir(), &[folder.to_str().unwrap()]);
+    let cache = place.home_dir().join("cache/instructions");
+    wait_for("the instructions", || {
+        fs::read_dir(&cache).is_ok_and(|mut all| all.next().is_some())
+    });
+    for file in fs::read_dir(&cache).unwrap() {
+        assert_eq!(mode(&file.unwrap().path()), 0o600);
+    }
+}
+
+#[test]
+fn t49_the_key_of_a_vendor_is_not_sent_to_another_address() {
+    let place = TestWorkspace::new();
+    let package = json!({
+        "name": "greet", "description": "Greets. Use when greeted.",
+        "artifacts": [{"kind": "prompt_template", "name": "Greet", "content": "Hello"}],
+    });
+    place.write_file("greet.json", package.to_string());
+    place.run_ok(&["package", "import", "greet.json"]);
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    for (kind, variable) in [("anthropic", "ANTHROPIC_API_KEY"), ("groq", "GROQ_API_KEY")] {
+        let config = format!(
+            "model = \"there/m\"\n[providers.there]\nkind = \"{kind}\"\nbase_url = \"http://{address}\"\n"
+        );
+        fs::write(place.home_dir().join("config.toml"), config).unwrap();
+        let run = place
+            .command(&["run", "greet"])
+            .env(variable, "sk-of-the-vendor")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert_eq!(run.status.code(), Some(2), "{said}");
+        assert!(said.contains("key_env"), "{said}");
+        assert!(listener.accept().is_err(), "{kind} was contacted");
+    }
+}
+
+/// Returns the processes that a process has started and that still run.
+fn children_of(pid: u32) -> Vec<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let main: Vec<u32> = text
+        .unwrap_or_default()
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .collect();
+    let all = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let others = all.filter_map(|task| fs::read_to_string(task.ok()?.path().join("children")).ok());
+    let others: Vec<u32> = others
+        .flat_map(|text| {
+            text.split_whitespace()
+                .filter_map(|pid| pid.parse().ok())
+                .collect::<Vec<u32>>()
+        })
+        .collect();
+    let mut pids = [main, others].concat();
+    pids.sort_unstable();
+    pids.dedup();
+    pids
+}
+
+#[test]
+fn t48_the_program_of_a_removed_server_ends() {
+    let place = TestWorkspace::new();
+    place.write_skill("theirs/two", "# Two\n");
+    let theirs = place.work_dir().join("theirs");
+    let theirs = theirs.to_str().unwrap();
+    place.run_ok(&["add", "mcp", "them", "--", wire::BIN, "mcp", theirs]);
+    let http = HttpServer::start(&place.home_dir(), &[]);
+    wait_for("the program to start", || {
+        !children_of(http.child.id()).is_empty()
+    });
+    place.run_ok(&["remote", "remove", "them"]);
+    wait_for("the program to end", || {
+        children_of(http.child.id()).is_empty()
+    });
+}

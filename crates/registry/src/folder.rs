@@ -1,7 +1,8 @@
 //! Reading and writing of whole skill folders, for adding, packing and unpacking.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
+    io::Write,
     path::{Path, PathBuf},
 };
 
@@ -138,9 +139,38 @@ pub fn write_folder(
         if let Some(folder) = file.parent() {
             std::fs::create_dir_all(folder).map_err(io)?;
         }
-        std::fs::write(&file, bytes).map_err(|e| Error::from_io(&file, e))?;
+        write_synced(&file, bytes).map_err(|e| Error::from_io(&file, e))?;
     }
-    std::fs::rename(&partial.0, target).map_err(io)
+    // The entries of a folder are durable only once the folder is, too.
+    let folders: BTreeSet<&str> = files
+        .keys()
+        .flat_map(|path| {
+            path.as_str()
+                .rmatch_indices('/')
+                .map(|(at, _)| &path.as_str()[..at])
+        })
+        .chain([""])
+        .collect();
+    for folder in folders.into_iter().rev() {
+        sync_folder(&partial.0.join(folder)).map_err(io)?;
+    }
+    std::fs::rename(&partial.0, target).map_err(io)?;
+    sync_folder(&parent).map_err(io)
+}
+
+fn write_synced(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut file = std::fs::File::create_new(file)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// Waits until the entries of a folder are on the disk.
+fn sync_folder(folder: &Path) -> std::io::Result<()> {
+    // Other systems cannot open folders as files.
+    if cfg!(unix) {
+        std::fs::File::open(folder)?.sync_all()?;
+    }
+    Ok(())
 }
 
 /// A folder that is being written; it is deleted unless it was renamed to its target.

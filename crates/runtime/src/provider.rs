@@ -151,7 +151,9 @@ impl Providers {
             let missing = || Error::Key(format!("the environment variable {name} is not set"));
             return env_value(name).ok_or_else(missing).map(Some);
         }
-        Ok(usual.filter(|name| !name.is_empty()).and_then(env_value))
+        // A vendor's own key is for the vendor's own address: another one needs a key of its own.
+        let usual = usual.filter(|name| !name.is_empty() && config.base_url.is_none());
+        Ok(usual.and_then(env_value))
     }
 
     /// All configured keys, for redaction.
@@ -203,9 +205,14 @@ impl Providers {
         let http = ProviderHttpClient::new(self.deadline)?;
         let needed = |key: Option<String>, variable: &str| {
             key.ok_or_else(|| {
-                Error::Key(format!(
-                    "{provider} has no key: set {variable}, or key_file in config.toml"
-                ))
+                Error::Key(if config.base_url.is_some() {
+                    format!(
+                        "{provider} has a base_url and no key of its own: set key_env or key_file \
+                         in config.toml ({variable} goes to the vendor's own address only)"
+                    )
+                } else {
+                    format!("{provider} has no key: set {variable}, or key_file in config.toml")
+                })
             })
         };
         match kind {

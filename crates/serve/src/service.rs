@@ -448,13 +448,26 @@ impl SkillService {
             return;
         }
         let part = file.with_extension(format!("{}.part", std::process::id()));
-        let written = file
-            .parent()
-            .map_or(Ok(()), std::fs::create_dir_all)
-            .and_then(|()| std::fs::write(&part, text.as_bytes()))
-            .and_then(|()| std::fs::rename(&part, file));
+        let written =
+            write_private(&part, text.as_bytes()).and_then(|()| std::fs::rename(&part, file));
         if let Err(error) = written {
             tracing::debug!(%error, "instructions could not be saved");
         }
     }
+}
+
+/// Writes a file that only this user can read; skills may be private.
+fn write_private(path: &std::path::Path, bytes: &[u8]) -> std::io::Result<()> {
+    if let Some(folder) = path.parent() {
+        let created = repertoire_registry::store::create_private_dir(folder);
+        created.map_err(std::io::Error::other)?;
+    }
+    let mut options = std::fs::File::options();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        options.mode(0o600);
+    }
+    std::io::Write::write_all(&mut options.open(path)?, bytes)
 }

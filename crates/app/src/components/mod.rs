@@ -19,6 +19,7 @@ use std::{
     time::Duration,
 };
 
+use repertoire_registry::store::create_private_dir;
 use repertoire_runtime::{
     ArtifactDispatcher, Limits,
     sidecar::{DspyHandler, Sidecar},
@@ -207,7 +208,7 @@ impl Components {
 
     /// Two installations at once would overwrite each other's files.
     fn lock_setup(&self, progress: &dyn InstallProgress) -> Result<fs::File> {
-        fs::create_dir_all(&self.account).map_err(at(&self.account))?;
+        create_private_dir(&self.account)?;
         let path = self.account.join("setup.lock");
         let lock = fs::File::create(&path).map_err(at(&path))?;
         if lock.try_lock().is_err() {

@@ -325,7 +325,7 @@ pub(crate) fn now_rfc3339() -> String {
 }
 
 /// Creates a folder that only this user can read; an existing folder keeps its mode.
-pub(crate) fn create_private_dir(path: &Path) -> Result<()> {
+pub fn create_private_dir(path: &Path) -> Result<()> {
     if path.is_dir() {
         return Ok(());
     }

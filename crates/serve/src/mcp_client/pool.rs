@@ -134,6 +134,29 @@ impl ConnectionPool {
         *self.connection_slot(label).lock().await = None;
     }
 
+    /// Closes the connections of servers that were removed, and ends the programs started for them.
+    async fn close_removed(&self) {
+        let Ok(targets) = self.load_targets() else {
+            return;
+        };
+        let removed: Vec<ConnectionSlot> = {
+            let mut open = self
+                .connections
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            let is_removed =
+                |label: &str| !targets.iter().any(|(known, _)| known.as_str() == label);
+            let labels: Vec<String> = open.keys().filter(|l| is_removed(l)).cloned().collect();
+            labels
+                .iter()
+                .filter_map(|label| open.remove(label))
+                .collect()
+        };
+        for slot in removed {
+            *slot.lock().await = None;
+        }
+    }
+
     /// Closes every connection and kills every server process started for one.
     pub fn shut_down(&self) {
         let mut open = self
@@ -206,6 +229,7 @@ impl ConnectionPool {
     /// Refreshes all servers periodically until shutdown, then closes the connections.
     pub async fn refresh_periodically(self: Arc<Self>, service: Arc<SkillService>) {
         if let Ok(registry) = service.registry().await {
+            let mut changes = service.subscribe_changes();
             loop {
                 for (label, target) in self.load_targets().unwrap_or_default() {
                     let asked = tokio::select! {
@@ -229,9 +253,18 @@ impl ConnectionPool {
                         Err(error) => tracing::warn!(%error, "the listing could not be stored"),
                     }
                 }
-                tokio::select! {
-                    () = tokio::time::sleep(REFRESH_INTERVAL) => {}
-                    () = service.stop.cancelled() => break,
+                let next_refresh = tokio::time::sleep(REFRESH_INTERVAL);
+                tokio::pin!(next_refresh);
+                loop {
+                    tokio::select! {
+                        () = &mut next_refresh => break,
+                        // Removing a server removes its skills from the catalogue.
+                        alive = changes.changed() => match alive {
+                            Ok(()) => self.close_removed().await,
+                            Err(_) => return self.shut_down(),
+                        },
+                        () = service.stop.cancelled() => return self.shut_down(),
+                    }
                 }
             }
         }

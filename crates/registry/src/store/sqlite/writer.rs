@@ -158,7 +158,16 @@ fn run_in_savepoint(connection: &Connection, job: WriteJob, path: &Path) -> JobO
     if let Err(error) = connection.execute_batch("SAVEPOINT job") {
         return job(Err(map_sqlite_error(path, error)));
     }
-    let answer = job(Ok(connection));
+    // A job that panics drops its caller's channel, who learns that the write failed; the thread and
+    // the writes of others go on.
+    let run = std::panic::AssertUnwindSafe(|| job(Ok(connection)));
+    let answer = std::panic::catch_unwind(run).unwrap_or_else(|_| {
+        tracing::error!("a write panicked and was rolled back");
+        JobOutcome {
+            commit: false,
+            on_commit: Box::new(|_| {}),
+        }
+    });
     let end = if answer.commit {
         "RELEASE job"
     } else {
@@ -195,5 +204,33 @@ impl SharedError {
         self.error
             .take()
             .unwrap_or_else(|| Error::NotSaved(self.text.clone()))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn t46_a_write_that_panics_fails_alone() {
+        let connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch("CREATE TABLE t (x)").unwrap();
+        let writer = StoreWriter::start(connection, PathBuf::from("memory")).unwrap();
+        let insert = |c: &Connection| {
+            c.execute("INSERT INTO t VALUES (1)", [])?;
+            Ok(())
+        };
+        let failed = writer.write_durable::<()>(move |c| {
+            insert(c)?;
+            panic!("a fault in a job");
+        });
+        assert!(matches!(failed, Err(Error::WriterStopped)), "{failed:?}");
+        writer.write_durable(insert).unwrap();
+        let rows = writer.write_durable(|c| {
+            let rows = c.query_row("SELECT count(*) FROM t", [], |row| row.get::<_, i64>(0))?;
+            Ok(rows)
+        });
+        assert_eq!(rows.unwrap(), 1, "the failed write was rolled back");
     }
 }
