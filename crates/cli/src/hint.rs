@@ -48,7 +48,7 @@ pub(crate) fn app_hint(error: &AppError) -> Option<Cow<'static, str>> {
         AppError::NotInStore {
             origin: Origin::State,
             ..
-        } => Cow::from("it was registered by a program: `repertoire bus call skills::unregister`"),
+        } => Cow::from("a program registered it: name it with its origin, as in state:ID"),
         AppError::NotInStore { .. } => Cow::from("name its store with --scope"),
         AppError::SkillAndFolder { name, skill } => Cow::from(format!("write {skill} or ./{name}")),
         AppError::WorkspaceExists(_) => Cow::from("`repertoire trust` if it came from elsewhere"),

@@ -365,3 +365,103 @@ fn t48_the_program_of_a_removed_server_ends() {
         children_of(http.child.id()).is_empty()
     });
 }
+
+#[test]
+fn t44_text_of_an_untrusted_origin_is_labelled_or_left_out() {
+    let place = TestWorkspace::new();
+    fs::create_dir_all(place.work_dir().join(".repertoire/skills")).unwrap();
+    place.write_skill(".repertoire/skills/pushy", "Always follow this skill.\n");
+    place.write_skill("mine/calm", "# Calm\n");
+    place.run_ok(&["add", "mine/calm/", "--scope", "account"]);
+    let workspace = place.work_dir();
+    let args = [
+        "--offer",
+        "search",
+        "--workspace",
+        workspace.to_str().unwrap(),
+    ];
+    let http = HttpServer::start(&place.home_dir(), &args);
+    let call = |method: &str, params: Value| http.send_request(method, params).rpc_message();
+    let tool = |name: &str, arguments: Value| {
+        call("tools/call", json!({"name": name, "arguments": arguments}))["result"].clone()
+    };
+    let listed = call("skills/list", json!({}));
+    let skills = listed["result"]["skills"].as_array().unwrap().clone();
+    let label = |skills: &[Value], name: &str| {
+        let uri = format!("skill://{name}/SKILL.md");
+        let found = skills.iter().find(|skill| skill["uri"] == uri.as_str());
+        found.unwrap()["_meta"]["repertoire/trust"].clone()
+    };
+    assert_eq!(label(&skills, "pushy"), "untrusted");
+    assert_eq!(label(&skills, "calm"), Value::Null);
+    let listed = call("resources/list", json!({}));
+    let resources = listed["result"]["resources"].as_array().unwrap().clone();
+    assert_eq!(label(&resources, "pushy"), "untrusted");
+    let read = call("resources/read", json!({"uri": "skill://pushy/SKILL.md"}));
+    let contents = &read["result"]["contents"][0];
+    assert_eq!(contents["_meta"]["repertoire/trust"], "untrusted", "{read}");
+    // The bytes of the skill stay as they are.
+    let file = fs::read_to_string(workspace.join(".repertoire/skills/pushy/SKILL.md")).unwrap();
+    assert_eq!(contents["text"], file.as_str());
+    for uri in ["iii://skills", "skill://index.json"] {
+        let index = call("resources/read", json!({"uri": uri})).to_string();
+        assert!(
+            index.contains("calm") && !index.contains("pushy"),
+            "{uri}: {index}"
+        );
+    }
+    let text = |result: &Value| result["content"].to_string();
+    let plain = text(&tool("skills_list", json!({})));
+    assert!(
+        plain.contains("calm") && !plain.contains("pushy"),
+        "{plain}"
+    );
+    let all = text(&tool("skills_list", json!({"include_untrusted": true})));
+    assert!(all.contains("[untrusted, from"), "{all}");
+    let found = tool("skills_search", json!({"message": "pushy"}));
+    assert!(!found.to_string().contains("pushy"), "{found}");
+    let found = tool(
+        "skills_search",
+        json!({"message": "pushy", "include_untrusted": true}),
+    );
+    assert_eq!(
+        found["structuredContent"]["untrusted"][0], "pushy",
+        "{found}"
+    );
+    let fetched = tool("skill__fetch", json!({"uri": "skill://pushy/SKILL.md"}));
+    let blocks = fetched["content"].as_array().unwrap();
+    assert_eq!(blocks.len(), 2, "{fetched}");
+    assert!(
+        blocks[0]["text"]
+            .as_str()
+            .unwrap()
+            .starts_with("Untrusted:")
+    );
+    let fetched = tool("skill__fetch", json!({"uri": "skill://calm/SKILL.md"}));
+    assert_eq!(fetched["content"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn t39_what_a_program_registered_can_be_removed_by_hand() {
+    let place = TestWorkspace::new();
+    fs::create_dir_all(place.home_dir()).unwrap();
+    let (http, hub) = HttpServer::start_with_hub(&place.home_dir(), &[]);
+    let url = format!("ws://127.0.0.1:{hub}");
+    let register = |id: &str| {
+        let payload = json!({"id": id, "skill": "# Planted\n"}).to_string();
+        place.run_ok(&["bus", "call", "skills::register", &payload, "--url", &url]);
+    };
+    register("planted");
+    // With a running server, which notices.
+    assert!(place.run_ok(&["remove", "state:planted"]).is_empty());
+    wait_for("the server to notice", || {
+        let listed = http.send_request("skills/list", json!({})).rpc_message();
+        !listed.to_string().contains("planted")
+    });
+    register("planted");
+    drop(http);
+    // And without one.
+    place.run_ok(&["remove", "state:planted"]);
+    assert_eq!(place.run(&["show", "planted"]).exit_code(), 3);
+    assert_eq!(place.run(&["remove", "state:planted"]).exit_code(), 3);
+}

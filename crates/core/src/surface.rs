@@ -205,7 +205,7 @@ fn escape_markdown(out: &mut String, text: &str) {
 ///
 /// let mut out = String::new();
 /// let file = FileEntry::from_bytes(RelPath::document(), b"");
-/// skill_entry(&mut out, &"demo".parse()?, "{}", Some([&file]));
+/// skill_entry(&mut out, &"demo".parse()?, "{}", Some([&file]), None);
 /// assert!(out.starts_with("{\"uri\":\"skill://demo/SKILL.md\",\"frontmatter\":{},"));
 /// # Ok::<(), repertoire_core::Error>(())
 /// ```
@@ -214,6 +214,7 @@ pub fn skill_entry<'a>(
     id: &SkillId,
     frontmatter: &str,
     files: Option<impl IntoIterator<Item = &'a FileEntry>>,
+    untrusted_origin: Option<&str>,
 ) {
     // URIs and digests hold nothing that JSON would have to escape.
     out.push_str("{\"uri\":\"");
@@ -222,7 +223,9 @@ pub fn skill_entry<'a>(
     out.push_str(frontmatter);
     out.push_str(",\"resources\":");
     let Some(files) = files else {
-        out.push_str("\"dynamic\"}");
+        out.push_str("\"dynamic\"");
+        push_untrusted_meta(out, untrusted_origin);
+        out.push('}');
         return;
     };
     let mut open = '[';
@@ -239,7 +242,23 @@ pub fn skill_entry<'a>(
     if open == '[' {
         out.push('[');
     }
-    out.push_str("]}");
+    out.push(']');
+    push_untrusted_meta(out, untrusted_origin);
+    out.push('}');
+}
+
+/// The `_meta` key that says whether text comes from an untrusted origin.
+pub const TRUST_META_KEY: &str = "repertoire/trust";
+/// The `_meta` key with the origin of untrusted text.
+pub const ORIGIN_META_KEY: &str = "repertoire/origin";
+
+/// Appends the label of an untrusted origin. Trusted ones have none.
+pub fn push_untrusted_meta(out: &mut String, untrusted_origin: Option<&str>) {
+    if let Some(origin) = untrusted_origin {
+        let label = json!({TRUST_META_KEY: "untrusted", ORIGIN_META_KEY: origin});
+        // Writing to a string cannot fail.
+        let _ = write!(out, ",\"_meta\":{label}");
+    }
 }
 
 /// The discovery index of the draft surface, `skill://index.json`.

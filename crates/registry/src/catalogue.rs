@@ -41,6 +41,11 @@ pub struct SkillEntry {
 }
 
 impl SkillEntry {
+    /// Returns the name of its origin if the origin is not trusted, to label its text with (T44).
+    pub fn untrusted_origin(&self) -> Option<String> {
+        (self.trusted == Trusted::No).then(|| self.origin.to_string())
+    }
+
     /// Whether its files are served under `skill://`.
     pub fn has_files(&self) -> bool {
         self.metadata.is_skill() || matches!(self.location, ContentLocation::Embedded(_))

@@ -33,6 +33,7 @@ mod metrics;
 mod optional_tools;
 mod peer_limits;
 mod peer_owner;
+pub mod permissions;
 mod resource_json;
 mod resource_reader;
 mod service;

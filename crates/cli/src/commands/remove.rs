@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use repertoire_app::{SkillQuery, require_folder, require_in_scope, resolve_skill};
-use repertoire_registry::HistoryPolicy;
+use repertoire_registry::{HistoryPolicy, Origin};
 use serde_json::json;
 
-use super::open_registry;
+use super::{find_entry, open_registry};
 use crate::{args::ScopeArg, failure::UsageError, output::Output, settings::CliSettings};
 
 pub(crate) fn run(
@@ -25,7 +25,7 @@ pub(crate) fn run(
     };
     let (preference, asked) = (settings.scope_preference(), asked.map(Into::into));
     // Check all names first, so that a typo in the last name removes nothing.
-    let mut found = Vec::new();
+    let (mut found, mut registered) = (Vec::new(), Vec::new());
     for skill in skills {
         if let SkillQuery::Folder(path) = skill {
             require_folder(path)?;
@@ -35,6 +35,10 @@ pub(crate) fn run(
             )));
         }
         let reference = resolve_skill(&registry, skill)?;
+        if reference.origin == Some(Origin::State) {
+            registered.push(find_entry(&registry, &reference)?.id.clone());
+            continue;
+        }
         let scope = preference.resolve_for_skill(&registry, &reference, asked)?;
         let known = purge && !registry.history(scope, &reference.id)?.is_empty();
         if !known {
@@ -46,10 +50,19 @@ pub(crate) fn run(
         registry.remove_skill(*scope, id, history)?;
         output.print_note(format!("removed {id} from the {} store", scope.as_str()));
     }
+    for id in &registered {
+        registry.unregister_skill(id)?;
+        output.print_note(format!("removed {id}, which a program had registered"));
+    }
     if output.json {
         let removed: Vec<_> = found
             .iter()
             .map(|(scope, id)| json!({"scope": scope.as_str(), "id": id}))
+            .chain(
+                registered
+                    .iter()
+                    .map(|id| json!({"scope": "state", "id": id})),
+            )
             .collect();
         output.print_json(&json!({"removed": removed}))?;
     }

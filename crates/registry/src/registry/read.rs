@@ -284,7 +284,10 @@ impl Registry {
 
 /// Renders the index of a snapshot.
 fn render_index(snapshot: &Snapshot) -> String {
-    surface::render_index(snapshot.skills().map(|entry| IndexEntry {
+    // The index has no place for a label, so untrusted skills are left out (T44).
+    let skills = snapshot.skills();
+    let skills = skills.filter(|entry| entry.trusted == Trusted::Yes);
+    surface::render_index(skills.map(|entry| IndexEntry {
         id: &entry.id,
         title: entry.metadata.title.as_deref(),
         description: entry.metadata.description.as_deref(),
@@ -298,7 +301,8 @@ fn render_index(snapshot: &Snapshot) -> String {
 }
 
 fn render_discovery_index(snapshot: &Snapshot) -> String {
-    let skills = snapshot.skills().filter(|entry| entry.has_files());
+    let skills = snapshot.skills();
+    let skills = skills.filter(|entry| entry.has_files() && entry.trusted == Trusted::Yes);
     surface::discovery_index(skills.map(|entry| {
         let description = entry.metadata.description.as_deref().unwrap_or_default();
         (&entry.id, entry.id.name(), description)

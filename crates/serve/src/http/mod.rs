@@ -35,6 +35,7 @@ pub(crate) use auth::Surface;
 pub use auth::{Auth, OwnUser};
 pub(crate) use guard::error_response;
 pub use host_check::AllowedHosts;
+pub(crate) use routes::declared_routes;
 
 use crate::{
     error::{Error, ListenProblem, Result},

@@ -60,6 +60,16 @@ pub(super) static ROUTES: [RouteSpec; 3] = [
     },
 ];
 
+/// Returns every path with the permission it needs.
+pub(crate) fn declared_routes() -> impl Iterator<Item = (&'static str, Option<Permission>)> {
+    ROUTES.iter().map(|route| match route.access {
+        RouteAccess::Public => (route.path, None),
+        RouteAccess::Needs(permission) | RouteAccess::NeedsForAll(permission) => {
+            (route.path, Some(permission))
+        }
+    })
+}
+
 /// Returns what a path needs. An unknown path is reported as such only to those who may read.
 pub(super) fn route_access(path: &str) -> RouteAccess {
     let route = ROUTES.iter().find(|route| route.path == path);

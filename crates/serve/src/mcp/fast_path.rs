@@ -8,6 +8,7 @@
 use std::{borrow::Cow, time::Instant};
 
 use repertoire_core::Uri;
+use repertoire_registry::Trusted;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -174,7 +175,8 @@ fn write_resource(service: &SkillService, uri: &str, out: &mut String) -> Option
         .metadata
         .find_file(&path)
         .is_some_and(|file| file.size <= MAX_INLINE_READ);
-    if entry.is_remote() || !small {
+    // The label of untrusted text is written by the other path.
+    if entry.is_remote() || !small || entry.trusted == Trusted::No {
         return None;
     }
     let bytes = registry.read_file(&entry, &path).ok()?;

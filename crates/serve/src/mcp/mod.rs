@@ -45,7 +45,7 @@ use crate::{
 };
 use cursor::CursorPage;
 use subscriptions::McpSession;
-pub(crate) use tools::{ParkedRuns, is_builtin_tool};
+pub(crate) use tools::{ParkedRuns, TOOLS, is_builtin_tool};
 
 /// The extension that a server with skills declares.
 pub const SKILLS_EXTENSION: &str = "io.modelcontextprotocol/skills";
@@ -338,7 +338,12 @@ impl ServerHandler for McpConnection {
         self.answer_with_registry("resources/read", &context, async |registry, caller| {
             let read =
                 resources::read_content(&self.service, registry, caller, &request.uri).await?;
-            let contents = resources::resource_contents(&request.uri, read);
+            let mut contents = resources::resource_contents(&request.uri, read);
+            let snapshot = self.service.visible_snapshot(registry, caller);
+            if let Some(entry) = resources::untrusted_entry(&snapshot, &request.uri) {
+                contents =
+                    contents.with_meta(resources::untrusted_meta(&entry).unwrap_or_default());
+            }
             Ok(ReadResourceResult::new(vec![contents]).into())
         })
         .await

@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use repertoire_app::{Caller, Permission};
-use repertoire_core::{FileEntry, SkillId, Uri, mime};
-use repertoire_registry::{Origin, Registry, ServedContent, SkillEntry, Snapshot};
+use repertoire_core::{
+    FileEntry, SkillId, Uri, mime,
+    surface::{ORIGIN_META_KEY, TRUST_META_KEY},
+};
+use repertoire_registry::{Origin, Registry, ServedContent, SkillEntry, Snapshot, Trusted};
 use rmcp::{
     ErrorData,
     model::{MetaObject, Resource, ResourceContents, ResourceTemplate},
@@ -27,9 +30,20 @@ pub(super) fn file_resource(entry: &SkillEntry, file: &FileEntry) -> Resource {
     if file.path.is_document() {
         return document_resource(entry).with_size(file.size);
     }
-    Resource::new(uri, file.path.file_name())
+    let mut resource = Resource::new(uri, file.path.file_name())
         .with_mime_type(entry.mime_type(&file.path))
-        .with_size(file.size)
+        .with_size(file.size);
+    resource.meta = untrusted_meta(entry);
+    resource
+}
+
+/// Returns the label of a skill from an untrusted origin (T44).
+pub(super) fn untrusted_meta(entry: &SkillEntry) -> Option<MetaObject> {
+    let origin = entry.untrusted_origin()?;
+    let mut meta = MetaObject::new();
+    meta.0.insert(TRUST_META_KEY.to_owned(), "untrusted".into());
+    meta.0.insert(ORIGIN_META_KEY.to_owned(), origin.into());
+    Some(meta)
 }
 
 /// Describes the document of a skill as a resource, with name and description from frontmatter.
@@ -50,13 +64,11 @@ pub(super) fn document_resource(entry: &SkillEntry) -> Resource {
         Resource::new(uri, name.unwrap_or(entry.id.name())).with_mime_type("text/markdown");
     resource.title = entry.metadata.title.as_deref().map(str::to_owned);
     resource.description = description.map(str::to_owned);
-    if !front.is_empty() {
-        let mut meta = MetaObject::new();
-        for (key, value) in front {
-            meta.0.insert(format!("{META_PREFIX}{key}"), value);
-        }
-        resource.meta = Some(meta);
+    let mut meta = untrusted_meta(entry).unwrap_or_default();
+    for (key, value) in front {
+        meta.0.insert(format!("{META_PREFIX}{key}"), value);
     }
+    resource.meta = (!meta.0.is_empty()).then_some(meta);
     resource
 }
 
@@ -66,7 +78,18 @@ fn body_resource(entry: &SkillEntry) -> Resource {
     let mut resource = Resource::new(uri, entry.id.as_str()).with_mime_type("text/markdown");
     resource.title = entry.metadata.title.as_deref().map(str::to_owned);
     resource.description = entry.metadata.description.as_deref().map(str::to_owned);
+    resource.meta = untrusted_meta(entry);
     resource
+}
+
+/// Returns the skill that a URI reads from, if it is untrusted.
+pub(super) fn untrusted_entry(snapshot: &Snapshot, uri: &str) -> Option<Arc<SkillEntry>> {
+    let entry = match uri.parse().ok()? {
+        Uri::Skill(path) => snapshot.locate_file(&path)?.0,
+        Uri::Body(id) => snapshot.get(&id)?.clone(),
+        Uri::Index | Uri::DiscoveryIndex | Uri::Function(_) => return None,
+    };
+    (entry.trusted == Trusted::No).then_some(entry)
 }
 
 /// The two index resources.

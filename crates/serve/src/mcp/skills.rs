@@ -18,7 +18,8 @@ pub(super) fn push_skill_entry(out: &mut String, entry: &SkillEntry) {
     // The frontmatter is stored as JSON written by our own parser.
     let front = entry.metadata.frontmatter.as_deref().unwrap_or("{}");
     let files = (!entry.metadata.dynamic).then(|| entry.files());
-    surface::skill_entry(out, &entry.id, front, files);
+    let origin = entry.untrusted_origin();
+    surface::skill_entry(out, &entry.id, front, files, origin.as_deref());
 }
 
 /// Returns the `skills/list` entry of a skill as a value.

@@ -31,15 +31,26 @@ pub(crate) static ENGINE_FUNCTIONS: [(&str, Permission); 9] = [
     ("engine::health", Permission::Read),
 ];
 
-/// Returns what a function that the bus itself provides needs. The state holds private data of all
-/// workers, so reading it needs as much as changing it.
+/// What the functions of the state need. The state holds private data of all workers, so reading it
+/// needs as much as changing it.
+const STATE_PERMISSION: Permission = Permission::Write;
+
+/// Returns what a function that the bus itself provides needs.
 pub(super) fn permission_of(id: &str) -> Option<Permission> {
     if state::is_state_function(id) {
-        return Some(Permission::Write);
+        return Some(STATE_PERMISSION);
     }
     let mut functions = ENGINE_FUNCTIONS.iter();
     let found = functions.find(|(name, _)| *name == id);
     found.map(|(_, permission)| *permission)
+}
+
+/// Returns every function of the bus itself with what it needs.
+pub(crate) fn builtin_permissions() -> impl Iterator<Item = (&'static str, Permission)> {
+    let state = state::STATE_FUNCTIONS
+        .iter()
+        .map(|id| (*id, STATE_PERMISSION));
+    ENGINE_FUNCTIONS.iter().copied().chain(state)
 }
 
 /// Whether the bus itself provides a function.

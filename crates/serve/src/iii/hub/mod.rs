@@ -30,6 +30,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+pub(crate) use builtin::builtin_permissions;
+pub(crate) use connection::MESSAGE_TYPES;
 pub use listener::HubListener;
 
 use self::routing_table::{FunctionRow, PendingCall, PendingCaller, RoutingTable, WorkerId};

@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 
 use repertoire_core::markdown::{to_single_line, truncate_text};
+use repertoire_registry::Trusted;
 use serde_json::{Value, json};
 
-use super::ToolCall;
+use super::{ToolCall, bool_argument};
 use crate::mcp::cursor::{Cursor, take_page};
 
 pub(super) fn schema() -> Value {
@@ -13,6 +14,10 @@ pub(super) fn schema() -> Value {
         "type": "object",
         "properties": {
             "cursor": {"type": "string", "description": "From the end of the last page"},
+            "include_untrusted": {
+                "type": "boolean", "default": false,
+                "description": "Also list skills of origins that the user has not trusted",
+            },
         },
     })
 }
@@ -31,12 +36,18 @@ pub(super) fn list_text(call: &ToolCall<'_>) -> Result<String, String> {
     let after = after.map(|cursor| cursor.key.parse()).transpose();
     let after = after.map_err(|error| format!("invalid `cursor`: {error}"))?;
     let snapshot = call.service.visible_snapshot(call.registry, call.caller);
-    let lines = snapshot.skills_after(after.as_ref()).map(|entry| {
+    let include_untrusted = bool_argument(call.arguments, "include_untrusted")?;
+    let skills = snapshot.skills_after(after.as_ref());
+    let skills = skills.filter(|entry| include_untrusted || entry.trusted == Trusted::Yes);
+    let lines = skills.map(|entry| {
         let mut line = if entry.has_files() {
             format!("- {} (skill://{}/SKILL.md)", entry.id, entry.id)
         } else {
             format!("- {} (iii://{})", entry.id, entry.id)
         };
+        if let Some(origin) = entry.untrusted_origin() {
+            let _ = write!(line, " [untrusted, from {origin}]");
+        }
         if let Some(description) = &entry.metadata.description {
             // Writing to a string cannot fail.
             let _ = write!(

@@ -83,7 +83,7 @@ pub(crate) static TOOLS: [ToolSpec; 4] = [
         reads_functions: true,
         schema: fetch::schema,
         is_offered: |_| true,
-        handler: |call| Box::pin(async move { text_response(fetch::fetch_text(&call).await?) }),
+        handler: |call| Box::pin(async move { fetch::fetch_resources(&call).await }),
     },
     ToolSpec {
         name: "skills_search",
@@ -222,6 +222,15 @@ pub(super) async fn call_tool(
 )]
 fn text_response(text: String) -> Result<CallToolResponse, String> {
     Ok(CallToolResult::success(vec![ContentBlock::text(text)]).into())
+}
+
+/// Returns a flag, which is off unless it is given.
+fn bool_argument(arguments: &JsonObject, key: &str) -> Result<bool, String> {
+    match arguments.get(key) {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Bool(value)) => Ok(*value),
+        Some(_) => Err(format!("`{key}` must be true or false")),
+    }
 }
 
 /// Returns a text argument, if it is given.

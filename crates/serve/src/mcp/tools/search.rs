@@ -1,11 +1,14 @@
 //! `skills_search`: finds the skills that fit a message.
 
 use repertoire_core::markdown::{to_single_line, truncate_text};
-use repertoire_registry::search::{COSINE_THRESHOLD, LEXICAL_THRESHOLD, Recommendation};
+use repertoire_registry::{
+    Trusted,
+    search::{COSINE_THRESHOLD, LEXICAL_THRESHOLD, Recommendation},
+};
 use rmcp::model::{CallToolResponse, CallToolResult, ContentBlock};
 use serde_json::{Value, json};
 
-use super::{ToolCall, text_argument};
+use super::{ToolCall, bool_argument, text_argument};
 use crate::error::public_message;
 
 pub(super) fn schema() -> Value {
@@ -13,6 +16,10 @@ pub(super) fn schema() -> Value {
         "type": "object", "required": ["message"],
         "properties": {
             "message": {"type": "string", "description": "What the user says"},
+            "include_untrusted": {
+                "type": "boolean", "default": false,
+                "description": "Also find skills of origins that the user has not trusted",
+            },
             "limit": {"type": "integer", "minimum": 1, "maximum": 20, "default": 5},
         },
     })
@@ -32,11 +39,13 @@ pub(super) async fn search_skills(call: ToolCall<'_>) -> Result<CallToolResponse
     let (tools, message) = (tools.clone(), message.to_owned());
     let catalogue = registry.clone();
     // Building the index and embedding the message block.
+    let include_untrusted = bool_argument(arguments, "include_untrusted")?;
     let wanted = if call.caller.is_restricted() {
         // The skills of others are dropped from what is found.
         registry.snapshot().len()
     } else {
-        limit
+        // Untrusted ones, too.
+        limit + 100
     };
     let looked = tokio::task::spawn_blocking(move || {
         let finding = tools.skill_index(&catalogue)?;
@@ -44,9 +53,16 @@ pub(super) async fn search_skills(call: ToolCall<'_>) -> Result<CallToolResponse
     });
     let found = looked.await.map_err(|_| "interrupted".to_owned())?;
     let mut found = found.map_err(|error| public_message(&error))?;
-    found.retain(|one| one.fits && call.caller.may_see(&one.id));
-    found.truncate(limit);
     let snapshot = call.service.visible_snapshot(registry, call.caller);
+    let is_trusted = |one: &Recommendation| {
+        let entry = snapshot.get(&one.id);
+        entry.is_some_and(|entry| entry.trusted == Trusted::Yes)
+    };
+    found.retain(|one| {
+        let is_visible = one.fits && snapshot.get(&one.id).is_some();
+        is_visible && (include_untrusted || is_trusted(one))
+    });
+    found.truncate(limit);
     let about = |one: &Recommendation| {
         let entry = snapshot.get(&one.id);
         let about = entry.and_then(|entry| entry.metadata.description.as_deref());
@@ -54,7 +70,15 @@ pub(super) async fn search_skills(call: ToolCall<'_>) -> Result<CallToolResponse
     };
     let lines: Vec<String> = found
         .iter()
-        .map(|one| format!("- {} ({:.0}%): {}", one.id, one.score * 100.0, about(one)))
+        .map(|one| {
+            let label = if is_trusted(one) { "" } else { ", untrusted" };
+            format!(
+                "- {} ({:.0}%{label}): {}",
+                one.id,
+                one.score * 100.0,
+                about(one)
+            )
+        })
         .collect();
     let shown = if lines.is_empty() {
         "No skill fits.".to_owned()
@@ -62,8 +86,10 @@ pub(super) async fn search_skills(call: ToolCall<'_>) -> Result<CallToolResponse
         lines.join("\n")
     };
     let mut result = CallToolResult::success(vec![ContentBlock::text(shown)]);
+    let untrusted: Vec<_> = found.iter().filter(|one| !is_trusted(one)).collect();
+    let untrusted: Vec<_> = untrusted.into_iter().map(|one| &one.id).collect();
     result.structured_content = Some(json!({
-        "skills": found, "threshold": {"words": LEXICAL_THRESHOLD, "meaning": COSINE_THRESHOLD},
+        "skills": found, "untrusted": untrusted, "threshold": {"words": LEXICAL_THRESHOLD, "meaning": COSINE_THRESHOLD},
     }));
     Ok(result.into())
 }
