@@ -265,6 +265,18 @@ async fn t40_a_token_does_on_the_bus_only_what_it_allows() {
             ("engine::functions::list", "{}", list),
             ("skills::register", register, write),
             ("state::get", r#"{"scope": "s", "key": "k"}"#, state),
+            // Calling functions through content needs `run`.
+            (
+                "skills::resources-read",
+                r#"{"uri": "iii://fn/a/b"}"#,
+                false,
+            ),
+            (
+                "skill::fetch",
+                r#"{"uris": ["iii://skills", "iii://fn/a/b"]}"#,
+                false,
+            ),
+            ("skills::resources-read", r#"{"uri": "iii://skills"}"#, list),
         ] {
             let answer = client.call_json(function, payload, WAIT).await;
             match answer {

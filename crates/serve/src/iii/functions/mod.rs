@@ -14,8 +14,8 @@ use std::{
     time::Duration,
 };
 
-use repertoire_core::FunctionGuard;
-use repertoire_registry::{Origin, Registry, registered::RegisteredRow};
+use repertoire_core::{FunctionGuard, PromptBody, PromptName, Uri};
+use repertoire_registry::{Origin, Registry, Snapshot, registered::RegisteredRow};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -220,3 +220,29 @@ fn to_json_text(answer: &impl serde::Serialize) -> BusResult {
 
 /// The registry that the functions share.
 type SharedRegistry = Arc<Registry>;
+
+/// Whether a call of a function of the registry would call a function of a worker: for the content of
+/// an `iii://fn/…` URI, or for the text of a prompt.
+pub(crate) fn calls_other_function(snapshot: Option<&Snapshot>, id: &str, payload: &Value) -> bool {
+    let is_function = |uri: &Value| {
+        let uri = uri.as_str().unwrap_or_default().trim();
+        matches!(uri.parse(), Ok(Uri::Function(_)))
+    };
+    match id {
+        "skills::resources-read" => is_function(&payload["uri"]),
+        "skills::fetch_skill" | "skill::fetch" => {
+            let many = payload["uris"].as_array();
+            is_function(&payload["uri"]) || many.is_some_and(|uris| uris.iter().any(is_function))
+        }
+        "prompts::mcp-get" => {
+            let name = payload["name"].as_str().and_then(|name| name.parse().ok());
+            // While the catalogue is loaded, it is not known.
+            let Some(snapshot) = snapshot else {
+                return true;
+            };
+            let entry = name.and_then(|name: PromptName| snapshot.find_prompt(&name).cloned());
+            entry.is_some_and(|entry| matches!(entry.prompt.body, PromptBody::Function(_)))
+        }
+        _ => false,
+    }
+}

@@ -315,6 +315,11 @@ impl Hub {
             let message = format!("{function}: {error}");
             return reply(&Err(CallError::new("forbidden", message)));
         }
+        if !caller.may(Permission::Run) && self.calls_other_function(function, frame.data) {
+            let error = repertoire_app::Error::PermissionDenied(Permission::Run);
+            let message = format!("{function}: {error}");
+            return reply(&Err(CallError::new("forbidden", message)));
+        }
         if action == Some("enqueue") {
             let message = format!("{function}: there are no queues on this hub");
             return reply(&Err(CallError::new("enqueue_error", message)));

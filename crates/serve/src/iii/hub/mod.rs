@@ -218,6 +218,14 @@ impl Hub {
             .unwrap_or(Permission::Run)
     }
 
+    /// Whether a call of a function of the registry would call a function of a worker.
+    fn calls_other_function(&self, id: &str, data: Option<&RawValue>) -> bool {
+        let payload = data.and_then(|data| repertoire_core::json::from_str(data.get()).ok());
+        let payload: Value = payload.unwrap_or_default();
+        let snapshot = self.service.opened_registry().map(|one| one.snapshot());
+        functions::calls_other_function(snapshot.as_deref(), id, &payload)
+    }
+
     /// Answers a function of the hub itself.
     fn call_native(
         self: &Arc<Self>,
