@@ -248,6 +248,13 @@ impl RegistrationRefusal {
                 "too_many",
                 format!("{what} {id:?}: this worker has too many"),
             ),
+            Self::TooLarge => CallError::new(
+                "too_large",
+                format!(
+                    "{what} {id:?}: the descriptions, schemas and configurations of this worker are \
+                     too large together"
+                ),
+            ),
         }
     }
 }

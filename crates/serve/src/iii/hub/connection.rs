@@ -391,6 +391,10 @@ impl Hub {
                     format!("more than {most} functions"),
                 ));
             }
+            Err(RegistrationRefusal::TooLarge) => {
+                let reason = "the schemas and descriptions of its functions are too large";
+                outbox.close(CloseReason::new(1008, reason));
+            }
         }
     }
 

@@ -34,6 +34,10 @@ pub(super) type WorkerId = Arc<str>;
 /// The most bytes of a description, a schema, a configuration.
 const MAX_METADATA_BYTES: usize = 256 * 1024;
 
+/// The most bytes of all descriptions, schemas and configurations of one connection, and of all.
+const MAX_CONNECTION_BYTES: usize = 16 * 1024 * 1024;
+const MAX_TABLE_BYTES: usize = 512 * 1024 * 1024;
+
 /// The only namespace of the hub.
 pub(super) const NAMESPACE: &str = "default";
 
@@ -48,6 +52,8 @@ pub(super) struct ConnectedWorker {
     functions: HashSet<Arc<str>>,
     triggers: HashSet<Arc<str>>,
     types: HashSet<Arc<str>>,
+    /// The bytes of its registrations.
+    registered_bytes: usize,
     /// Unanswered calls that the worker made, and that it received.
     outgoing_calls: usize,
     incoming_calls: usize,
@@ -61,6 +67,8 @@ struct RegisteredFunction {
     request: Option<Arc<RawValue>>,
     response: Option<Arc<RawValue>>,
     metadata: Option<Arc<RawValue>>,
+    /// What it counts against the limit of its connection.
+    bytes: usize,
 }
 
 /// A function as listings show it; serialized after the table is unlocked.
@@ -109,6 +117,8 @@ pub(super) struct RoutingTable {
     by_type: HashMap<Arc<str>, BTreeSet<Arc<str>>>,
     pending: HashMap<Uuid, PendingCall>,
     max_registrations: usize,
+    /// The bytes of all registrations.
+    registered_bytes: usize,
 }
 
 /// Returns a copy of a description of a function, or `None` if it is too long.
@@ -131,6 +141,35 @@ impl RoutingTable {
             by_type: HashMap::new(),
             pending: HashMap::new(),
             max_registrations,
+            registered_bytes: 0,
+        }
+    }
+
+    /// Counts the bytes of a registration that replaces another one.
+    fn charge_bytes(
+        &mut self,
+        id: &WorkerId,
+        bytes: usize,
+        replaced: usize,
+    ) -> Result<(), RegistrationRefusal> {
+        let Some(worker) = self.workers.get_mut(id) else {
+            return Ok(());
+        };
+        let mine = worker.registered_bytes - replaced + bytes;
+        let all = self.registered_bytes - replaced + bytes;
+        if mine > MAX_CONNECTION_BYTES || all > MAX_TABLE_BYTES {
+            return Err(RegistrationRefusal::TooLarge);
+        }
+        worker.registered_bytes = mine;
+        self.registered_bytes = all;
+        Ok(())
+    }
+
+    /// Stops counting the bytes of a registration.
+    fn release_bytes(&mut self, id: &WorkerId, bytes: usize) {
+        self.registered_bytes -= bytes;
+        if let Some(worker) = self.workers.get_mut(id) {
+            worker.registered_bytes -= bytes;
         }
     }
 
@@ -158,6 +197,7 @@ impl RoutingTable {
             functions: HashSet::new(),
             triggers: HashSet::new(),
             types: HashSet::new(),
+            registered_bytes: 0,
             outgoing_calls: 0,
             incoming_calls: 0,
         };
@@ -177,7 +217,9 @@ impl RoutingTable {
             return false;
         };
         for function in &worker.functions {
-            self.functions.remove(function);
+            if let Some(function) = self.functions.remove(function) {
+                self.registered_bytes -= function.bytes;
+            }
         }
         for kind in &worker.types {
             self.types.remove(kind);
@@ -229,7 +271,7 @@ impl RoutingTable {
         {
             return Err(RegistrationRefusal::Taken(taken.owner.clone()));
         }
-        let Some(worker) = self.workers.get_mut(id) else {
+        let Some(worker) = self.workers.get(id) else {
             return Ok(());
         };
         if worker.functions.len() >= self.max_registrations
@@ -238,15 +280,27 @@ impl RoutingTable {
             return Err(RegistrationRefusal::TooMany);
         }
         let name: Arc<str> = function_id.into();
-        worker.functions.insert(name.clone());
         let about = frame.description.as_deref();
-        let function = RegisteredFunction {
+        let mut function = RegisteredFunction {
             owner: id.clone(),
             description: about.map(|about| truncate_text(about, 8 * 1024)),
             request: share_bounded(frame.request_format),
             response: share_bounded(frame.response_format),
             metadata: share_bounded(frame.metadata),
+            bytes: 0,
         };
+        let raw = [&function.request, &function.response, &function.metadata];
+        let raw = raw.into_iter().flatten().map(|raw| raw.get().len());
+        let about = function.description.as_deref().map_or(0, str::len);
+        function.bytes = raw.sum::<usize>() + about + function_id.len();
+        let replaced = self
+            .functions
+            .get(function_id)
+            .map_or(0, |known| known.bytes);
+        self.charge_bytes(id, function.bytes, replaced)?;
+        if let Some(worker) = self.workers.get_mut(id) {
+            worker.functions.insert(name.clone());
+        }
         self.functions.insert(name, function);
         Ok(())
     }
@@ -255,7 +309,9 @@ impl RoutingTable {
     pub(super) fn unregister_function(&mut self, id: &WorkerId, function: &str) -> bool {
         let own = self.functions.get(function).is_some_and(|f| f.owner == *id);
         if own {
-            self.functions.remove(function);
+            if let Some(function) = self.functions.remove(function) {
+                self.release_bytes(id, function.bytes);
+            }
             if let Some(worker) = self.workers.get_mut(id) {
                 worker.functions.remove(function);
             }
@@ -338,6 +394,8 @@ pub(super) enum RegistrationRefusal {
     Taken(WorkerId),
     /// The worker has reached its limit.
     TooMany,
+    /// The descriptions, schemas and configurations of the worker, or of all, have too many bytes.
+    TooLarge,
     /// The configuration is invalid.
     Config(String),
 }

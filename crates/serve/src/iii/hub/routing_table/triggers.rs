@@ -29,6 +29,8 @@ pub(super) struct Subscription {
     function_id: String,
     config: Box<RawValue>,
     metadata: Option<Box<RawValue>>,
+    /// What it counts against the limit of its connection.
+    bytes: usize,
     /// The keys it is about, for the trigger type of the state.
     filter: Option<Arc<StateFilter>>,
 }
@@ -127,7 +129,9 @@ impl RoutingTable {
             Some(Ok(wanted)) => Some(Arc::new(wanted)),
             Some(Err(reason)) => return Err(RegistrationRefusal::Config(reason)),
         };
-        if config.is_some_and(|config| config.get().len() > MAX_METADATA_BYTES) {
+        let is_long =
+            |raw: Option<&RawValue>| raw.is_some_and(|r| r.get().len() > MAX_METADATA_BYTES);
+        if is_long(config) || is_long(metadata) {
             return Err(RegistrationRefusal::Config(format!(
                 "has at most {MAX_METADATA_BYTES} bytes"
             )));
@@ -144,6 +148,11 @@ impl RoutingTable {
         if known.is_none() && worker.triggers.len() >= self.max_registrations {
             return Err(RegistrationRefusal::TooMany);
         }
+        let raw = [config, metadata].into_iter().flatten();
+        let bytes = raw.map(|raw| raw.get().len()).sum::<usize>();
+        let bytes = bytes + trigger.len() + kind.len() + function_id.len();
+        // The earlier one still counts here, and gives back its bytes below.
+        self.charge_bytes(id, bytes, 0)?;
         // A worker repeats its subscriptions after a reconnect: replace the earlier one.
         self.unsubscribe(trigger);
         let Some(worker) = self.workers.get_mut(id) else {
@@ -157,6 +166,7 @@ impl RoutingTable {
             function_id: function_id.to_owned(),
             config: to_boxed(config).unwrap_or_else(|| RawValue::NULL.to_owned()),
             metadata: to_boxed(metadata),
+            bytes,
             filter: wanted,
         };
         let of_type = self.by_type.entry(subscription.kind.clone());
@@ -184,6 +194,7 @@ impl RoutingTable {
         let Some(subscription) = self.subscriptions.remove(trigger) else {
             return;
         };
+        self.release_bytes(&subscription.subscriber, subscription.bytes);
         if let Some(of_type) = self.by_type.get_mut(&subscription.kind) {
             of_type.remove(trigger);
             if of_type.is_empty() {
