@@ -197,7 +197,7 @@ fn a_script_resumes_at_its_checkpoint_and_runs_other_skills() {
     for (skill, session) in [("long-job", "nonsense"), ("consistency-checker", session)] {
         let refused = run_cli(home.path(), &["run", skill, "--resume", session]);
         let said = to_text(&refused.stderr);
-        assert_eq!(refused.status.code(), Some(2), "{said}");
+        assert_eq!(refused.status.code(), Some(3), "{said}");
         assert!(said.contains("was not run in a session"), "{said}");
     }
     assert_eq!(fake.recorded_requests().len(), 1);

@@ -6,7 +6,7 @@ mod approvals;
 mod remotes;
 mod vectors;
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 pub use approvals::Approval;
 pub use remotes::StoredRemote;
@@ -33,6 +33,11 @@ impl LocalStore {
     /// Uses the SQLite file of the account.
     pub(crate) fn new(sqlite: Arc<SqliteStore>) -> Self {
         Self { sqlite }
+    }
+
+    /// Returns the file of the account.
+    pub(crate) fn store_path(&self) -> &Path {
+        self.sqlite.path()
     }
 
     /// Whether it can be written to.
