@@ -10,7 +10,7 @@ use repertoire_registry::store::StoredToken;
 
 use crate::error::{Error, Result};
 
-/// Whoever sent a request: the user of this process, or the holder of a token.
+/// The sender of a request: the user of this process, or the holder of a token.
 ///
 /// ```
 /// use repertoire_app::{Caller, Permission};

@@ -80,7 +80,8 @@ pub use reoptimize::Reoptimizer;
 pub use runner::{PlannedStep, PreparedRun, RunLimits, RunRequest, Runner, RunnerSettings};
 pub use runtime_adapter::RunnableSkill;
 pub use skill_files::{
-    SkillFiles, lint_entry, lint_files, outermost_skills, read_skill_folders, validate_folder,
+    SkillFiles, export_package, lint_entry, lint_files, outermost_skills, read_skill_folders,
+    validate_folder,
 };
 pub use skill_index::{LiveSkillIndex, build_skill_index};
 pub use skill_query::{SkillQuery, find_skill};

@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use repertoire_core::{
-    FileEntry, Manifest, RelPath, SkillId,
+    FileEntry, Manifest, Package, RelPath, SkillId,
     lint::{self, LintFinding, LintSubject},
     validate::{ValidationLevel, ValidationProblem, validate_skill},
 };
@@ -75,11 +75,24 @@ pub fn lint_files<B: AsRef<[u8]>>(files: &BTreeMap<RelPath, B>) -> Vec<LintFindi
 
 /// Lints a skill of the catalogue.
 pub fn lint_entry(registry: &Registry, entry: &SkillEntry) -> Result<Vec<LintFinding>> {
-    let mut files = BTreeMap::new();
-    for file in &entry.metadata.files {
-        files.insert(file.path.clone(), registry.read_file(entry, &file.path)?);
+    Ok(lint_files(&read_entry(registry, entry)?))
+}
+
+/// Returns a skill of the catalogue as a package.
+pub fn export_package(registry: &Registry, entry: &SkillEntry) -> Result<Package> {
+    let mut package = Package::from_folder(read_entry(registry, entry)?)?;
+    if package.is_plain() {
+        // An ordinary skill is known by its id, which its own name is only the end of.
+        package.name = entry.id.to_string();
     }
-    Ok(lint_files(&files))
+    Ok(package)
+}
+
+/// Reads every file of a skill of the catalogue.
+fn read_entry(registry: &Registry, entry: &SkillEntry) -> Result<SkillFiles> {
+    let files = entry.metadata.files.iter();
+    let read = |file: &FileEntry| Ok((file.path.clone(), registry.read_file(entry, &file.path)?));
+    files.map(read).collect()
 }
 
 /// Returns every problem of a skill folder.

@@ -126,7 +126,7 @@ fn t42_half_open_connections_keep_no_one_out() {
 }
 
 #[test]
-fn t42_answers_that_are_not_read_are_bounded_and_their_memory_comes_back() {
+fn t42_answers_that_are_not_read_are_bounded_and_give_back_their_memory() {
     let place = TestWorkspace::new();
     place.write_skill("skills/one", "# One\n");
     let large = "x".repeat(15 * 1024 * 1024);
@@ -146,28 +146,37 @@ fn t42_answers_that_are_not_read_are_bounded_and_their_memory_comes_back() {
          Accept: application/json, text/event-stream\r\n{session}Content-Length: {}\r\n\r\n{body}",
         body.len()
     );
-    let mut unread = Vec::new();
-    for _ in 0..60 {
-        let mut stream = TcpStream::connect(("127.0.0.1", http.port)).unwrap();
-        stream.write_all(request.as_bytes()).unwrap();
-        unread.push(stream);
+    // The allocator keeps some of what was freed, so a leak shows only over several rounds.
+    for round in 0..3 {
+        let mut unread = Vec::new();
+        for _ in 0..60 {
+            let mut stream = TcpStream::connect(("127.0.0.1", http.port)).unwrap();
+            stream.write_all(request.as_bytes()).unwrap();
+            unread.push(stream);
+        }
+        // Wait until each was answered: with the content, or with the reason why not.
+        let mut served = 0;
+        for stream in &mut unread {
+            let mut first = [0; 12];
+            let patience = Some(Duration::from_mins(1));
+            stream.set_read_timeout(patience).unwrap();
+            stream.read_exact(&mut first).unwrap();
+            let status = String::from_utf8_lossy(&first[9..12]).into_owned();
+            assert!(["200", "503"].contains(&status.as_str()), "{status}");
+            served += usize::from(status == "200");
+        }
+        assert!(
+            served > 0,
+            "round {round}: the memory of the last round is still counted"
+        );
+        let held = process_memory_kib(http.child.id()).saturating_sub(before) >> 10;
+        assert!(held < 400, "round {round}: {held} MiB are held");
+        drop(unread);
+        // Closed connections give back what they had.
+        wait_for("a large answer", || {
+            http.send_raw(request.as_bytes()).status == 200
+        });
     }
-    // Wait until each was answered: with the content, or with the reason why not.
-    for stream in &mut unread {
-        let mut first = [0; 15];
-        stream
-            .set_read_timeout(Some(Duration::from_mins(1)))
-            .unwrap();
-        stream.read_exact(&mut first).unwrap();
-        let status = String::from_utf8_lossy(&first[9..12]).into_owned();
-        assert!(["200", "503"].contains(&status.as_str()), "{status}");
-    }
-    let held = process_memory_kib(http.child.id()).saturating_sub(before);
-    assert!(held < 400 * 1024, "{} MiB are held", held >> 10);
-    drop(unread);
-    wait_for("the memory to come back", || {
-        process_memory_kib(http.child.id()) < before + before / 3 + 96 * 1024
-    });
 }
 
 #[test]

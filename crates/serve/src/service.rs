@@ -5,13 +5,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use repertoire_app::{Caller, FileWatching, LiveRegistry, OnSettled};
-use repertoire_core::{SkillId, permission::IdPrefix};
+use repertoire_core::{Digest, SkillId, permission::IdPrefix};
 use repertoire_registry::{Registry, RegistrySettings, SkillEntry, Snapshot, Trusted};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -122,6 +122,15 @@ impl Default for ServeOptions {
 }
 
 impl ServeOptions {
+    /// Saves the instructions in a folder, for the next start with the same sources and prompts.
+    #[must_use]
+    pub fn with_instructions_cache(mut self, folder: &Path, sources: &RegistrySettings) -> Self {
+        let inputs = format!("{sources:?}{:?}", self.prompts);
+        let key = Digest::hash_bytes(inputs.as_bytes()).hex_digits();
+        self.instructions_file = Some(folder.join(format!("{}.md", &key[..16])));
+        self
+    }
+
     /// Whether a skill is offered as a prompt under its own id.
     pub(crate) fn is_offered_as_prompt(&self, entry: &SkillEntry) -> bool {
         // Hosts take prompts as the server's own text, so untrusted skills are excluded.

@@ -68,16 +68,8 @@ fn export_skill(
     output: &Output,
 ) -> Result<ExitCode> {
     let (registry, skill) = open_skill_to_read(skill, settings, output)?;
-    let entry = &find_entry(&registry, &skill)?;
-    let mut files = std::collections::BTreeMap::new();
-    for file in &entry.metadata.files {
-        files.insert(file.path.clone(), registry.read_file(entry, &file.path)?);
-    }
-    let mut package = Package::from_folder(files)?;
-    if package.is_plain() {
-        // An ordinary skill is known by its id, which its own name is only the end of.
-        package.name = entry.id.to_string();
-    }
+    let entry = find_entry(&registry, &skill)?;
+    let package = repertoire_app::export_package(&registry, &entry)?;
     write_package(&package, to, output)
 }
 

@@ -6,7 +6,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use repertoire_app::{FileWatching, Reoptimizer, RunLimits, Runner, RunnerSettings};
-use repertoire_core::{Digest, FunctionGuard, text::terminal_safe};
+use repertoire_core::{FunctionGuard, text::terminal_safe};
 use repertoire_registry::{Registry, RegistrySettings as Sources, Trusted};
 use repertoire_runtime::sidecar::Sidecar;
 use repertoire_serve::{
@@ -52,7 +52,7 @@ pub(crate) fn serve_mcp(
     let _entered = runtime.enter();
     let sources = settings.sources_for(paths)?;
     let engine = open_service(sources, expose, settings, output, |_| {})?;
-    let remotes = runtime.spawn(follow_remotes(engine.clone()));
+    let remotes = runtime.spawn(ConnectionPool::follow_servers(engine.clone()));
     let stop = engine.clone();
     interrupt::set_shutdown_handler(move || stop.shut_down());
     let ended = runtime.block_on(async {
@@ -119,7 +119,7 @@ pub(crate) fn serve_http(
             }
             repertoire_serve::iii::startup_log::log_loaded_files(registry);
         })?;
-        let remotes = tokio::spawn(follow_remotes(engine.clone()));
+        let remotes = tokio::spawn(ConnectionPool::follow_servers(engine.clone()));
         let who = match &*auth {
             Auth::Open => "without a token, for every client that can reach it",
             auth if auth.is_token_required() => "for clients with a token",
@@ -200,15 +200,6 @@ fn hub_options(bus: &BusArgs, settings: &CliSettings) -> HubOptions {
     }
 }
 
-/// Keeps the connections to the account's other servers.
-async fn follow_remotes(engine: Arc<SkillService>) {
-    if let Ok(registry) = engine.registry().await {
-        ConnectionPool::from_registry(registry)
-            .refresh_periodically(engine)
-            .await;
-    }
-}
-
 pub(super) fn build_runtime() -> Result<Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     Ok(builder.enable_all().thread_name("serve").build()?)
@@ -227,9 +218,6 @@ fn open_service(
         (given, _) => given,
     };
     let prompts = PromptExposure::parse(which)?;
-    // The instructions depend on the sources and on which skills are prompts.
-    let key = Digest::hash_bytes(format!("{sources:?}{prompts:?}").as_bytes()).hex_digits();
-    let kept = settings.instructions_cache_dir();
     let options = ServeOptions {
         prompts,
         watch: if expose.no_watch {
@@ -237,9 +225,9 @@ fn open_service(
         } else {
             FileWatching::On
         },
-        instructions_file: Some(kept.join(format!("{}.md", &key[..16]))),
         ..ServeOptions::default()
-    };
+    }
+    .with_instructions_cache(&settings.instructions_cache_dir(), &sources);
     let problem = settings.workspace_problem.clone();
     let wanted = match &options.prompts {
         PromptExposure::Only(ids) => ids.clone(),

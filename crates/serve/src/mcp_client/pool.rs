@@ -65,6 +65,14 @@ impl ConnectionPool {
         pool
     }
 
+    /// Keeps the connections to the other servers of a service's account, until the service stops.
+    pub async fn follow_servers(service: Arc<SkillService>) {
+        if let Ok(registry) = service.registry().await {
+            let pool = Self::from_registry(registry);
+            pool.refresh_periodically(service).await;
+        }
+    }
+
     /// The targets of all servers.
     fn load_targets(&self) -> Result<Vec<(RemoteLabel, ServerTarget)>> {
         let Some(local) = &self.local else {
