@@ -23,8 +23,8 @@ use common::{TestWorkspace, wait_for};
 use serde_json::{Value, json};
 use wire::{HttpServer, process_memory_kib};
 
-/// An unprivileged user of every Linux system.
-const OTHER_UID: u32 = 65534;
+/// Another user; it needs no account. (65534 stands for users that are not known.)
+const OTHER_UID: u32 = 12_345;
 
 /// Sends bytes from a process of another user and returns the first line of the answer.
 fn send_as_other_user(port: u16, request: &str) -> String {
@@ -77,6 +77,12 @@ fn t39_another_user_of_the_machine_is_served_only_with_a_token() {
                    Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n";
     let refused = send_as_other_user(hub, upgrade);
     assert!(refused.starts_with("HTTP/1.1 401"), "{refused}");
+    // Refused connections stay pending: they keep no one out.
+    let mut held = Vec::new();
+    for _ in 0..20 {
+        held.push(send_as_other_user(http.port, &get("")));
+    }
+    assert!(held.iter().all(|answer| answer.starts_with("HTTP/1.1 401")));
     // A proxy of the same user says whom it asks for.
     let forwarded = http.send_raw(get("X-Forwarded-For: 10.0.0.9\r\n").as_bytes());
     assert_eq!(forwarded.status, 401);
@@ -135,15 +141,14 @@ fn t42_answers_that_are_not_read_are_bounded_and_give_back_their_memory() {
     let folder = place.work_dir().join("skills");
     let http = HttpServer::start(&place.home_dir(), &[folder.to_str().unwrap()]);
     let before = process_memory_kib(http.child.id());
-    let body = json!({
-        "jsonrpc": "2.0", "id": 1, "method": "resources/read",
-        "params": {"uri": "skill://one/large.txt"},
-    })
-    .to_string();
-    let session = http.session();
+    let params = wire::with_modern_meta(json!({"uri": "skill://one/large.txt"}));
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": params});
+    let body = body.to_string();
     let request = format!(
         "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
-         Accept: application/json, text/event-stream\r\n{session}Content-Length: {}\r\n\r\n{body}",
+         Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n\
+         Mcp-Method: resources/read\r\nMcp-Name: skill://one/large.txt\r\n\
+         Content-Length: {}\r\n\r\n{body}",
         body.len()
     );
     // The allocator keeps some of what was freed, so a leak shows only over several rounds.

@@ -4,7 +4,6 @@
 //! skills can only be listed and read. The approval is kept in the account's store and is bound to
 //! the workspace's path, to the id of its store and to the identity of the store's file: a copy in
 //! another folder, a different store or a replaced file (as after a checkout) is untrusted again.
-//! Journals beside the store decide its content too: one that this account did not write is set aside.
 
 use std::{
     path::{Path, PathBuf},
@@ -18,7 +17,6 @@ use crate::{
 };
 
 const WORKSPACE_APPROVAL_KIND: &str = "workspace";
-const JOURNAL_APPROVAL_KIND: &str = "journal";
 
 /// The folder in a workspace that holds Repertoire's files.
 pub const WORKSPACE_FOLDER: &str = ".repertoire";
@@ -66,82 +64,16 @@ impl LocalStore {
         if !approval.binding.ends_with(&file_identity(&file)?) {
             return Ok(None);
         }
-        // Between looking at the journal and recording it, no other process may do the same.
-        // An account that cannot be written is only read, and records nothing.
-        let lock = self.lock_journals().ok();
-        self.set_foreign_journals_aside(&subject, &file)?;
         let store = SqliteStore::open(&file, StoreOpenMode::Own)?;
-        if approval.binding != approval_binding(&store)? {
-            return Ok(None);
-        }
-        if lock.is_some() {
-            self.record_journal(&subject, &file)?;
-        }
-        Ok(Some(store))
-    }
-
-    /// Waits for other processes that open a trusted store of this account.
-    fn lock_journals(&self) -> Result<std::fs::File> {
-        let path = self.store_path().with_file_name("journals.lock");
-        let io = |error| Error::from_io(&path, error);
-        let lock = std::fs::File::create(&path).map_err(io)?;
-        lock.lock().map_err(io)?;
-        Ok(lock)
-    }
-
-    /// Moves a journal away that this account did not write: SQLite would apply it to the store, and
-    /// a checkout can bring one (T43). After a crash our own journal holds acknowledged writes; it is
-    /// recognised by the identity that was recorded before the first of them.
-    fn set_foreign_journals_aside(&self, subject: &str, file: &Path) -> Result<()> {
-        let known = self.find_approval(JOURNAL_APPROVAL_KIND, subject)?;
-        // A store of an earlier version has no record yet.
-        let Some(known) = known else {
-            return Ok(());
-        };
-        for suffix in ["-wal", "-journal"] {
-            let journal = side_file(file, suffix);
-            if journal.symlink_metadata().is_err() || file_identity(&journal)? == known.binding {
-                continue;
-            }
-            let aside = side_file(
-                file,
-                &format!("{suffix}.set-aside-{}", uuid::Uuid::new_v4()),
-            );
-            std::fs::rename(&journal, &aside).map_err(|e| Error::from_io(&journal, e))?;
-            // It describes the journal that was moved; SQLite makes another one.
-            let _ = std::fs::remove_file(side_file(file, "-shm"));
-            tracing::warn!(
-                journal = %journal.display(), aside = %aside.display(),
-                "a journal that this account did not write was set aside"
-            );
-        }
-        Ok(())
-    }
-
-    /// Records the journal that the open store writes to.
-    fn record_journal(&self, subject: &str, file: &Path) -> Result<()> {
-        let journal = side_file(file, "-wal");
-        if journal.symlink_metadata().is_err() {
-            return Ok(());
-        }
-        let identity = file_identity(&journal)?;
-        let known = self.find_approval(JOURNAL_APPROVAL_KIND, subject)?;
-        if known.is_some_and(|known| known.binding == identity) {
-            return Ok(());
-        }
-        self.grant_approval(JOURNAL_APPROVAL_KIND, subject, &identity)
+        Ok((approval.binding == approval_binding(&store)?).then_some(store))
     }
 
     /// Trusts a workspace in its current state, creating its store if it has none.
     pub fn trust_workspace(&self, workspace: &Path) -> Result<()> {
-        let file = workspace_store_path(workspace);
-        let store = SqliteStore::open(&file, StoreOpenMode::Own)?;
-        let subject = approval_subject(workspace)?;
-        let _lock = self.lock_journals()?;
-        self.record_journal(&subject, &file)?;
+        let store = SqliteStore::open(&workspace_store_path(workspace), StoreOpenMode::Own)?;
         self.grant_approval(
             WORKSPACE_APPROVAL_KIND,
-            &subject,
+            &approval_subject(workspace)?,
             &approval_binding(&store)?,
         )
     }
@@ -150,13 +82,6 @@ impl LocalStore {
     pub fn distrust_workspace(&self, workspace: &Path) -> Result<bool> {
         self.revoke_approval(WORKSPACE_APPROVAL_KIND, &approval_subject(workspace)?)
     }
-}
-
-/// Returns the path of a file that SQLite keeps beside a store.
-fn side_file(store: &Path, suffix: &str) -> PathBuf {
-    let mut name = store.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
 }
 
 fn approval_subject(workspace: &Path) -> Result<String> {

@@ -66,8 +66,8 @@ pub fn read_for(account: &Path, url: &str) -> Result<Option<String>> {
     let address = address.split('/').next().unwrap_or_default();
     let mut addresses = address.to_socket_addrs().into_iter().flatten();
     let is_own = addresses.any(|address| {
-        let owner = PeerOwner::of_listener(address);
-        address.ip().is_loopback() && !matches!(owner, PeerOwner::OtherUser(_))
+        let is_own = PeerOwner::of_listener(address) == PeerOwner::SameUser;
+        address.ip().is_loopback() && (is_own || !PeerOwner::is_known_here())
     });
     Ok(is_own.then_some(token))
 }

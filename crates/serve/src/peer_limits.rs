@@ -108,7 +108,12 @@ impl ConnectionTable {
         {
             return Err(ConnectionRefusal::PeerShare);
         }
-        if open.all.len() >= self.limits.total && !open.close_oldest_pending(|_| true) {
+        // The last places are for the server's own user.
+        let total = match peer {
+            PeerKey::User(None) => self.limits.total,
+            _ => self.limits.total - self.limits.total / 8,
+        };
+        if open.all.len() >= total && !open.close_oldest_pending(|_| true) {
             return Err(ConnectionRefusal::Full);
         }
         open.last_id += 1;
@@ -265,9 +270,10 @@ impl PeerBudget {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         let mine = used.per_peer.get(&peer).copied().unwrap_or(0);
         let fits = if mine == 0 {
-            used.total + units <= self.total * 3 / 2
+            used.total.saturating_add(units) <= self.total * 3 / 2
         } else {
-            mine + units <= self.per_peer && used.total + units <= self.total
+            mine.saturating_add(units) <= self.per_peer
+                && used.total.saturating_add(units) <= self.total
         };
         if !fits {
             return None;

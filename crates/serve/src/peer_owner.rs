@@ -45,7 +45,7 @@ impl PeerOwner {
 
     /// Finds the user that listens on an address of this machine.
     pub(crate) fn of_listener(address: SocketAddr) -> Self {
-        match listener_owner(canonical(address)) {
+        match listener_owner(canonical(address)).filter(|uid| *uid != overflow_uid()) {
             Some(uid) if Some(uid) == own_uid() => Self::SameUser,
             Some(uid) => Self::OtherUser(uid),
             None => Self::Unknown,
@@ -58,7 +58,7 @@ impl PeerOwner {
         if !peer.ip().is_loopback() {
             return Self::Unknown;
         }
-        match socket_owner(peer, local) {
+        match socket_owner(peer, local).filter(|uid| *uid != overflow_uid()) {
             Some(uid) if Some(uid) == own_uid() => Self::SameUser,
             Some(uid) => Self::OtherUser(uid),
             None => Self::Unknown,
@@ -69,6 +69,15 @@ impl PeerOwner {
 /// An IPv4 address in its own form, also on a socket that accepts both.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// Returns the uid that stands for all users outside of this user namespace. A process in a namespace
+/// may have it itself, so it identifies no one.
+fn overflow_uid() -> u32 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
+    text.ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(65534)
 }
 
 #[cfg(unix)]
@@ -131,6 +140,10 @@ mod linux {
     /// Where the message has the owner and the inode of the socket.
     const UID_AT: usize = HEADER_BYTES + 64;
     const INODE_AT: usize = HEADER_BYTES + 68;
+    /// Where the message has the state of the socket, and the state of a listener: the kernel falls
+    /// back to one if there is no connection.
+    const STATE_AT: usize = HEADER_BYTES + 1;
+    const LISTEN: u8 = 10;
     const ENOENT: i32 = 2;
 
     /// Asks the kernel for one socket. `Ok(None)` if there is none, or none that is open.
@@ -155,6 +168,7 @@ mod linux {
             .get(4..6)
             .map(|bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
         match kind {
+            Some(SOCK_DIAG_BY_FAMILY) if answer.get(STATE_AT) == Some(&LISTEN) => Ok(None),
             Some(SOCK_DIAG_BY_FAMILY) => match (number(UID_AT), number(INODE_AT)) {
                 // A socket that no process has open any more has no inode.
                 (Some(_), Some(0)) => Ok(None),

@@ -258,11 +258,11 @@ fn bearer_token(headers: &HeaderMap) -> Option<&str> {
 fn is_forwarded(headers: &HeaderMap) -> bool {
     headers.keys().any(|name| {
         let name = name.as_str();
-        matches!(
-            name,
-            "forwarded" | "via" | "x-real-ip" | "x-client-ip" | "true-client-ip" | "client-ip"
-        ) || name.starts_with("x-forwarded")
-            || name.starts_with("cf-connecting")
+        matches!(name, "forwarded" | "via" | "x-real-ip")
+            || name.ends_with("client-ip")
+            || ["x-forwarded", "x-original-", "x-envoy-", "cf-connecting"]
+                .iter()
+                .any(|prefix| name.starts_with(prefix))
     })
 }
 

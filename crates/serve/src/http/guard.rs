@@ -140,16 +140,19 @@ pub(super) async fn authenticate(
         // Every connection is known; without one, nothing is allowed.
         return unauthorized(AuthRefusal::UnknownUser);
     };
-    if request.method() != Method::POST {
-        connection.slot.mark_active();
-    }
     let caller =
         shared
             .options
             .auth
             .authenticate(Surface::Http, connection.owner, request.headers());
     let caller = match (caller, access) {
-        (Ok(caller), _) => caller,
+        (Ok(caller), _) => {
+            // Others stay pending, and make room for those who are allowed.
+            if request.method() != Method::POST {
+                connection.slot.mark_active();
+            }
+            caller
+        }
         (Err(_), RouteAccess::Public) => Caller::without_permissions(),
         (Err(refusal), _) => return unauthorized(refusal),
     };

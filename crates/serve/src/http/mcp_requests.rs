@@ -100,9 +100,10 @@ async fn handle_message(
         return Err(Box::new(with_method(*busy, method)));
     }
     // Before the answer is built: building many at once would need the memory that is to be saved.
-    let expected = message.as_ref().map_or(0, |message| {
-        expected_response_size(shared, &caller, message)
-    });
+    let expected = match &message {
+        Some(message) => expected_response_size(shared, &caller, message).await,
+        None => 0,
+    };
     let lease = take_buffer(shared, &connection, expected)?;
     // Copies are made on the way, so only a few large answers are built at a time.
     let building = match lease {
@@ -132,9 +133,20 @@ fn take_buffer(
     lease.map(Some).ok_or_else(busy)
 }
 
-/// Estimates the size of an answer from the catalogue, without reading anything.
-fn expected_response_size(shared: &HttpState, caller: &Caller, message: &FastMessage<'_>) -> usize {
-    let Some(registry) = shared.service.opened_registry() else {
+/// Estimates the size of an answer from the catalogue, without reading anything. Until the catalogue
+/// is open, requests wait here, because all of them would be answered at once then.
+async fn expected_response_size(
+    shared: &HttpState,
+    caller: &Caller,
+    message: &FastMessage<'_>,
+) -> usize {
+    if !matches!(
+        message.method.as_deref(),
+        Some("resources/read" | "prompts/get")
+    ) {
+        return 0;
+    }
+    let Ok(registry) = shared.service.registry().await else {
         return 0;
     };
     let params = message.params.as_ref();
@@ -155,7 +167,7 @@ fn expected_response_size(shared: &HttpState, caller: &Caller, message: &FastMes
         _ => None,
     };
     // Base64 and escapes add a third.
-    let bytes = bytes.map_or(0, |bytes| bytes + bytes / 3);
+    let bytes = bytes.map_or(0, |bytes| bytes.saturating_add(bytes / 3));
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 

@@ -26,7 +26,7 @@ pub(crate) static ENGINE_FUNCTIONS: [(&str, Permission); 9] = [
     ("engine::functions::info", Permission::Read),
     ("engine::triggers::list", Permission::Read),
     ("engine::trigger-types::list", Permission::Read),
-    ("engine::register_trigger", Permission::Write),
+    ("engine::register_trigger", Permission::Run),
     ("engine::unregister_trigger", Permission::Write),
     ("engine::health", Permission::Read),
 ];

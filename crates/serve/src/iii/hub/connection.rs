@@ -50,7 +50,8 @@ pub(crate) static MESSAGE_TYPES: [(&str, Option<Permission>); 13] = [
     ("unregisterfunction", Some(Permission::Write)),
     ("registertriggertype", Some(Permission::Write)),
     ("unregistertriggertype", Some(Permission::Write)),
-    ("registertrigger", Some(Permission::Write)),
+    // A subscription makes the hub call a function, of any worker.
+    ("registertrigger", Some(Permission::Run)),
     ("unregistertrigger", Some(Permission::Write)),
     ("triggerregistrationresult", Some(Permission::Write)),
     ("reattach", Some(Permission::Write)),

@@ -6,7 +6,7 @@ mod approvals;
 mod remotes;
 mod vectors;
 
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
 pub use approvals::Approval;
 pub use remotes::StoredRemote;
@@ -33,11 +33,6 @@ impl LocalStore {
     /// Uses the SQLite file of the account.
     pub(crate) fn new(sqlite: Arc<SqliteStore>) -> Self {
         Self { sqlite }
-    }
-
-    /// Returns the file of the account.
-    pub(crate) fn store_path(&self) -> &Path {
-        self.sqlite.path()
     }
 
     /// Whether it can be written to.
