@@ -77,12 +77,6 @@ fn t39_another_user_of_the_machine_is_served_only_with_a_token() {
                    Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n";
     let refused = send_as_other_user(hub, upgrade);
     assert!(refused.starts_with("HTTP/1.1 401"), "{refused}");
-    // Refused connections stay pending: they keep no one out.
-    let mut held = Vec::new();
-    for _ in 0..20 {
-        held.push(send_as_other_user(http.port, &get("")));
-    }
-    assert!(held.iter().all(|answer| answer.starts_with("HTTP/1.1 401")));
     // A proxy of the same user says whom it asks for.
     let forwarded = http.send_raw(get("X-Forwarded-For: 10.0.0.9\r\n").as_bytes());
     assert_eq!(forwarded.status, 401);

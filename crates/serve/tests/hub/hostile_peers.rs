@@ -515,7 +515,8 @@ async fn hub_still_serves_after_a_hundred_thousand_fuzzed_frames() {
     let mut closed = 0;
     for n in 0..100_000 {
         let mut alive = raw.socket.feed(fuzzed_frame(&mut dice)).await.is_ok();
-        if n % 16 == 0 {
+        // Often, because frames that follow a refused one are lost with it.
+        if n % 4 == 0 {
             alive &= raw.socket.flush().await.is_ok();
             // Answers have to be read, or the hub would drop this peer.
             while let Some(heard) = raw.socket.next().now_or_never() {
@@ -534,7 +535,6 @@ async fn hub_still_serves_after_a_hundred_thousand_fuzzed_frames() {
         }
     }
     drop(raw);
-    // How many are noticed depends on the load: frames that follow a refused one are lost with it.
-    assert!(closed > 20, "too few frames were refused: {closed}");
+    assert!(closed > 100, "too few frames were refused: {closed}");
     place.assert_still_serves().await;
 }
