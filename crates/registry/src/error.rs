@@ -134,6 +134,23 @@ pub enum Error {
         /// Where it comes from.
         origin: Origin,
     },
+    /// A journal beside the store of a workspace that this account did not write.
+    #[error(
+        "{}: this account did not write this journal, which would change the store beside it",
+        display_path(.0)
+    )]
+    ForeignJournal(PathBuf),
+    /// The store of an untrusted workspace is too large to be read.
+    #[error(
+        "{}: larger than {limit}, the most that is read of an untrusted workspace",
+        display_path(path)
+    )]
+    TooLargeForUntrusted {
+        /// The store.
+        path: PathBuf,
+        /// The limit in words.
+        limit: String,
+    },
     /// A change of a state value was refused.
     #[error("{0}")]
     InvalidStateChange(String),
@@ -268,7 +285,11 @@ impl Error {
             Self::Corrupt { .. } => "store_corrupt",
             Self::NewerSchema { .. } => "store_newer",
             Self::Busy(_) => "store_busy",
-            Self::Untrusted(_) | Self::UntrustedSkill(_) | Self::OutsideWorkspace(_) => "untrusted",
+            Self::Untrusted(_)
+            | Self::UntrustedSkill(_)
+            | Self::OutsideWorkspace(_)
+            | Self::ForeignJournal(_)
+            | Self::TooLargeForUntrusted { .. } => "untrusted",
             Self::Backend(_) | Self::WriterStopped | Self::NotSaved(_) => "store_error",
             Self::InvalidPattern { .. } => "invalid_pattern",
             Self::Skipped { code, .. } => code,

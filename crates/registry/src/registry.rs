@@ -366,6 +366,14 @@ impl Registry {
         self.account_error.as_ref()
     }
 
+    /// Returns why the store of the workspace is not used, or not as the user's own, if there is a
+    /// reason besides the missing trust.
+    pub fn workspace_problem(&self) -> Option<&Notice> {
+        let (workspace, _) = self.workspace.as_ref()?;
+        let file = trust::workspace_store_path(workspace);
+        self.notices.iter().find(|notice| notice.path == file)
+    }
+
     fn missing_store_error(&self, scope: StoreScope) -> Error {
         match &self.account_error {
             Some(problem) if scope == StoreScope::Account => Error::Skipped {

@@ -4,6 +4,10 @@
 //! skills can only be listed and read. The approval is kept in the account's store and is bound to
 //! the workspace's path, to the id of its store and to the identity of the store's file: a copy in
 //! another folder, a different store or a replaced file (as after a checkout) is untrusted again.
+//!
+//! SQLite applies the journal beside a store to it, so the journal decides the content too. Its
+//! identity is recorded in the account before the first write goes to it. With any other journal that
+//! holds something, the workspace is untrusted until the user has decided; no journal is deleted.
 
 use std::{
     path::{Path, PathBuf},
@@ -13,10 +17,11 @@ use std::{
 use crate::{
     error::{Error, Result},
     origin::Trusted,
-    store::{LocalStore, SqliteStore, Store, StoreOpenMode},
+    store::{JournalGuard, LocalStore, SqliteStore, Store, StoreOpenMode},
 };
 
 const WORKSPACE_APPROVAL_KIND: &str = "workspace";
+const JOURNAL_APPROVAL_KIND: &str = "journal";
 
 /// The folder in a workspace that holds Repertoire's files.
 pub const WORKSPACE_FOLDER: &str = ".repertoire";
@@ -64,16 +69,29 @@ impl LocalStore {
         if !approval.binding.ends_with(&file_identity(&file)?) {
             return Ok(None);
         }
-        let store = SqliteStore::open(&file, StoreOpenMode::Own)?;
+        let guard = WorkspaceJournal {
+            account: self.clone(),
+            subject,
+            store: file.clone(),
+        };
+        let store = SqliteStore::open_guarded(&file, Box::new(guard))?;
         Ok((approval.binding == approval_binding(&store)?).then_some(store))
     }
 
-    /// Trusts a workspace in its current state, creating its store if it has none.
+    /// Trusts a workspace in its current state, creating its store if it has none. The state includes
+    /// a journal beside the store.
     pub fn trust_workspace(&self, workspace: &Path) -> Result<()> {
-        let store = SqliteStore::open(&workspace_store_path(workspace), StoreOpenMode::Own)?;
+        let journal = WorkspaceJournal {
+            account: self.clone(),
+            subject: approval_subject(workspace)?,
+            store: workspace_store_path(workspace),
+        };
+        journal.check_rollback_journal()?;
+        let store = SqliteStore::open(&journal.store, StoreOpenMode::Own)?;
+        journal.record_journal()?;
         self.grant_approval(
             WORKSPACE_APPROVAL_KIND,
-            &approval_subject(workspace)?,
+            &journal.subject,
             &approval_binding(&store)?,
         )
     }
@@ -82,6 +100,74 @@ impl LocalStore {
     pub fn distrust_workspace(&self, workspace: &Path) -> Result<bool> {
         self.revoke_approval(WORKSPACE_APPROVAL_KIND, &approval_subject(workspace)?)
     }
+}
+
+/// The journal beside the store of a workspace.
+struct WorkspaceJournal {
+    account: LocalStore,
+    subject: String,
+    store: PathBuf,
+}
+
+impl WorkspaceJournal {
+    fn wal_path(&self) -> PathBuf {
+        side_file(&self.store, "-wal")
+    }
+
+    /// Refuses a rollback journal: a store has none after its creation.
+    fn check_rollback_journal(&self) -> Result<()> {
+        let journal = side_file(&self.store, "-journal");
+        if is_empty_or_missing(&journal)? {
+            return Ok(());
+        }
+        Err(Error::ForeignJournal(journal))
+    }
+}
+
+impl JournalGuard for WorkspaceJournal {
+    fn check_journal(&self) -> Result<()> {
+        self.check_rollback_journal()?;
+        let wal = self.wal_path();
+        if is_empty_or_missing(&wal)? {
+            return Ok(());
+        }
+        let found = file_identity(&wal)?;
+        // Read after the file: whichever process wrote to it has recorded it before.
+        let known = self
+            .account
+            .find_approval(JOURNAL_APPROVAL_KIND, &self.subject)?;
+        if known.is_some_and(|known| known.binding == found) {
+            return Ok(());
+        }
+        Err(Error::ForeignJournal(wal))
+    }
+
+    fn record_journal(&self) -> Result<()> {
+        let found = file_identity(&self.wal_path())?;
+        let known = self
+            .account
+            .find_approval(JOURNAL_APPROVAL_KIND, &self.subject)?;
+        if known.is_some_and(|known| known.binding == found) {
+            return Ok(());
+        }
+        self.account
+            .grant_approval(JOURNAL_APPROVAL_KIND, &self.subject, &found)
+    }
+}
+
+fn is_empty_or_missing(path: &Path) -> Result<bool> {
+    match path.symlink_metadata() {
+        Ok(metadata) => Ok(metadata.is_file() && metadata.len() == 0),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(Error::from_io(path, error)),
+    }
+}
+
+/// Returns the path of a file that SQLite keeps beside a store.
+fn side_file(store: &Path, suffix: &str) -> PathBuf {
+    let mut name = store.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
 }
 
 fn approval_subject(workspace: &Path) -> Result<String> {

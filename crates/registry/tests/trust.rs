@@ -302,3 +302,58 @@ fn account_registrations_stay_visible_in_a_trusted_workspace() {
     assert!(registry.unregister_skill(&"both".parse().unwrap()).unwrap());
     assert_eq!(text("both"), "# Account\n");
 }
+
+#[test]
+fn t43_the_journal_of_another_account_is_neither_moved_nor_applied() {
+    let workspace = tempfile::tempdir().unwrap();
+    let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for home in [&first, &second] {
+        local_store(home.path())
+            .trust_workspace(workspace.path())
+            .unwrap();
+    }
+    let id = "kept".parse().unwrap();
+    let writing = open_registry(first.path(), workspace.path());
+    writing.register_skill(&id, "# Kept\n").unwrap();
+    // The second account cannot know whose journal it is, so it only reads.
+    let reading = open_registry(second.path(), workspace.path());
+    assert_eq!(reading.workspace().unwrap().1, Trusted::No);
+    assert!(reading.workspace_problem().is_some());
+    drop(reading);
+    // The first one goes on, and what it acknowledged stays.
+    writing
+        .register_skill(&"more".parse().unwrap(), "# More\n")
+        .unwrap();
+    drop(writing);
+    for home in [&first, &second] {
+        let registry = open_registry(home.path(), workspace.path());
+        assert_eq!(registry.workspace().unwrap().1, Trusted::Yes);
+        assert_eq!(winning_origin(&registry, "kept"), Origin::State);
+        assert_eq!(winning_origin(&registry, "more"), Origin::State);
+    }
+}
+
+#[test]
+fn t43_a_crash_between_the_record_and_the_write_loses_nothing() {
+    let (home, workspace) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let local = local_store(home.path());
+    local.trust_workspace(workspace.path()).unwrap();
+    let store = trust::workspace_store_path(workspace.path());
+    let wal = store.with_file_name("agents.db-wal");
+    let registry = open_registry(home.path(), workspace.path());
+    registry
+        .register_skill(&"kept".parse().unwrap(), "# Kept\n")
+        .unwrap();
+    drop(registry);
+    // A process that ended after it recorded its journal and before it wrote: the record is of a file
+    // that is empty, or that is gone.
+    fs::write(&wal, b"").unwrap();
+    for _ in 0..2 {
+        let registry = open_registry(home.path(), workspace.path());
+        assert_eq!(registry.workspace().unwrap().1, Trusted::Yes);
+        let id = "kept".parse().unwrap();
+        registry.register_skill(&id, "# Kept again\n").unwrap();
+        drop(registry);
+        let _ = fs::remove_file(&wal);
+    }
+}

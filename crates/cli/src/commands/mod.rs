@@ -242,6 +242,9 @@ fn open_sources(
             "workspace {} is not trusted: its skills are listed but override nothing",
             workspace.display()
         ));
+        if let Some(notice) = registry.workspace_problem() {
+            output.print_warning(terminal_safe(&notice.message));
+        }
     }
     Ok(registry)
 }

@@ -28,6 +28,7 @@ pub use new_skill::{
     CurrentSkill, NewSkill, OptimizedModule, RevisionKind, SkillKey, SkillRevision, SkillSummary,
     SkillWrite, WriteMode,
 };
+pub(crate) use sqlite::JournalGuard;
 pub use sqlite::{Approval, LocalEvents, LocalStore, SqliteStore, StoreOpenMode, StoredRemote};
 pub use state_value::{StateCallback, StateChange, StateOutcome, StateRow, StateValue, StateWork};
 pub use token::StoredToken;

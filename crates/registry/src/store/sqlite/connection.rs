@@ -18,6 +18,13 @@ use crate::error::{Error, Result};
 const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Files up to this size are checked completely at every open; larger ones only by `doctor`.
 const QUICK_CHECK_BYTES: u64 = 8 * 1024 * 1024;
+/// The largest untrusted file that is opened, with its journal: a small archive can unpack to much.
+const MAX_UNTRUSTED_BYTES: u64 = 64 * 1024 * 1024;
+/// The most rows of one kind in an untrusted file: each of them costs memory and time in a catalogue.
+const MAX_UNTRUSTED_ROWS: i64 = 20_000;
+/// The largest value in a file of the user, and in an untrusted one.
+const MAX_VALUE_BYTES: i32 = 96 * 1024 * 1024;
+const MAX_UNTRUSTED_VALUE_BYTES: i32 = 16 * 1024 * 1024;
 
 /// Which users may have written the file, and whether it can be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,26 +37,59 @@ pub enum StoreOpenMode {
     Untrusted,
 }
 
-/// Opens and checks a store's file, and creates or migrates it if needed.
-pub(super) fn prepare_store(path: &Path, trust: StoreOpenMode) -> Result<Connection> {
+/// Decides about the journal beside a store, which SQLite would apply to it.
+pub(crate) trait JournalGuard: Send + Sync {
+    /// Refuses a journal that this account did not write.
+    fn check_journal(&self) -> Result<()>;
+
+    /// Records the journal that the next write goes to as one of this account.
+    fn record_journal(&self) -> Result<()>;
+}
+
+/// Opens and checks a store's file, and creates or migrates it if needed. A guard is asked before the
+/// file is opened and again before its journal can be applied, and records it before a migration.
+pub(super) fn prepare_store(
+    path: &Path,
+    trust: StoreOpenMode,
+    guard: Option<&dyn JournalGuard>,
+) -> Result<Connection> {
     let fresh = !path.exists();
+    if let Some(guard) = guard {
+        guard.check_journal()?;
+    }
+    if trust == StoreOpenMode::Untrusted {
+        check_untrusted_size(path)?;
+    }
     let connection = open_connection(path, trust)?;
     let at = |error| map_sqlite_error(path, error);
     if fresh && trust == StoreOpenMode::Own {
         restrict_permissions(path);
     }
+    // Until the journal was checked, closing the connection must not apply it.
+    set_checkpoint_on_close(&connection, guard.is_none()).map_err(at)?;
     let version = check_header(&connection, path)?;
+    if let Some(guard) = guard {
+        // The header was read, so the journal that is used is the one that is there now.
+        guard.check_journal()?;
+        set_checkpoint_on_close(&connection, true).map_err(at)?;
+    }
     if version > 0 {
         check_schema(&connection, path, version)?;
         let size = path.metadata().map_or(0, |m| m.len());
         if trust == StoreOpenMode::Untrusted || size <= QUICK_CHECK_BYTES {
             check_pages(&connection, path)?;
         }
+        if trust == StoreOpenMode::Untrusted {
+            check_untrusted_rows(&connection, path)?;
+        }
     }
     let mut connection = connection;
     if trust == StoreOpenMode::Own {
         set_journal(&connection).map_err(at)?;
         if version < schema::VERSION {
+            if let Some(guard) = guard {
+                guard.record_journal()?;
+            }
             schema::migrate_schema(&mut connection, version).map_err(at)?;
         }
     }
@@ -85,7 +125,11 @@ fn harden_connection(connection: &mut Connection, trust: StoreOpenMode) -> rusql
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false)?;
-    connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, 96 * 1024 * 1024)?;
+    let value = match trust {
+        StoreOpenMode::Own | StoreOpenMode::ReadOnly => MAX_VALUE_BYTES,
+        StoreOpenMode::Untrusted => MAX_UNTRUSTED_VALUE_BYTES,
+    };
+    connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, value)?;
     connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
     connection.busy_handler(Some(wait_for_turn))?;
     connection.pragma_update(None, "cell_size_check", true)?;
@@ -97,6 +141,11 @@ fn harden_connection(connection: &mut Connection, trust: StoreOpenMode) -> rusql
         connection.pragma_update(None, "query_only", true)?;
     }
     connection.set_prepared_statement_cache_capacity(64);
+    Ok(())
+}
+
+fn set_checkpoint_on_close(connection: &Connection, enabled: bool) -> rusqlite::Result<()> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, !enabled)?;
     Ok(())
 }
 
@@ -180,6 +229,41 @@ fn check_schema(connection: &Connection, path: &Path, version: i64) -> Result<()
         path: path.to_owned(),
         reason,
     })
+}
+
+/// Refuses an untrusted file that is too large, before anything of it is read.
+fn check_untrusted_size(path: &Path) -> Result<()> {
+    let size = |suffix: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        Path::new(&name).metadata().map_or(0, |m| m.len())
+    };
+    let bytes = size("").saturating_add(size("-wal"));
+    if bytes <= MAX_UNTRUSTED_BYTES {
+        return Ok(());
+    }
+    Err(Error::TooLargeForUntrusted {
+        path: path.to_owned(),
+        limit: format!("{} MiB", MAX_UNTRUSTED_BYTES / (1024 * 1024)),
+    })
+}
+
+/// Refuses an untrusted file with too many skills, artifacts, files or state rows.
+fn check_untrusted_rows(connection: &Connection, path: &Path) -> Result<()> {
+    for table in ["skills", "skill_artifacts", "skill_files", "state"] {
+        // Counting stops at the limit, whatever the table holds.
+        let sql = format!("SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT ?1)");
+        let rows: i64 = connection
+            .query_row(&sql, [MAX_UNTRUSTED_ROWS + 1], |row| row.get(0))
+            .map_err(|e| map_sqlite_error(path, e))?;
+        if rows > MAX_UNTRUSTED_ROWS {
+            return Err(Error::TooLargeForUntrusted {
+                path: path.to_owned(),
+                limit: format!("{MAX_UNTRUSTED_ROWS} rows"),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Checks the pages of the whole file.

@@ -27,6 +27,7 @@ use repertoire_core::{Artifact, ArtifactKind, Digest, ExecutionRecord, RelPath, 
 use rusqlite::{Connection, OptionalExtension};
 use uuid::Uuid;
 
+pub(crate) use connection::JournalGuard;
 pub use connection::StoreOpenMode;
 pub use local::{Approval, LocalEvents, LocalStore, StoredRemote};
 
@@ -94,16 +95,30 @@ pub struct SqliteStore {
 impl SqliteStore {
     /// Opens a store, creating it if it is the user's own and does not exist yet.
     pub fn open(path: &Path, trust: StoreOpenMode) -> Result<Arc<Self>> {
+        Self::open_as(path, trust, None)
+    }
+
+    /// Opens a store of the user whose journal a guard decides about.
+    pub(crate) fn open_guarded(path: &Path, guard: Box<dyn JournalGuard>) -> Result<Arc<Self>> {
+        Self::open_as(path, StoreOpenMode::Own, Some(guard))
+    }
+
+    fn open_as(
+        path: &Path,
+        trust: StoreOpenMode,
+        guard: Option<Box<dyn JournalGuard>>,
+    ) -> Result<Arc<Self>> {
         if trust == StoreOpenMode::Own
             && let Some(parent) = path.parent()
         {
             create_private_dir(parent)?;
         }
-        let connection = connection::prepare_store(path, trust)?;
+        let connection = connection::prepare_store(path, trust, guard.as_deref())?;
         let writer = match trust {
             StoreOpenMode::Own => Some(writer::StoreWriter::start(
                 connection::open_connection(path, trust)?,
                 path.to_owned(),
+                guard,
             )?),
             StoreOpenMode::ReadOnly | StoreOpenMode::Untrusted => None,
         };

@@ -13,7 +13,10 @@ use std::{
 
 use rusqlite::Connection;
 
-use super::{QueryResult, connection::map_sqlite_error};
+use super::{
+    QueryResult,
+    connection::{JournalGuard, map_sqlite_error},
+};
 use crate::error::{Error, Result};
 
 /// Runs in a savepoint, or receives the error; returns what to do once the commit is decided.
@@ -40,12 +43,17 @@ pub(super) struct StoreWriter {
 }
 
 impl StoreWriter {
-    pub(super) fn start(connection: Connection, path: PathBuf) -> Result<Self> {
+    /// Starts the thread. A guard records the journal before the first write goes to it.
+    pub(super) fn start(
+        connection: Connection,
+        path: PathBuf,
+        guard: Option<Box<dyn JournalGuard>>,
+    ) -> Result<Self> {
         let (queue, jobs) = mpsc::channel();
         let file = path.clone();
         let thread = std::thread::Builder::new()
             .name("repertoire-store".to_owned())
-            .spawn(move || run_writer(&connection, &jobs, &file))
+            .spawn(move || run_writer(&connection, &jobs, &file, guard))
             .map_err(|e| Error::from_io(&path, e))?;
         Ok(Self {
             queue: Some(queue),
@@ -105,11 +113,22 @@ impl Drop for StoreWriter {
     }
 }
 
-fn run_writer(connection: &Connection, jobs: &Receiver<WriteJob>, path: &Path) {
+fn run_writer(
+    connection: &Connection,
+    jobs: &Receiver<WriteJob>,
+    path: &Path,
+    mut guard: Option<Box<dyn JournalGuard>>,
+) {
     while let Ok(first) = jobs.recv() {
         let mut group: VecDeque<WriteJob> = std::iter::once(first)
             .chain(jobs.try_iter().take(MAX_GROUP - 1))
             .collect();
+        // After a crash the journal holds acknowledged writes only if it was recorded before them.
+        if let Some(Err(error)) = guard.as_ref().map(|guard| guard.record_journal()) {
+            fail_jobs(&mut group, error);
+            continue;
+        }
+        guard = None;
         // A second transaction is needed only if SQLite rolled the first one back.
         while !group.is_empty() {
             commit_group(connection, &mut group, path);
@@ -117,14 +136,18 @@ fn run_writer(connection: &Connection, jobs: &Receiver<WriteJob>, path: &Path) {
     }
 }
 
+/// Fails every waiting job with the same reason.
+fn fail_jobs(group: &mut VecDeque<WriteJob>, error: Error) {
+    let mut reason = SharedError::new(error);
+    for job in group.drain(..) {
+        (job(Err(reason.next_error())).on_commit)(None);
+    }
+}
+
 /// Runs waiting jobs in one transaction and notifies each caller.
 fn commit_group(connection: &Connection, group: &mut VecDeque<WriteJob>, path: &Path) {
     if let Err(error) = connection.execute_batch("BEGIN IMMEDIATE") {
-        // The transaction could not start; every caller gets the same reason.
-        let mut reason = SharedError::new(map_sqlite_error(path, error));
-        for job in group.drain(..) {
-            (job(Err(reason.next_error())).on_commit)(None);
-        }
+        fail_jobs(group, map_sqlite_error(path, error));
         return;
     }
     let mut answers: Vec<CommitCallback> = Vec::new();
@@ -216,7 +239,7 @@ mod tests {
     fn t46_a_write_that_panics_fails_alone() {
         let connection = Connection::open_in_memory().unwrap();
         connection.execute_batch("CREATE TABLE t (x)").unwrap();
-        let writer = StoreWriter::start(connection, PathBuf::from("memory")).unwrap();
+        let writer = StoreWriter::start(connection, PathBuf::from("memory"), None).unwrap();
         let insert = |c: &Connection| {
             c.execute("INSERT INTO t VALUES (1)", [])?;
             Ok(())

@@ -15,7 +15,7 @@ use super::{EventCursor, QueryResult, SqliteStore, Store, events, now_rfc3339};
 use crate::error::Result;
 
 /// The user's own data on this machine.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct LocalStore {
     sqlite: Arc<SqliteStore>,
 }
