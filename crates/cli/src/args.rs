@@ -412,21 +412,21 @@ pub(crate) enum Command {
         #[arg(long, env = "REPERTOIRE_SCOPE", hide_env_values = true)]
         scope: Option<ScopeArg>,
     },
-    /// Show the revisions of a stored skill
+    /// Show the revisions of a stored or registered skill
     History {
-        /// The skill: an id, `workspace:id` or `account:id`
+        /// The skill: an id, `workspace:id`, `account:id`, or `state:id` for a registered one
         #[arg(add = ArgValueCompleter::new(complete_skill))]
         skill: SkillQuery,
         /// The store [default: workspace in a trusted workspace, else account]
         #[arg(long, env = "REPERTOIRE_SCOPE", hide_env_values = true)]
         scope: Option<ScopeArg>,
     },
-    /// Restore an earlier revision of a stored skill
+    /// Restore an earlier revision of a stored or registered skill
     #[command(
         after_help = "Example:\n  repertoire history refunds\n  repertoire rollback refunds 2"
     )]
     Rollback {
-        /// The skill: an id, `workspace:id` or `account:id`
+        /// The skill: an id, `workspace:id`, `account:id`, or `state:id` for a registered one
         #[arg(add = ArgValueCompleter::new(complete_skill))]
         skill: SkillQuery,
         /// The revision, as `history` shows it

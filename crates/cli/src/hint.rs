@@ -110,14 +110,13 @@ pub(crate) fn registry_hint(error: &RegistryError) -> Option<&'static str> {
         }
         RegistryError::NewerSchema { .. } => "install a newer version of repertoire",
         RegistryError::Busy(_) => "try again, or end the other process",
-        RegistryError::OutsideWorkspace(_) => "run `repertoire trust` if you know the workspace",
+        RegistryError::OutsideWorkspace(_) | RegistryError::TooLargeForUntrusted { .. } => {
+            "run `repertoire trust` if you know the workspace"
+        }
         RegistryError::ReadOnly(_) => "give this user write permission, or use another --home",
         RegistryError::ForeignJournal(_) => {
             "a pull can bring one: move it away, or accept what the store holds with it by `repertoire \
              trust`"
-        }
-        RegistryError::TooLargeForUntrusted { .. } => {
-            "run `repertoire trust` if you know the workspace"
         }
         RegistryError::Untrusted(_) => {
             "look at it with `repertoire list`, then run `repertoire trust`"

@@ -473,3 +473,46 @@ fn t39_what_a_program_registered_can_be_removed_by_hand() {
     assert_eq!(place.run(&["show", "planted"]).exit_code(), 3);
     assert_eq!(place.run(&["remove", "state:planted"]).exit_code(), 3);
 }
+
+#[test]
+fn t39_what_a_program_replaced_can_be_restored_by_hand() {
+    let place = TestWorkspace::new();
+    fs::create_dir_all(place.home_dir()).unwrap();
+    let (http, hub) = HttpServer::start_with_hub(&place.home_dir(), &[]);
+    let url = format!("ws://127.0.0.1:{hub}");
+    for body in ["# Mine\n", "# Mine\n", "# Planted\n"] {
+        let payload = json!({"id": "notes", "skill": body}).to_string();
+        place.run_ok(&["bus", "call", "skills::register", &payload, "--url", &url]);
+    }
+    let revisions = |id: &str| {
+        let shown = place.run_json(&["history", id, "--json"]);
+        let rows = shown["revisions"].as_array().unwrap().clone();
+        rows.iter()
+            .map(|row| (row["revision"].as_i64().unwrap(), row["body"].clone()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        revisions("state:notes"),
+        [(2, json!("# Planted\n")), (1, json!("# Mine\n"))]
+    );
+    // With a running server, which notices.
+    place.run_ok(&["rollback", "state:notes", "1"]);
+    let served = || {
+        let uri = json!({"uri": "iii://notes"});
+        let read = http.send_request("resources/read", uri).rpc_message();
+        read["result"]["contents"][0]["text"].clone()
+    };
+    wait_for("the server to notice", || served() == "# Mine\n");
+    place.run_ok(&["remove", "state:notes"]);
+    drop(http);
+    // And without one, also after it was removed.
+    assert_eq!(revisions("notes")[0], (4, Value::Null));
+    let shown = place.run_ok(&["history", "state:notes"]);
+    assert!(shown.contains("remove"), "{shown}");
+    place.run_ok(&["rollback", "notes", "3"]);
+    assert_eq!(place.run_ok(&["cat", "iii://notes"]), "# Mine\n");
+    assert_eq!(place.run(&["rollback", "state:notes", "99"]).exit_code(), 3);
+    assert_eq!(place.run(&["rollback", "state:notes", "4"]).exit_code(), 3);
+    place.run_ok(&["remove", "state:notes", "--purge"]);
+    assert_eq!(place.run(&["history", "state:notes"]).exit_code(), 3);
+}

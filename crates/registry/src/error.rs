@@ -151,6 +151,14 @@ pub enum Error {
         /// The limit in words.
         limit: String,
     },
+    /// A quota is used up.
+    #[error("{what} holds at most {limit}: delete what is no longer needed")]
+    QuotaExceeded {
+        /// What has the quota.
+        what: String,
+        /// The quota in words.
+        limit: String,
+    },
     /// A change of a state value was refused.
     #[error("{0}")]
     InvalidStateChange(String),
@@ -281,6 +289,7 @@ impl Error {
             | Self::InvalidStateChange(_)
             | Self::Search(_)
             | Self::Embeddings(_) => "conflict",
+            Self::QuotaExceeded { .. } => "quota_exceeded",
             Self::NoWorkspace => "no_workspace",
             Self::Corrupt { .. } => "store_corrupt",
             Self::NewerSchema { .. } => "store_newer",

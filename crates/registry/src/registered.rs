@@ -117,6 +117,29 @@ pub(crate) fn row_body_json(value: &str) -> Option<&str> {
     raw.starts_with('"').then_some(raw)
 }
 
+/// Whether the values of a scope are registered skills or prompts.
+pub(crate) fn is_registered_scope(scope: &str) -> bool {
+    [SKILLS_SCOPE, PROMPTS_SCOPE].contains(&scope)
+}
+
+/// Whether two rows differ at most in when they were registered.
+pub(crate) fn is_same_content(scope: &str, a: &str, b: &str) -> bool {
+    if a == b {
+        return true;
+    }
+    if scope == SKILLS_SCOPE
+        && let (Some(a), Some(b)) = (row_body_json(a), row_body_json(b))
+    {
+        return a == b;
+    }
+    let content = |text: &str| {
+        let mut value: serde_json::Value = repertoire_core::json::from_str(text).ok()?;
+        value.as_object_mut()?.remove("registered_at");
+        Some(value)
+    };
+    content(a).is_some_and(|a| Some(a) == content(b))
+}
+
 /// Parses a skill row into its id and the metadata for listings.
 pub(crate) fn parse_skill_row(key: &str, value: &str) -> Option<(SkillId, SkillMetadata)> {
     #[derive(Deserialize)]

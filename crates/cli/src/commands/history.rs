@@ -1,11 +1,13 @@
-//! `history` and `rollback`: lists the revisions of a stored skill and restores one.
+//! `history` and `rollback`: lists the revisions of a stored or registered skill and restores one.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use repertoire_app::SkillQuery;
-use repertoire_core::{markdown::to_single_line, text::terminal_safe};
-use repertoire_registry::Error;
+use repertoire_core::{SkillId, markdown::to_single_line, text::terminal_safe};
+use repertoire_registry::{
+    Error, Origin, QualifiedSkillId, Registry, StoreScope, registered::row_body,
+};
 use serde_json::json;
 
 use super::open_skill;
@@ -23,6 +25,9 @@ pub(crate) fn run(
 ) -> Result<ExitCode> {
     let (registry, reference) = open_skill(skill, settings, output)?;
     let skill = &reference.id;
+    if is_registered(&registry, &reference, asked)? {
+        return print_registered_history(&registry, skill, output);
+    }
     let preference = settings.scope_preference();
     let scope = preference.resolve_history(&registry, &reference, asked.map(Into::into))?;
     let revisions = registry.history(scope, skill)?;
@@ -62,6 +67,73 @@ pub(crate) fn run(
     Ok(ExitCode::SUCCESS)
 }
 
+/// Whether the revisions of what a program registered are meant.
+fn is_registered(
+    registry: &Registry,
+    reference: &QualifiedSkillId,
+    asked: Option<ScopeArg>,
+) -> Result<bool> {
+    if reference.origin.is_some() || asked.is_some() {
+        return Ok(reference.origin == Some(Origin::State));
+    }
+    for scope in [StoreScope::Workspace, StoreScope::Account] {
+        if registry.store(scope).is_ok() && !registry.history(scope, &reference.id)?.is_empty() {
+            return Ok(false);
+        }
+    }
+    Ok(registry.registered_history(&reference.id)?.is_some())
+}
+
+fn print_registered_history(
+    registry: &Registry,
+    skill: &SkillId,
+    output: &Output,
+) -> Result<ExitCode> {
+    let Some((scope, revisions)) = registry.registered_history(skill)? else {
+        return Err(Error::NotFound {
+            what: "skill",
+            name: format!("{}:{skill}", Origin::State),
+        }
+        .into());
+    };
+    let body = |value: Option<&String>| value.and_then(|value| row_body(value));
+    if output.json {
+        let rows: Vec<_> = revisions
+            .iter()
+            .map(|one| {
+                json!({
+                    "revision": one.revision, "at": one.at,
+                    "op": if one.value.is_some() { "put" } else { "remove" },
+                    "body": body(one.value.as_ref()),
+                })
+            })
+            .collect();
+        output.print_json(&json!({
+            "skill": skill, "scope": scope.as_str(), "registered": true, "revisions": rows,
+        }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    output.print_note(format!(
+        "{skill}, registered in the {} store; `repertoire rollback {}:{skill} REVISION` restores one",
+        scope.as_str(),
+        Origin::State
+    ));
+    for one in &revisions {
+        let (op, size) = match body(one.value.as_ref()) {
+            Some(body) => ("put", format_size(body.len() as u64)),
+            None if one.value.is_some() => ("put", "not a skill".to_owned()),
+            None => ("remove", String::new()),
+        };
+        let line = format!(
+            "{BOLD}{:>4}{BOLD:#}  {}  {op:<8}  {size}",
+            one.revision,
+            terminal_safe(&one.at)
+        );
+        output.print_text(&format!("{}\n", line.trim_end()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 pub(crate) fn rollback_skill(
     skill: &SkillQuery,
     revision: i64,
@@ -71,6 +143,10 @@ pub(crate) fn rollback_skill(
 ) -> Result<ExitCode> {
     let (registry, reference) = open_skill(skill, settings, output)?;
     let skill = &reference.id;
+    if is_registered(&registry, &reference, asked)? {
+        let new = registry.rollback_registered(skill, revision)?;
+        return print_rollback(skill, revision, new, output);
+    }
     let preference = settings.scope_preference();
     let found = preference.resolve_history(&registry, &reference, asked.map(Into::into))?;
     if registry.history(found, skill)?.is_empty() {
@@ -83,6 +159,10 @@ pub(crate) fn rollback_skill(
     // The same store as `history` shows, if it may be written.
     let scope = preference.resolve(&registry, Some(found))?;
     let new = registry.rollback_skill(scope, skill, revision)?;
+    print_rollback(skill, revision, new, output)
+}
+
+fn print_rollback(skill: &SkillId, revision: i64, new: i64, output: &Output) -> Result<ExitCode> {
     if output.json {
         output.print_json(&json!({"skill": skill, "from": revision, "revision": new}))?;
     }

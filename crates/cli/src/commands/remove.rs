@@ -36,7 +36,11 @@ pub(crate) fn run(
         }
         let reference = resolve_skill(&registry, skill)?;
         if reference.origin == Some(Origin::State) {
-            registered.push(find_entry(&registry, &reference)?.id.clone());
+            let known = purge && registry.registered_history(&reference.id)?.is_some();
+            if !known {
+                find_entry(&registry, &reference)?;
+            }
+            registered.push(reference.id);
             continue;
         }
         let scope = preference.resolve_for_skill(&registry, &reference, asked)?;
@@ -52,6 +56,9 @@ pub(crate) fn run(
     }
     for id in &registered {
         registry.unregister_skill(id)?;
+        if purge {
+            registry.purge_registered_history(id)?;
+        }
         output.print_note(format!("removed {id}, which a program had registered"));
     }
     if output.json {

@@ -12,7 +12,7 @@ use crate::{
     origin::{Origin, StoreScope},
     registered::{self, PROMPTS_SCOPE, SKILLS_SCOPE},
     remote::{self, ListedSkill, RefusedSkill, RemoteLabel, RemoteReader},
-    store::{NewSkill, SkillRevision, SkillWrite, WriteMode},
+    store::{NewSkill, SkillRevision, SkillWrite, StateRevision, StateValue, WriteMode},
 };
 
 /// Whether removing a skill also removes its history.
@@ -105,6 +105,57 @@ impl Registry {
     /// Removes a registered body, from the workspace first; returns whether there was one.
     pub fn unregister_skill(&self, id: &SkillId) -> Result<bool> {
         Ok(self.state_delete(SKILLS_SCOPE, id.as_str())?.is_some())
+    }
+
+    /// Deletes the earlier bodies that were registered under an id.
+    pub fn purge_registered_history(&self, id: &SkillId) -> Result<()> {
+        for attached in self.trusted_attached() {
+            attached
+                .store
+                .purge_state_history(SKILLS_SCOPE, id.as_str())?;
+        }
+        Ok(())
+    }
+
+    /// Returns the revisions of a registered body that are kept, newest first, and the store that has
+    /// them; `None` if no store has any.
+    pub fn registered_history(
+        &self,
+        id: &SkillId,
+    ) -> Result<Option<(StoreScope, Vec<StateRevision>)>> {
+        if !self.has_local_state() {
+            return Err(Error::KeptOnBus);
+        }
+        for attached in self.trusted_attached() {
+            let revisions = attached.store.state_history(SKILLS_SCOPE, id.as_str())?;
+            if !revisions.is_empty() {
+                return Ok(Some((attached.scope, revisions)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Registers the body of an earlier revision again, in the store that has it; returns the number
+    /// of the new revision.
+    pub fn rollback_registered(&self, id: &SkillId, revision: i64) -> Result<i64> {
+        let missing = || Error::NotFound {
+            what: "revision",
+            name: format!("{id}@{revision}"),
+        };
+        let (scope, revisions) = self.registered_history(id)?.ok_or_else(missing)?;
+        let found = revisions.into_iter().find(|one| one.revision == revision);
+        let value = found.and_then(|one| one.value).ok_or_else(missing)?;
+        let body = registered::row_body(&value).ok_or_else(missing)?;
+        let row = registered::skill_row(id, &body)?;
+        let new = StateValue {
+            value: row.value,
+            metadata: row.metadata.map(|metadata| json!(metadata).to_string()),
+        };
+        let attached = self.attached_store(scope)?;
+        attached.store.state_set(SKILLS_SCOPE, id.as_str(), new)?;
+        self.sync_store(attached)?;
+        let newest = attached.store.state_history(SKILLS_SCOPE, id.as_str())?;
+        Ok(newest.first().map_or(0, |newest| newest.revision))
     }
 
     /// Sets the reader for files of other servers.

@@ -30,7 +30,9 @@ pub use new_skill::{
 };
 pub(crate) use sqlite::JournalGuard;
 pub use sqlite::{Approval, LocalEvents, LocalStore, SqliteStore, StoreOpenMode, StoredRemote};
-pub use state_value::{StateCallback, StateChange, StateOutcome, StateRow, StateValue, StateWork};
+pub use state_value::{
+    StateCallback, StateChange, StateOutcome, StateRevision, StateRow, StateValue, StateWork,
+};
 pub use token::StoredToken;
 pub use trace::TraceFilter;
 
@@ -139,11 +141,19 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Returns the metadata of one row.
     fn state_row(&self, scope: &str, key: &str) -> Result<Option<StateRow>>;
 
+    /// Returns the current value of registered content and some earlier ones, newest first. Values of
+    /// other scopes have no history.
+    fn state_history(&self, scope: &str, key: &str) -> Result<Vec<StateRevision>>;
+
+    /// Deletes the earlier values of a key.
+    fn purge_state_history(&self, scope: &str, key: &str) -> Result<()>;
+
     /// Changes one value, atomically: `work` gets the current value and decides.
     ///
     /// It returns at once; `then` is called when the change is durable. The changes of one process
     /// and their callbacks happen in the order of the calls. `work` is called once, while no other
-    /// change of this key can happen; it must not call the store. `then` may wait for a change of
+    /// change of this key can happen; it must not call the store. A value that would exceed the quota
+    /// of its scope is refused ([`Error::QuotaExceeded`]). `then` may wait for a change of
     /// another store, so two stores never share the thread that calls it.
     fn state_change(
         &self,

@@ -14,6 +14,17 @@ pub struct StateRow {
     pub metadata: Option<String>,
 }
 
+/// One revision of registered content.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct StateRevision {
+    /// Its number; the newest revision has the highest one.
+    pub revision: i64,
+    /// When it was stored or removed, RFC 3339 in UTC.
+    pub at: String,
+    /// The value as JSON; none if it was removed.
+    pub value: Option<String>,
+}
+
 /// A value to store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateValue {

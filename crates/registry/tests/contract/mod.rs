@@ -68,6 +68,7 @@ checks! {
     }
     state {
         values_are_put_kept_and_deleted
+        earlier_values_of_registered_content_are_kept
         refused_changes_leave_the_value
         changes_of_one_key_are_atomic_across_handles
         callbacks_come_in_the_order_of_the_calls

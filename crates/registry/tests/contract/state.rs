@@ -45,6 +45,43 @@ pub(super) fn values_are_put_kept_and_deleted(factory: &dyn StoreFactory) {
     assert_eq!(store.state_scopes().unwrap(), ["other"]);
 }
 
+pub(super) fn earlier_values_of_registered_content_are_kept(factory: &dyn StoreFactory) {
+    let store = factory.open();
+    let row = |body: &str, at: &str| {
+        state_value(&format!(
+            r#"{{"id":"k","skill":"{body}","registered_at":"{at}"}}"#
+        ))
+    };
+    let bodies = || -> Vec<(i64, Option<String>)> {
+        let revisions = store.state_history("skills", "k").unwrap();
+        let body = |value: &String| repertoire_registry::registered::row_body(value).unwrap();
+        let rows = revisions.iter();
+        rows.map(|one| (one.revision, one.value.as_ref().map(body)))
+            .collect()
+    };
+    assert_eq!(bodies(), []);
+    store.state_set("skills", "k", row("one", "1")).unwrap();
+    // The same content at another time is no revision.
+    store.state_set("skills", "k", row("one", "2")).unwrap();
+    store.state_set("skills", "k", row("two", "3")).unwrap();
+    store.state_delete("skills", "k").unwrap();
+    store.state_set("skills", "k", row("three", "4")).unwrap();
+    let text = |text: &str| Some(text.to_owned());
+    let expected = [
+        (4, text("three")),
+        (3, None),
+        (2, text("two")),
+        (1, text("one")),
+    ];
+    assert_eq!(bodies(), expected);
+    store.purge_state_history("skills", "k").unwrap();
+    assert_eq!(bodies(), [(1, text("three"))]);
+    // Values of other scopes have no history.
+    store.state_set("other", "k", state_value("1")).unwrap();
+    store.state_set("other", "k", state_value("2")).unwrap();
+    assert_eq!(store.state_history("other", "k").unwrap().len(), 1);
+}
+
 pub(super) fn refused_changes_leave_the_value(factory: &dyn StoreFactory) {
     let store = factory.open();
     store.state_set("s", "k", state_value("1")).unwrap();

@@ -33,7 +33,7 @@ pub use local::{Approval, LocalEvents, LocalStore, StoredRemote};
 
 use super::{
     EventBatch, EventCursor, OptimizedModule, SkillKey, SkillRevision, SkillSummary, SkillWrite,
-    StateCallback, StateRow, StateWork, Store, StoredToken, TraceFilter, WriteMode,
+    StateCallback, StateRevision, StateRow, StateWork, Store, StoredToken, TraceFilter, WriteMode,
     create_private_dir, now_rfc3339,
 };
 use crate::{
@@ -294,6 +294,19 @@ impl Store for SqliteStore {
 
     fn state_row(&self, scope: &str, key: &str) -> Result<Option<StateRow>> {
         self.with_reader(|c| state::row(c, scope, key))
+    }
+
+    fn state_history(&self, scope: &str, key: &str) -> Result<Vec<StateRevision>> {
+        self.with_reader(|c| state::history(c, scope, key))
+    }
+
+    fn purge_state_history(&self, scope: &str, key: &str) -> Result<()> {
+        let row = [scope, key].map(str::to_owned);
+        self.write_durable(move |c| {
+            let sql = "DELETE FROM state_revisions WHERE scope = ?1 AND key = ?2";
+            c.execute(sql, row)?;
+            Ok(())
+        })
     }
 
     fn state_change(

@@ -6,12 +6,12 @@
 use rusqlite::{Connection, Result};
 
 /// The newest schema this version knows.
-pub(super) const VERSION: i64 = 7;
+pub(super) const VERSION: i64 = 8;
 /// `RPTR`: identifies a file as a Repertoire store.
 pub(super) const APPLICATION_ID: i64 = 0x5250_5452;
 
 /// The migrations; the one at index `n` upgrades version `n` to `n + 1`.
-const MIGRATIONS: [&str; 7] = [V1, V2, V3, V4, V5, V6, V7];
+const MIGRATIONS: [&str; 8] = [V1, V2, V3, V4, V5, V6, V7, V8];
 
 const V1: &str = r"
 CREATE TABLE meta (
@@ -214,6 +214,27 @@ ALTER TABLE tokens ADD COLUMN tools TEXT NOT NULL DEFAULT '';
 ALTER TABLE tokens ADD COLUMN lost_run INTEGER NOT NULL DEFAULT 0;
 UPDATE tokens SET lost_run = 1;
 UPDATE tokens SET access = 'read,write' WHERE access = 'write';
+";
+
+/// Earlier values of registered content, and how much each scope of the state holds.
+const V8: &str = r"
+CREATE TABLE state_revisions (
+    seq      INTEGER PRIMARY KEY AUTOINCREMENT,
+    scope    TEXT NOT NULL,
+    key      TEXT NOT NULL,
+    revision INTEGER NOT NULL,
+    at       TEXT NOT NULL,
+    value    TEXT
+);
+CREATE UNIQUE INDEX idx_state_revisions_key ON state_revisions(scope, key, revision);
+
+CREATE TABLE state_usage (
+    scope TEXT PRIMARY KEY,
+    rows  INTEGER NOT NULL,
+    bytes INTEGER NOT NULL
+) WITHOUT ROWID;
+INSERT INTO state_usage
+SELECT scope, count(*), sum(octet_length(key) + octet_length(value)) FROM state GROUP BY scope;
 ";
 
 /// Migrates a file to the newest version, one transaction per step.
