@@ -1,6 +1,6 @@
 //! Who asks, and what they may do. The one place where permissions are checked.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use repertoire_core::{
     SkillId,
@@ -35,7 +35,9 @@ struct CallerRights {
 impl Caller {
     /// The user that this process runs as, who may do everything.
     pub fn local_user() -> Self {
-        Self::with_permissions(PermissionSet::ALL)
+        static LOCAL_USER: LazyLock<Caller> =
+            LazyLock::new(|| Caller::with_permissions(PermissionSet::ALL));
+        LOCAL_USER.clone()
     }
 
     /// A caller that may do nothing: what an unknown request gets.

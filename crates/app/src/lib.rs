@@ -42,6 +42,7 @@ mod evaluation_file;
 mod health;
 mod lint_fix;
 mod live_registry;
+mod maintenance;
 mod optimize;
 mod reoptimize;
 mod runner;
@@ -73,6 +74,7 @@ pub use evaluation_file::EvaluationFile;
 pub use health::{HealthCheck, HealthProblem, check_health};
 pub use lint_fix::{LintFix, fix_folder, fix_skill};
 pub use live_registry::{FileWatching, LiveRegistry, OnSettled};
+pub use maintenance::{CleanupReport, DiskUsage, clean_up, clean_up_periodically, disk_usage};
 pub use optimize::{
     OptimizeReport, OptimizeRequest, TrainingSource, parse_examples, training_examples,
 };

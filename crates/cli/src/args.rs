@@ -479,8 +479,52 @@ pub(crate) enum Command {
         #[arg(long)]
         revoke: bool,
     },
-    /// Check stores, sources, settings and installed components
+    /// Check stores, sources, settings and installed components, and show what takes space
     Doctor,
+    /// Delete old traces, superseded revisions and unused caches
+    #[command(
+        after_help = "Without --yes it shows what would go and, on a terminal, asks. Current skills, \
+                      approved files and registered skills always stay. A running server does this \
+                      once a day.\n\nExamples:\n  repertoire gc\n  repertoire gc --yes\n  \
+                      repertoire gc --traces 7d --yes"
+    )]
+    Gc {
+        /// Delete traces that are older
+        #[arg(long, value_name = "AGE", default_value = "90d", value_parser = parse_duration)]
+        traces: std::time::Duration,
+        /// Delete superseded revisions that are older; of each skill the newest 20 stay
+        #[arg(long, value_name = "AGE", default_value = "90d", value_parser = parse_duration)]
+        history: std::time::Duration,
+        /// Delete without asking
+        #[arg(long, short = 'y')]
+        yes: bool,
+    },
+    /// Write a consistent copy of a store to a file, also while a server runs
+    #[command(
+        after_help = "Example:\n  repertoire backup ~/repertoire-2026-11.db\n  repertoire restore \
+                      ~/repertoire-2026-11.db"
+    )]
+    Backup {
+        /// The new file
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// The store [default: account]
+        #[arg(long)]
+        scope: Option<ScopeArg>,
+    },
+    /// Replace everything in a store by a backup; what was there is kept beside it
+    #[command(after_help = "Example:\n  repertoire restore ~/repertoire-2026-11.db --yes")]
+    Restore {
+        /// The file that `backup` wrote
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// The store [default: account]
+        #[arg(long)]
+        scope: Option<ScopeArg>,
+        /// Replace without asking
+        #[arg(long, short = 'y')]
+        yes: bool,
+    },
     /// Print changes as they happen
     Watch {
         /// Folders to watch instead of stores and settings

@@ -97,6 +97,14 @@ impl Output {
         self.write_stderr(&format!("{HINT}hint:{HINT:#} {text}\n"));
     }
 
+    /// Asks a question on the terminal; everything but `y` and `yes` is a no.
+    pub(crate) fn ask_yes_no(&self, question: &str) -> Result<bool> {
+        self.write_stderr(&format!("{question} [y/N] "));
+        let mut answer = String::new();
+        std::io::stdin().read_line(&mut answer)?;
+        Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    }
+
     /// Whether `--quiet` is set.
     pub(crate) fn is_quiet(&self) -> bool {
         self.quiet

@@ -17,7 +17,7 @@ use std::{
 use crate::{
     error::{Error, Result},
     origin::Trusted,
-    store::{JournalGuard, LocalStore, SqliteStore, Store, StoreOpenMode},
+    store::{JournalGuard, LocalStore, SqliteStore, Store, StoreOpenMode, side_file},
 };
 
 const WORKSPACE_APPROVAL_KIND: &str = "workspace";
@@ -161,13 +161,6 @@ fn is_empty_or_missing(path: &Path) -> Result<bool> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(true),
         Err(error) => Err(Error::from_io(path, error)),
     }
-}
-
-/// Returns the path of a file that SQLite keeps beside a store.
-fn side_file(store: &Path, suffix: &str) -> PathBuf {
-    let mut name = store.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
 }
 
 fn approval_subject(workspace: &Path) -> Result<String> {

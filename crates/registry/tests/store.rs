@@ -10,7 +10,7 @@ use common::document_text;
 use repertoire_core::{Package, Prompt, PromptBody, RelPath, SkillId};
 use repertoire_registry::{
     Error, HistoryPolicy, Origin, QualifiedSkillId, Registry, RegistrySettings, StoreScope,
-    store::{NewSkill, SqliteStore, Store, StoreOpenMode},
+    store::{NewSkill, RetentionPolicy, SqliteStore, Store, StoreOpenMode, WriteMode},
 };
 use serde_json::json;
 
@@ -452,4 +452,32 @@ fn a_follower_that_lost_events_removes_deleted_skills() {
         .map(|e| e.id.to_string())
         .collect();
     assert_eq!(ids, ["kept"]);
+}
+
+#[test]
+fn t47_a_cleaned_store_gives_its_space_back() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("agents.db");
+    let store = SqliteStore::open(&path, StoreOpenMode::Own).unwrap();
+    let id: repertoire_core::SkillId = "large".parse().unwrap();
+    for n in 0..24 {
+        let body = format!("{n}{}", "x".repeat(900_000));
+        let files = [(RelPath::document(), document_text("large", &body).into())].into();
+        let skill = NewSkill::from_files(id.clone(), files).unwrap();
+        store.put_skills(vec![skill]).unwrap();
+    }
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    let nothing = RetentionPolicy {
+        traces: std::time::Duration::ZERO,
+        history: std::time::Duration::ZERO,
+        min_revisions: 1,
+    };
+    let report = store.collect_garbage(&nothing, WriteMode::Commit).unwrap();
+    assert_eq!((report.revisions, report.files), (23, 23));
+    drop(store);
+    let left = std::fs::metadata(&path).unwrap().len();
+    assert!(left < 4_000_000, "{left} bytes");
+    let store = SqliteStore::open(&path, StoreOpenMode::Own).unwrap();
+    let text = store.read_files(&id).unwrap().into_values().next().unwrap();
+    assert!(text.len() > 900_000);
 }

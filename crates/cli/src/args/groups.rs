@@ -7,7 +7,7 @@ use clap::{Command, CommandFactory, FromArgMatches};
 use super::Args;
 
 /// The groups in the order in which they are shown. A test checks that every command is in one.
-const GROUPS: [(&str, &[&str]); 6] = [
+const GROUPS: [(&str, &[&str]); 7] = [
     ("Every day", &["list", "show", "search", "ask", "serve"]),
     (
         "Manage skills",
@@ -25,6 +25,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
         "Serve and connect",
         &["mcp", "worker", "bus", "token", "remote", "approve"],
     ),
+    ("Keep it safe and small", &["backup", "restore", "gc"]),
     ("Shell", &["completions"]),
 ];
 

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use repertoire_app::{ComponentKind, HealthProblem, check_health};
+use repertoire_app::{ComponentKind, DiskUsage, HealthProblem, check_health, disk_usage};
 use repertoire_core::text::terminal_safe;
 use repertoire_registry::Registry;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use super::{serve::build_runtime, setup::install_hint};
 use crate::{
     failure::EXIT_PROBLEMS,
     hint::{registry_hint, run_hint},
-    output::Output,
+    output::{Output, format_size},
     settings::CliSettings,
 };
 
@@ -46,12 +46,20 @@ pub(crate) fn run(settings: Result<CliSettings>, output: &Output) -> Result<Exit
                 add("settings", false, problem.clone(), Some("correct the file"));
             }
             check_components(&settings, output, &mut add);
-            let sources = settings.sources;
+            let (sources, account) = (settings.sources, settings.account);
             match output.with_spinner("reading skills", || Registry::open(sources)) {
                 Ok(registry) => {
                     for check in check_health(&registry) {
                         let hint = check.problem.as_ref().and_then(problem_hint);
                         add(check.name, check.problem.is_none(), check.detail, hint);
+                    }
+                    match disk_usage(&registry, &account) {
+                        Ok(usage) => {
+                            for line in usage_lines(&usage) {
+                                add("space", true, line, None);
+                            }
+                        }
+                        Err(error) => add("space", false, error.to_string(), None),
                     }
                 }
                 Err(error) => add("registry", false, error.to_string(), registry_hint(&error)),
@@ -80,6 +88,30 @@ pub(crate) fn run(settings: Result<CliSettings>, output: &Output) -> Result<Exit
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// Describes what takes space.
+fn usage_lines(usage: &DiskUsage) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (scope, store) in &usage.stores {
+        lines.push(format!(
+            "{scope} store: {} and {} of journal; skills: {}, revisions: {}, state: {} values in {}, \
+             earlier registered values: {}, traces: {}, embeddings: {}",
+            format_size(store.bytes),
+            format_size(store.journal_bytes),
+            store.skills,
+            store.revisions,
+            store.state_values,
+            format_size(store.state_bytes),
+            store.registered_revisions,
+            store.traces,
+            store.vectors
+        ));
+    }
+    for (name, bytes) in usage.folders.iter().filter(|(_, bytes)| *bytes > 0) {
+        lines.push(format!("{name}: {}", format_size(*bytes)));
+    }
+    lines
 }
 
 /// Checks every installed component and the configured model.

@@ -8,6 +8,7 @@ mod cat;
 mod catalogue;
 mod doctor;
 mod eval;
+mod gc;
 mod history;
 mod init;
 mod lint;
@@ -44,6 +45,7 @@ use repertoire_app::{
 use repertoire_core::text::terminal_safe;
 use repertoire_registry::{
     Error, QualifiedSkillId, Registry, RegistrySettings, SkillEntry, Trusted,
+    store::RetentionPolicy,
 };
 use repertoire_serve::{http::OwnUser, iii::config::worker_manifest, mcp_client::ConnectionPool};
 
@@ -191,6 +193,20 @@ fn run_with_settings(
             scope,
         } => history::rollback_skill(&skill, revision, scope, settings, output),
         Command::Trust { path, revoke } => trust::run(path, revoke, settings, output),
+        Command::Gc {
+            traces,
+            history,
+            yes,
+        } => {
+            let retention = RetentionPolicy {
+                traces,
+                history,
+                ..RetentionPolicy::default()
+            };
+            gc::run(&retention, yes, settings, output)
+        }
+        Command::Backup { file, scope } => gc::back_up(&file, scope, settings, output),
+        Command::Restore { file, scope, yes } => gc::restore(&file, scope, yes, settings, output),
         Command::Watch { paths } => watch::run(&paths, settings, output),
         #[cfg(feature = "man")]
         Command::Man { .. } => run(command, Err(UsageError(String::new()).into()), output),

@@ -5,9 +5,11 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use repertoire_app::{FileWatching, Reoptimizer, RunLimits, Runner, RunnerSettings};
+use repertoire_app::{
+    FileWatching, Reoptimizer, RunLimits, Runner, RunnerSettings, clean_up_periodically,
+};
 use repertoire_core::{FunctionGuard, text::terminal_safe};
-use repertoire_registry::{Registry, RegistrySettings as Sources, Trusted};
+use repertoire_registry::{Registry, RegistrySettings as Sources, Trusted, store::RetentionPolicy};
 use repertoire_runtime::sidecar::Sidecar;
 use repertoire_serve::{
     OptionalTools, PromptExposure, ServeOptions, SkillService,
@@ -87,11 +89,8 @@ pub(crate) fn serve_http(
         None => None,
         Some(path) if path.as_os_str() == "-" => Some(AccessLog::with_writer(std::io::stderr())),
         Some(path) => {
-            let mut open = std::fs::OpenOptions::new();
-            let file = open.create(true).append(true).open(path);
-            Some(AccessLog::with_writer(
-                file.with_context(|| path.display().to_string())?,
-            ))
+            let file = AccessLog::with_file(path);
+            Some(file.with_context(|| path.display().to_string())?)
         }
     };
     let runtime = build_runtime()?;
@@ -108,7 +107,10 @@ pub(crate) fn serve_http(
             None
         });
         let background = tokio::runtime::Handle::current();
+        let account = settings.account.clone();
         let engine = open_service(sources, expose, settings, output, move |registry| {
+            let retention = RetentionPolicy::default();
+            background.spawn(clean_up_periodically(registry.clone(), account, retention));
             if let Some((sidecar, settings)) = renewal {
                 let runner = Runner::new(registry.clone(), settings);
                 background.spawn(Reoptimizer { sidecar, runner }.reoptimize_all());

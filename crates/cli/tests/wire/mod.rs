@@ -327,6 +327,20 @@ impl HttpServer {
     }
 }
 
+impl HttpServer {
+    /// Asks the server to end, as a service manager does, and waits until it has.
+    #[cfg(unix)]
+    pub(crate) fn end_orderly(mut self) {
+        let pid = self.child.id().to_string();
+        let sent = std::process::Command::new("kill")
+            .args(["-TERM", &pid])
+            .status();
+        assert!(sent.unwrap().success());
+        let ended = self.child.wait().unwrap();
+        assert!(ended.code().is_some(), "{ended}");
+    }
+}
+
 impl Drop for HttpServer {
     fn drop(&mut self) {
         let _ = self.child.kill();

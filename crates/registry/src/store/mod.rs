@@ -9,6 +9,7 @@
 //! not part of a scope: see [`LocalStore`].
 
 mod event;
+mod maintenance;
 mod new_skill;
 mod package_editing;
 mod sqlite;
@@ -17,19 +18,25 @@ mod system_skills;
 mod token;
 mod trace;
 
-use std::{collections::BTreeMap, fmt, path::Path, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use repertoire_core::{Artifact, ArtifactKind, Digest, ExecutionRecord, RelPath, SkillId};
 use uuid::Uuid;
 
 pub use event::{EventBatch, EventCursor, EventId, StoreEvent, StoreItem};
+pub use maintenance::{GarbageReport, RetentionPolicy, StoreUsage};
 pub use new_skill::{
     CurrentSkill, NewSkill, OptimizedModule, RevisionKind, SkillKey, SkillRevision, SkillSummary,
     SkillWrite, WriteMode,
 };
-pub(crate) use sqlite::JournalGuard;
 pub use sqlite::{Approval, LocalEvents, LocalStore, SqliteStore, StoreOpenMode, StoredRemote};
+pub(crate) use sqlite::{JournalGuard, side_file};
 pub use state_value::{
     StateCallback, StateChange, StateOutcome, StateRevision, StateRow, StateValue, StateWork,
 };
@@ -211,6 +218,26 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// Stores a note.
     fn put_note(&self, key: &str, value: &str) -> Result<()>;
+
+    // Sizes, cleanup and backup.
+
+    /// Returns what the store holds, in numbers.
+    fn usage(&self) -> Result<StoreUsage>;
+
+    /// Deletes what is superseded or old, or only reports what that would be. Nothing current is
+    /// deleted.
+    fn collect_garbage(
+        &self,
+        retention: &RetentionPolicy,
+        mode: WriteMode,
+    ) -> Result<GarbageReport>;
+
+    /// Writes a consistent copy to a file that does not exist yet, while others go on writing.
+    fn back_up(&self, file: &Path) -> Result<()>;
+
+    /// Replaces the whole content by that of a backup, as one change that every follower notices.
+    /// Returns the file in which the content so far is kept.
+    fn restore(&self, backup: &Path) -> Result<PathBuf>;
 
     // Provided: the same for every implementation.
 

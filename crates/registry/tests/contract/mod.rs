@@ -1,6 +1,7 @@
 //! What every store must do. Each check gets a factory for one empty store.
 
 mod events;
+mod maintenance;
 mod packages;
 mod records;
 mod skills;
@@ -86,5 +87,10 @@ checks! {
         tokens_have_unique_names
         notes_are_replaced
         the_id_of_a_store_does_not_change
+    }
+    maintenance {
+        cleanup_deletes_only_what_is_superseded_and_old
+        a_backup_brings_back_everything_and_followers_notice
+        a_backup_is_consistent_while_others_write
     }
 }

@@ -258,11 +258,17 @@ fn bearer_token(headers: &HeaderMap) -> Option<&str> {
 fn is_forwarded(headers: &HeaderMap) -> bool {
     headers.keys().any(|name| {
         let name = name.as_str();
-        matches!(name, "forwarded" | "via" | "x-real-ip")
-            || name.ends_with("client-ip")
-            || ["x-forwarded", "x-original-", "x-envoy-", "cf-connecting"]
-                .iter()
-                .any(|prefix| name.starts_with(prefix))
+        match name.as_bytes().first() {
+            Some(b'f') if name == "forwarded" => true,
+            Some(b'v') => name == "via",
+            Some(b'c') if name.starts_with("cf-connecting") => true,
+            Some(b'x') => {
+                let prefixes = ["x-forwarded", "x-original-", "x-envoy-", "x-real-ip"];
+                prefixes.iter().any(|prefix| name.starts_with(prefix))
+                    || name.ends_with("client-ip")
+            }
+            _ => name.ends_with("client-ip"),
+        }
     })
 }
 

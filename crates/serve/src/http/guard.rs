@@ -1,8 +1,8 @@
 //! Checks that every request passes before it is answered.
 //!
-//! The layers, from the outside: [`guard_request`] checks host and origin, counts and logs; the
-//! CORS layer answers preflight requests of allowed web origins; [`authenticate`] checks the token
-//! and the owner of the session. Requests to `/mcp` then pass `mcp_requests`.
+//! From the outside: [`guard_request`] checks host and origin, counts and logs; for requests of web
+//! pages the CORS layer answers preflight requests of allowed origins; [`authenticate`] checks the
+//! token and the owner of the session. Requests to `/mcp` then pass `mcp_requests`.
 //!
 //! A web page can make a browser send requests to a local port under a host name that resolves
 //! there (DNS rebinding). So host and origin are checked before the rest of the request is read
@@ -30,7 +30,8 @@ use super::{
     HttpState, PeerConnection, SessionOwner, Surface,
     access_log::AccessLogLine,
     auth::AuthRefusal,
-    routes::{RouteAccess, route_access},
+    mcp_requests,
+    routes::{MCP_PATH, RouteAccess, route_access},
     tracked_body::TrackedBody,
 };
 use crate::peer_owner::PeerOwner;
@@ -49,15 +50,44 @@ pub(super) struct CallerToken(String);
 #[derive(Clone)]
 pub(super) struct RpcMethod(pub(super) String);
 
-/// Refuses other hosts and foreign origins; counts and logs every request.
-pub(super) async fn guard_request(
+/// All checks of a request without an origin, as one layer.
+pub(super) async fn guard_program(
     State(shared): State<Arc<HttpState>>,
     request: Request,
     next: Next,
 ) -> Response {
+    let answer = |request| authenticate(&shared, request, next);
+    guard_request(&shared, request, answer).await
+}
+
+/// The outermost checks of a request by a web page.
+pub(super) async fn guard_page(
+    State(shared): State<Arc<HttpState>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    guard_request(&shared, request, |request| next.run(request)).await
+}
+
+/// The inner checks of a request by a web page.
+pub(super) async fn authenticate_request(
+    State(shared): State<Arc<HttpState>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    authenticate(&shared, request, next).await
+}
+
+/// Refuses other hosts and foreign origins; counts and logs every request.
+async fn guard_request<F: Future<Output = Response>>(
+    shared: &HttpState,
+    request: Request,
+    answer: impl FnOnce(Request) -> F,
+) -> Response {
     let start = Instant::now();
     let method = request.method().clone();
-    let path = request.uri().path().to_owned();
+    let log = shared.options.access_log.as_ref();
+    let log = log.map(|log| (log, request.uri().path().to_owned()));
     let allowed = shared
         .options
         .allowed_hosts
@@ -77,7 +107,7 @@ pub(super) async fn guard_request(
                 message,
             )
         }
-        Ok(()) => next.run(request).await,
+        Ok(()) => answer(request).await,
         Err(message) => error_response(StatusCode::FORBIDDEN, "forbidden", message),
     };
     // The session has ended, or the preflight is answered; some clients expect status 204.
@@ -91,7 +121,7 @@ pub(super) async fn guard_request(
     }
     let status = response.status().as_u16();
     shared.service.metrics.count_response(status);
-    if let Some(log) = &shared.options.access_log {
+    if let Some((log, path)) = log {
         let notes = response.extensions();
         log.log_request(&AccessLogLine {
             at: format!("{:.3}", jiff::Timestamp::now()),
@@ -130,11 +160,7 @@ pub(super) fn cors_layer(shared: &Arc<HttpState>) -> CorsLayer {
 }
 
 /// Finds out who the caller is, and refuses those that may not use the route, and sessions of others.
-pub(super) async fn authenticate(
-    State(shared): State<Arc<HttpState>>,
-    mut request: Request,
-    next: Next,
-) -> Response {
+async fn authenticate(shared: &Arc<HttpState>, mut request: Request, next: Next) -> Response {
     let access = route_access(request.uri().path());
     let Some(connection) = request.extensions().get::<PeerConnection>().cloned() else {
         // Every connection is known; without one, nothing is allowed.
@@ -168,15 +194,15 @@ pub(super) async fn authenticate(
     }
     request.extensions_mut().insert(caller.clone());
     let Some(token) = caller.token_name().map(str::to_owned) else {
-        let response = next.run(request).await;
-        record_session_owner(&shared, &response, &connection, None);
+        let response = answer_request(shared, request, next).await;
+        record_session_owner(shared, &response, &connection, None);
         return response;
     };
-    let mut response = if owns_session(&shared, request.headers(), &token) {
+    let mut response = if owns_session(shared, request.headers(), &token) {
         // A stream may stay open after its token was revoked.
         let is_stream = request.method() != Method::POST;
-        let watch = is_stream.then(|| TokenWatch::new(&shared, &connection, request.headers()));
-        let response = next.run(request).await;
+        let watch = is_stream.then(|| TokenWatch::new(shared, &connection, request.headers()));
+        let response = answer_request(shared, request, next).await;
         match watch {
             None => response,
             watch => response.map(|body| Body::new(TrackedBody::new(body, None, watch))),
@@ -185,9 +211,17 @@ pub(super) async fn authenticate(
         let message = "there is no such session";
         error_response(StatusCode::NOT_FOUND, "not_found", message)
     };
-    record_session_owner(&shared, &response, &connection, Some(&token));
+    record_session_owner(shared, &response, &connection, Some(&token));
     response.extensions_mut().insert(CallerToken(token));
     response
+}
+
+async fn answer_request(shared: &Arc<HttpState>, request: Request, next: Next) -> Response {
+    if request.uri().path() == MCP_PATH {
+        mcp_requests::handle_request(shared, request, next).await
+    } else {
+        next.run(request).await
+    }
 }
 
 fn unauthorized(refusal: AuthRefusal) -> Response {

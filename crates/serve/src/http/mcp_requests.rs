@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 
 use axum::{
     body::{Body, Bytes},
-    extract::{Request, State},
+    extract::Request,
     http::{HeaderMap, HeaderValue, Method, StatusCode, header, request::Parts},
     middleware::Next,
     response::{IntoResponse, Response},
@@ -28,21 +28,21 @@ use crate::{
     peer_limits::{BudgetLease, PeerKey},
 };
 
-/// Responses up to this size are not counted, because they are sent at once.
-const SMALL_RESPONSE: u64 = 64 * 1024;
+/// Requests and responses up to this size are not counted in bytes.
+const SMALL_MESSAGE: u64 = 64 * 1024;
 
 type RefusalResponse = Box<Response>;
 
 /// Answers a request on the fast path, or passes it on within the limits.
 pub(super) async fn handle_request(
-    State(shared): State<Arc<HttpState>>,
+    shared: &Arc<HttpState>,
     request: Request,
     next: Next,
 ) -> Response {
     if request.method() != Method::POST {
         return next.run(request).await;
     }
-    match handle_message(&shared, request, next).await {
+    match handle_message(shared, request, next).await {
         Ok(response) => response,
         Err(refused) => *refused,
     }
@@ -125,7 +125,7 @@ fn take_buffer(
     connection: &PeerConnection,
     size: usize,
 ) -> Result<Option<BudgetLease>, RefusalResponse> {
-    if size as u64 <= SMALL_RESPONSE {
+    if size as u64 <= SMALL_MESSAGE {
         return Ok(None);
     }
     let lease = shared.buffered.try_take(connection.slot.peer(), size);
@@ -183,7 +183,7 @@ fn send_within_budget(
     let mut tracked = TrackedBody::new(Body::empty(), Some(slot), watch);
     // A stream has no known size.
     if let Some(size) = http_body::Body::size_hint(&body).exact()
-        && size > SMALL_RESPONSE
+        && size > SMALL_MESSAGE
     {
         let size = usize::try_from(size).unwrap_or(usize::MAX);
         let lease = match lease {
@@ -276,7 +276,7 @@ async fn read_body(
     shared: &HttpState,
     peer: PeerKey,
     request: Request,
-) -> Result<(Parts, Bytes, BudgetLease), RefusalResponse> {
+) -> Result<(Parts, Bytes, Option<BudgetLease>), RefusalResponse> {
     let options = &shared.options;
     let too_large = || {
         let message = format!("a request has at most {} bytes", options.max_body);
@@ -293,11 +293,15 @@ async fn read_body(
         return Err(too_large());
     }
     let expected = length.and_then(|length| usize::try_from(length).ok());
-    let lease = shared
-        .buffered
-        .try_take(peer, expected.unwrap_or(options.max_body));
-    let lease =
-        lease.ok_or_else(|| busy_response("too many requests are being received at a time"))?;
+    let expected = expected.unwrap_or(options.max_body);
+    // The number of requests bounds the memory of small ones.
+    let lease = if expected as u64 <= SMALL_MESSAGE {
+        None
+    } else {
+        let lease = shared.buffered.try_take(peer, expected);
+        let busy = || busy_response("too many requests are being received at a time");
+        Some(lease.ok_or_else(busy)?)
+    };
     let reading = Limited::new(body, options.max_body).collect();
     let bytes = match tokio::time::timeout(options.request_timeout, reading).await {
         Ok(Ok(body)) => body.to_bytes(),

@@ -164,7 +164,7 @@ impl HttpListener {
             service,
             options,
         });
-        let app = routes::build_router(&shared);
+        let routers = routes::Routers::new(&shared);
         let connections = ConnectionTable::new(ConnectionLimits {
             total: shared.options.max_connections,
             per_peer: share(shared.options.max_connections),
@@ -206,14 +206,15 @@ impl HttpListener {
                     continue;
                 }
             };
-            let router = TowerToHyperService::new(app.clone());
+            let routers = routers.clone();
             let caller = PeerConnection {
                 owner,
                 slot: slot.clone(),
             };
             let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
                 request.extensions_mut().insert(caller.clone());
-                hyper::service::Service::call(&router, request)
+                let router = routers.choose(request.headers()).clone();
+                hyper::service::Service::call(&TowerToHyperService::new(router), request)
             });
             let (shared, builder) = (shared.clone(), builder.clone());
             let watcher = graceful.watcher();

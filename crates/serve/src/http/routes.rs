@@ -8,7 +8,7 @@ use std::sync::Arc;
 use axum::{
     Router,
     extract::{Request, State},
-    http::{StatusCode, header},
+    http::{HeaderMap, StatusCode, header},
     middleware,
     response::IntoResponse,
     routing::get,
@@ -17,7 +17,7 @@ use repertoire_app::{Caller, Permission};
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::json;
 
-use super::{HttpState, guard, mcp_requests};
+use super::{HttpState, guard};
 use crate::mcp::McpConnection;
 
 /// What a caller needs to use a path.
@@ -33,6 +33,9 @@ pub(super) enum RouteAccess {
 
 type StateRouter = Router<Arc<HttpState>>;
 
+/// The path of the MCP server, whose requests have limits of their own.
+pub(super) const MCP_PATH: &str = "/mcp";
+
 /// One path of the server.
 pub(super) struct RouteSpec {
     pub(super) path: &'static str,
@@ -44,7 +47,7 @@ pub(super) struct RouteSpec {
 pub(super) static ROUTES: [RouteSpec; 3] = [
     RouteSpec {
         // Each method and tool needs a permission of its own besides.
-        path: "/mcp",
+        path: MCP_PATH,
         access: RouteAccess::Needs(Permission::Read),
         mount: mount_mcp,
     },
@@ -76,23 +79,46 @@ pub(super) fn route_access(path: &str) -> RouteAccess {
     route.map_or(RouteAccess::Needs(Permission::Read), |route| route.access)
 }
 
-pub(super) fn build_router(shared: &Arc<HttpState>) -> Router {
-    let mut router = Router::new();
-    for route in &ROUTES {
-        router = (route.mount)(router, route.path, shared);
+/// The routers of a server. Most requests come from programs and need no CORS, whose layers cost as
+/// much as the answer to a frequent request.
+#[derive(Clone)]
+pub(super) struct Routers {
+    programs: Router,
+    pages: Router,
+}
+
+impl Routers {
+    pub(super) fn new(shared: &Arc<HttpState>) -> Self {
+        let mut router = Router::new();
+        for route in &ROUTES {
+            router = (route.mount)(router, route.path, shared);
+        }
+        let router = router.fallback(reject_unknown_path);
+        let authenticate =
+            middleware::from_fn_with_state(shared.clone(), guard::authenticate_request);
+        let guard = middleware::from_fn_with_state(shared.clone(), guard::guard_page);
+        let pages = router
+            .clone()
+            .layer(authenticate)
+            .layer(guard::cors_layer(shared))
+            .layer(guard);
+        // The same checks in the same order, as one layer.
+        let all = middleware::from_fn_with_state(shared.clone(), guard::guard_program);
+        let programs = router.layer(all);
+        Self {
+            programs: programs.with_state(shared.clone()),
+            pages: pages.with_state(shared.clone()),
+        }
     }
-    router
-        .fallback(reject_unknown_path)
-        .layer(middleware::from_fn_with_state(
-            shared.clone(),
-            guard::authenticate,
-        ))
-        .layer(guard::cors_layer(shared))
-        .layer(middleware::from_fn_with_state(
-            shared.clone(),
-            guard::guard_request,
-        ))
-        .with_state(shared.clone())
+
+    /// Returns the router for a request: browsers name the origin of the page that sends it.
+    pub(super) fn choose(&self, headers: &HeaderMap) -> &Router {
+        if headers.contains_key(header::ORIGIN) {
+            &self.pages
+        } else {
+            &self.programs
+        }
+    }
 }
 
 fn mount_mcp(router: StateRouter, path: &'static str, shared: &Arc<HttpState>) -> StateRouter {
@@ -108,8 +134,7 @@ fn mount_mcp(router: StateRouter, path: &'static str, shared: &Arc<HttpState>) -
         shared.sessions.clone(),
         config,
     );
-    let limits = middleware::from_fn_with_state(shared.clone(), mcp_requests::handle_request);
-    router.merge(Router::new().route_service(path, mcp).route_layer(limits))
+    router.route_service(path, mcp)
 }
 
 /// Says that the server runs; the number of skills only to those who may list them.

@@ -22,6 +22,8 @@ const QUICK_CHECK_BYTES: u64 = 8 * 1024 * 1024;
 const MAX_UNTRUSTED_BYTES: u64 = 64 * 1024 * 1024;
 /// The most rows of one kind in an untrusted file: each of them costs memory and time in a catalogue.
 const MAX_UNTRUSTED_ROWS: i64 = 20_000;
+/// How large a journal stays when nothing in it is needed.
+const MAX_IDLE_JOURNAL_BYTES: i64 = 4 * 1024 * 1024;
 /// The largest value in a file of the user, and in an untrusted one.
 const MAX_VALUE_BYTES: i32 = 96 * 1024 * 1024;
 const MAX_UNTRUSTED_VALUE_BYTES: i32 = 16 * 1024 * 1024;
@@ -111,6 +113,13 @@ pub(super) fn open_connection(path: &Path, trust: StoreOpenMode) -> Result<Conne
     Ok(connection)
 }
 
+/// Returns the path of a file that is kept beside a store.
+pub(crate) fn side_file(store: &Path, suffix: &str) -> std::path::PathBuf {
+    let mut name = store.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
 fn real_path(path: &Path) -> std::path::PathBuf {
     match (path.parent(), path.file_name()) {
         (Some(parent), Some(name)) => parent
@@ -137,6 +146,8 @@ fn harden_connection(connection: &mut Connection, trust: StoreOpenMode) -> rusql
     connection.pragma_update(None, "foreign_keys", true)?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "secure_delete", "FAST")?;
+    // After a checkpoint a long journal shrinks to this.
+    connection.pragma_update(None, "journal_size_limit", MAX_IDLE_JOURNAL_BYTES)?;
     if trust != StoreOpenMode::Own {
         connection.pragma_update(None, "query_only", true)?;
     }
@@ -233,11 +244,7 @@ fn check_schema(connection: &Connection, path: &Path, version: i64) -> Result<()
 
 /// Refuses an untrusted file that is too large, before anything of it is read.
 fn check_untrusted_size(path: &Path) -> Result<()> {
-    let size = |suffix: &str| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
-        Path::new(&name).metadata().map_or(0, |m| m.len())
-    };
+    let size = |suffix: &str| side_file(path, suffix).metadata().map_or(0, |m| m.len());
     let bytes = size("").saturating_add(size("-wal"));
     if bytes <= MAX_UNTRUSTED_BYTES {
         return Ok(());
@@ -280,7 +287,7 @@ pub(super) fn check_pages(connection: &Connection, path: &Path) -> Result<()> {
     })
 }
 
-fn is_busy(error: &rusqlite::Error) -> bool {
+pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error_code(),
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)

@@ -73,6 +73,30 @@ pub(super) fn record_event(
     Ok(EventId(seq))
 }
 
+/// Returns the number of the newest event that ever was.
+pub(super) fn newest_seq(c: &Connection) -> QueryResult<i64> {
+    let sql = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'";
+    Ok(c.query_row(sql, [], |row| row.get(0))?)
+}
+
+/// Forgets all events and goes on far after a number, so that whoever followed up to there reads
+/// everything again.
+pub(super) fn restart_after(c: &mut Connection, newest: i64) -> rusqlite::Result<()> {
+    let transaction = c.transaction()?;
+    let last: i64 = transaction.query_row(
+        "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'",
+        [],
+        |row| row.get(0),
+    )?;
+    transaction.execute("DELETE FROM events", [])?;
+    transaction.execute("DELETE FROM sqlite_sequence WHERE name = 'events'", [])?;
+    transaction.execute(
+        "INSERT INTO events (seq, op, kind, id, at) VALUES (?1, 'put', 'restored', '', ?2)",
+        params![last.max(newest) + 2, now_rfc3339()],
+    )?;
+    transaction.commit()
+}
+
 /// Returns the cursor after the newest event.
 pub(super) fn cursor(c: &Connection) -> QueryResult<EventCursor> {
     let last: i64 = c

@@ -10,6 +10,7 @@ mod connection;
 mod events;
 mod history;
 mod local;
+mod maintenance;
 mod schema;
 mod skills;
 mod state;
@@ -27,14 +28,14 @@ use repertoire_core::{Artifact, ArtifactKind, Digest, ExecutionRecord, RelPath, 
 use rusqlite::{Connection, OptionalExtension};
 use uuid::Uuid;
 
-pub(crate) use connection::JournalGuard;
 pub use connection::StoreOpenMode;
+pub(crate) use connection::{JournalGuard, side_file};
 pub use local::{Approval, LocalEvents, LocalStore, StoredRemote};
 
 use super::{
-    EventBatch, EventCursor, OptimizedModule, SkillKey, SkillRevision, SkillSummary, SkillWrite,
-    StateCallback, StateRevision, StateRow, StateWork, Store, StoredToken, TraceFilter, WriteMode,
-    create_private_dir, now_rfc3339,
+    EventBatch, EventCursor, GarbageReport, OptimizedModule, RetentionPolicy, SkillKey,
+    SkillRevision, SkillSummary, SkillWrite, StateCallback, StateRevision, StateRow, StateWork,
+    Store, StoreUsage, StoredToken, TraceFilter, WriteMode, create_private_dir, now_rfc3339,
 };
 use crate::{
     error::{Error, Result},
@@ -369,6 +370,40 @@ impl Store for SqliteStore {
         self.write_durable(
             move |c| Ok(c.execute("DELETE FROM tokens WHERE name = ?1", [name])? > 0),
         )
+    }
+
+    fn usage(&self) -> Result<StoreUsage> {
+        self.with_reader(|c| maintenance::usage(c, &self.path))
+    }
+
+    fn collect_garbage(
+        &self,
+        retention: &RetentionPolicy,
+        mode: WriteMode,
+    ) -> Result<GarbageReport> {
+        let retention = retention.clone();
+        let report = self.write_durable(move |c| {
+            c.execute_batch("SAVEPOINT cleanup")?;
+            let report = maintenance::collect_garbage(c, &retention);
+            let end = match (&report, mode) {
+                (Ok(_), WriteMode::Commit) => "RELEASE cleanup",
+                _ => "ROLLBACK TO cleanup; RELEASE cleanup",
+            };
+            c.execute_batch(end)?;
+            report
+        })?;
+        if mode == WriteMode::Commit {
+            self.shrink_file()?;
+        }
+        Ok(report)
+    }
+
+    fn back_up(&self, file: &Path) -> Result<()> {
+        self.back_up_file(file)
+    }
+
+    fn restore(&self, backup: &Path) -> Result<PathBuf> {
+        self.restore_file(backup)
     }
 
     fn note(&self, key: &str) -> Result<Option<String>> {

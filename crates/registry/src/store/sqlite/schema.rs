@@ -216,7 +216,8 @@ UPDATE tokens SET lost_run = 1;
 UPDATE tokens SET access = 'read,write' WHERE access = 'write';
 ";
 
-/// Earlier values of registered content, and how much each scope of the state holds.
+/// Earlier values of registered content, how much each scope of the state holds, and when embeddings
+/// were last used.
 const V8: &str = r"
 CREATE TABLE state_revisions (
     seq      INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -235,6 +236,10 @@ CREATE TABLE state_usage (
 ) WITHOUT ROWID;
 INSERT INTO state_usage
 SELECT scope, count(*), sum(octet_length(key) + octet_length(value)) FROM state GROUP BY scope;
+
+ALTER TABLE vectors ADD COLUMN used_day INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX idx_vectors_used_day ON vectors(used_day);
+UPDATE vectors SET used_day = unixepoch() / 86400;
 ";
 
 /// Migrates a file to the newest version, one transaction per step.

@@ -9,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
     sync::mpsc::{self, Receiver, Sender},
     thread::JoinHandle,
+    time::Duration,
 };
 
 use rusqlite::Connection;
@@ -119,7 +120,9 @@ fn run_writer(
     path: &Path,
     mut guard: Option<Box<dyn JournalGuard>>,
 ) {
+    let mut has_written = false;
     while let Ok(first) = jobs.recv() {
+        has_written = true;
         let mut group: VecDeque<WriteJob> = std::iter::once(first)
             .chain(jobs.try_iter().take(MAX_GROUP - 1))
             .collect();
@@ -133,6 +136,20 @@ fn run_writer(
         while !group.is_empty() {
             commit_group(connection, &mut group, path);
         }
+    }
+    if has_written {
+        empty_journal(connection);
+    }
+}
+
+/// Moves what the journal holds into the store's file and empties the journal, so that a long one
+/// does not stay behind. If another process uses the store, the journal is left to it.
+fn empty_journal(connection: &Connection) {
+    let emptied = connection
+        .busy_timeout(Duration::ZERO)
+        .and_then(|()| connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())));
+    if let Err(error) = emptied {
+        tracing::debug!(%error, "the journal was not emptied");
     }
 }
 

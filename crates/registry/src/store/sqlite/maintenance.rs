@@ -1,0 +1,260 @@
+//! Cleanup, sizes, backup and restore of a store's file.
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use rusqlite::{Connection, limits::Limit, params};
+
+use super::{
+    GarbageReport, QueryResult, RetentionPolicy, SqliteStore, StoreOpenMode, StoreUsage,
+    connection, events,
+};
+use crate::error::{Error, Result};
+
+/// How long values of scripts are kept.
+const CHECKPOINT_DAYS: u32 = 30;
+/// How long an embedding is kept after its last use.
+const VECTOR_DAYS: u32 = 90;
+
+/// A file with fewer unused pages is left as it is.
+const MIN_FREE_PAGES: i64 = 2048;
+
+/// Returns a past time in the form of the columns, which compare as text.
+fn time_before(age: Duration) -> String {
+    let at = jiff::Timestamp::now().checked_sub(age);
+    format!("{:.3}", at.unwrap_or(jiff::Timestamp::UNIX_EPOCH))
+}
+
+/// Deletes what the policy does not keep, and returns what that was.
+///
+/// A revision is superseded if a newer one of the same skill exists, so the current one always stays;
+/// the last revision of a removed skill is its removal.
+pub(super) fn collect_garbage(
+    c: &Connection,
+    retention: &RetentionPolicy,
+) -> QueryResult<GarbageReport> {
+    let history = time_before(retention.history);
+    let traces = super::traces::delete_traces(c, &time_before(retention.traces))?;
+    let sql = "CREATE TEMP TABLE expired AS
+               SELECT path, revision FROM (
+                   SELECT path, revision, at, op,
+                          row_number() OVER newest AS age,
+                          first_value(op) OVER newest AS last_op,
+                          first_value(at) OVER newest AS last_at
+                   FROM revisions WINDOW newest AS (PARTITION BY path ORDER BY revision DESC))
+               WHERE (age > max(?1, 1) AND at < ?2) OR (last_op = 'remove' AND last_at < ?2)";
+    c.execute(sql, params![retention.min_revisions, history])?;
+    let revisions = c.execute(
+        "DELETE FROM revisions WHERE (path, revision) IN (SELECT path, revision FROM expired)",
+        [],
+    )?;
+    c.execute(
+        "DELETE FROM revision_blobs WHERE (path, revision) IN (SELECT path, revision FROM expired)",
+        [],
+    )?;
+    c.execute_batch("DROP TABLE expired")?;
+    let unused = "NOT EXISTS (SELECT 1 FROM skill_files f WHERE f.digest = blobs.digest)
+              AND NOT EXISTS (SELECT 1 FROM revision_blobs r WHERE r.digest = blobs.digest)";
+    let sql = format!("SELECT coalesce(sum(octet_length(content)), 0) FROM blobs WHERE {unused}");
+    let file_bytes: i64 = c.query_row(&sql, [], |row| row.get(0))?;
+    let files = c.execute(&format!("DELETE FROM blobs WHERE {unused}"), [])?;
+    let registered = c.execute("DELETE FROM state_revisions WHERE at < ?1", [&history])?;
+    let checkpoints = c.execute(
+        "DELETE FROM checkpoints WHERE at < datetime('now', ?1)",
+        [format!("-{CHECKPOINT_DAYS} days")],
+    )?;
+    let vectors = delete_old_vectors(c)?;
+    Ok(GarbageReport {
+        traces: to_count(traces),
+        revisions: to_count(revisions),
+        registered_revisions: to_count(registered),
+        checkpoints: to_count(checkpoints),
+        vectors: to_count(vectors),
+        files: to_count(files),
+        file_bytes: u64::try_from(file_bytes).unwrap_or(0),
+    })
+}
+
+/// Deletes embeddings that were not used for long.
+pub(super) fn delete_old_vectors(c: &Connection) -> QueryResult<usize> {
+    let sql = "DELETE FROM vectors WHERE used_day < ?1";
+    Ok(c.prepare_cached(sql)?
+        .execute([today() - i64::from(VECTOR_DAYS)])?)
+}
+
+/// Returns the number of today since 1970.
+pub(super) fn today() -> i64 {
+    jiff::Timestamp::now().as_second() / 86_400
+}
+
+fn to_count(rows: usize) -> u64 {
+    u64::try_from(rows).unwrap_or(u64::MAX)
+}
+
+/// Returns what a file holds, in numbers.
+pub(super) fn usage(c: &Connection, path: &Path) -> QueryResult<StoreUsage> {
+    let count = |sql: &str| -> QueryResult<u64> {
+        let count: i64 = c.query_row(sql, [], |row| row.get(0))?;
+        Ok(u64::try_from(count).unwrap_or(0))
+    };
+    let bytes = |path: &Path| path.metadata().map_or(0, |m| m.len());
+    Ok(StoreUsage {
+        bytes: bytes(path),
+        journal_bytes: bytes(&connection::side_file(path, "-wal")),
+        skills: count("SELECT count(*) FROM skills")?,
+        revisions: count("SELECT count(*) FROM revisions")?,
+        state_values: count("SELECT coalesce(sum(rows), 0) FROM state_usage")?,
+        state_bytes: count("SELECT coalesce(sum(bytes), 0) FROM state_usage")?,
+        registered_revisions: count("SELECT count(*) FROM state_revisions")?,
+        traces: count("SELECT count(*) FROM skill_execution_traces")?,
+        vectors: count("SELECT count(*) FROM vectors")?,
+    })
+}
+
+impl SqliteStore {
+    /// Writes a consistent copy of the store to a new file, while others go on writing.
+    ///
+    /// The copy has its name only when it is complete and on the disk.
+    pub(super) fn back_up_file(&self, file: &Path) -> Result<()> {
+        if file.symlink_metadata().is_ok() {
+            return Err(Error::AlreadyExists {
+                what: "file",
+                name: file.to_string_lossy().into_owned(),
+            });
+        }
+        let folder = match file.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        let partial = tempfile::Builder::new()
+            .prefix(".repertoire-backup-")
+            .tempfile_in(folder)
+            .map_err(|e| Error::from_io(folder, e))?;
+        {
+            let source = connection::open_connection(&self.path, self.trust)?;
+            copy_pages(&source, partial.path())?;
+        }
+        let io = |e| Error::from_io(file, e);
+        partial.as_file().sync_all().map_err(io)?;
+        let persisted = partial.persist_noclobber(file);
+        persisted.map_err(|e| Error::from_io(file, e.error))?;
+        sync_folder(folder)
+    }
+
+    /// Gives unused pages back to the file system, if they are many.
+    pub(super) fn shrink_file(&self) -> Result<()> {
+        let at = |error| connection::map_sqlite_error(&self.path, error);
+        let c = connection::open_connection(&self.path, StoreOpenMode::Own)?;
+        let number = |name: &str| c.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+        let (free, all) = (
+            number("freelist_count").map_err(at)?,
+            number("page_count").map_err(at)?,
+        );
+        if free < MIN_FREE_PAGES || free < all / 4 {
+            return Ok(());
+        }
+        // SQLite attaches its temporary copy.
+        c.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 1).map_err(at)?;
+        match c.execute_batch("VACUUM") {
+            // Another process is writing; next time.
+            Err(error) if connection::is_busy(&error) => Ok(()),
+            done => done.map_err(at),
+        }
+    }
+
+    /// Replaces the whole content by that of a backup, as one change. Other processes that have the
+    /// store open read everything again.
+    ///
+    /// The content so far is kept in a file beside the store, whose path is returned.
+    pub(super) fn restore_file(&self, backup: &Path) -> Result<PathBuf> {
+        // Only what a guard has recorded may be written to, so one ordinary write comes first.
+        self.writer()?.write_durable(|c| {
+            c.execute_batch("UPDATE meta SET value = value WHERE key = 'store_id'")?;
+            Ok(())
+        })?;
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        let staged = tempfile::Builder::new()
+            .prefix(".repertoire-restore-")
+            .tempdir_in(folder)
+            .map_err(|e| Error::from_io(folder, e))?;
+        let copy = staged.path().join("agents.db");
+        {
+            let source = connection::prepare_store(backup, StoreOpenMode::ReadOnly, None)?;
+            connection::check_pages(&source, backup)?;
+            copy_pages(&source, &copy)?;
+        }
+        // Older backups are brought to this version before anyone can see them.
+        drop(Self::open(&copy, StoreOpenMode::Own)?);
+        let kept = free_name(&self.path)?;
+        self.back_up_file(&kept)?;
+        let mut source =
+            Connection::open(&copy).map_err(|e| connection::map_sqlite_error(&copy, e))?;
+        let at = |error| connection::map_sqlite_error(&self.path, error);
+        let live = connection::open_connection(&self.path, StoreOpenMode::Own)?;
+        let newest = events::newest_seq(&live).map_err(|error| error.at_path(&self.path))?;
+        events::restart_after(&mut source, newest).map_err(at)?;
+        let mut live = live;
+        let backup = rusqlite::backup::Backup::new(&source, &mut live).map_err(at)?;
+        copy_in_one_step(&backup).map_err(at)?;
+        drop(backup);
+        Ok(kept)
+    }
+}
+
+/// Copies all pages at once: readers see the content before or after it, and a busy writer cannot make
+/// the copy begin anew for ever.
+fn copy_in_one_step(backup: &rusqlite::backup::Backup<'_, '_>) -> rusqlite::Result<()> {
+    use rusqlite::backup::StepResult;
+    loop {
+        match backup.step(-1)? {
+            StepResult::Done => return Ok(()),
+            // Another process is writing.
+            _ => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+/// Copies a store into a file that is empty or missing.
+fn copy_pages(source: &Connection, file: &Path) -> Result<()> {
+    let at = |error| connection::map_sqlite_error(file, error);
+    let mut target = Connection::open(file).map_err(at)?;
+    target
+        .pragma_update(None, "synchronous", "FULL")
+        .map_err(at)?;
+    let backup = rusqlite::backup::Backup::new(source, &mut target).map_err(at)?;
+    copy_in_one_step(&backup).map_err(at)?;
+    drop(backup);
+    // A copy is one file: it needs no journal beside it.
+    target
+        .pragma_update_and_check(None, "journal_mode", "DELETE", |_| Ok(()))
+        .map_err(at)?;
+    Ok(())
+}
+
+/// Returns a name beside a store that no file has.
+fn free_name(store: &Path) -> Result<PathBuf> {
+    let day = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
+    (1..1000)
+        .map(|n| connection::side_file(store, &format!(".before-restore-{day}-{n}")))
+        .find(|path| path.symlink_metadata().is_err())
+        .ok_or_else(|| Error::AlreadyExists {
+            what: "file",
+            name: format!("{}.before-restore-{day}", store.display()),
+        })
+}
+
+fn sync_folder(folder: &Path) -> Result<()> {
+    let io = |e| Error::from_io(folder, e);
+    #[cfg(unix)]
+    File::open(folder).map_err(io)?.sync_all().map_err(io)?;
+    #[cfg(not(unix))]
+    let _ = (
+        folder,
+        io as fn(std::io::Error) -> Error,
+        File::open::<&Path>,
+    );
+    Ok(())
+}
