@@ -548,3 +548,105 @@ async fn hub_still_serves_after_a_hundred_thousand_fuzzed_frames() {
     assert!(closed > 100, "too few frames were refused: {closed}");
     place.assert_still_serves().await;
 }
+
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS"));
+    line.unwrap()
+        .split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse()
+        .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[cfg(target_os = "linux")]
+async fn t46_a_large_value_with_many_followers_is_kept_once() {
+    let place = start(HubOptions::default()).await;
+    let mut followers = Vec::new();
+    for n in 0..100 {
+        let mut raw = RawPeer::connect(&place).await;
+        let function = format!("demo::follow-{n}");
+        raw.register_function(&function).await;
+        raw.send(json!({
+            "type": "registertrigger", "id": format!("follow-{n}"), "trigger_type": "state",
+            "function_id": function, "config": {"scope": "large"},
+        }))
+        .await;
+        raw.wait_round_trip().await;
+        followers.push(raw);
+    }
+    let before = resident_kib();
+    let value = json!({"scope": "large", "key": "k", "value": "x".repeat(4 * 1024 * 1024)});
+    place.call_function("state::set", value).await;
+    // Another writer goes on, and the followers that do not read hold one copy together.
+    let small = json!({"scope": "small", "key": "k", "value": 1});
+    place.call_function("state::set", small).await;
+    let grown = resident_kib().saturating_sub(before);
+    assert!(grown < 200 * 1024, "{grown} KiB for 100 followers");
+    // Each of them gets the whole event when it reads.
+    for raw in followers.iter_mut().take(3) {
+        let event = raw.next_message().await;
+        assert_eq!(event["data"]["event_type"], "state:created");
+        let new = event["data"]["new_value"].as_str().unwrap();
+        assert_eq!(new.len(), 4 * 1024 * 1024);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn t46_unfinished_calls_of_one_connection_are_bounded() {
+    let options = HubOptions {
+        max_calls: 4,
+        ..HubOptions::default()
+    };
+    let place = start(options).await;
+    let mut raw = RawPeer::connect(&place).await;
+    let write = |n: usize| json!({"scope": "s", "key": format!("k{n}"), "value": n});
+    for n in 0..200 {
+        raw.send(invoke_message(&n.to_string(), "state::set", write(n)))
+            .await;
+    }
+    let (mut done, mut refused) = (0, 0);
+    for _ in 0..200 {
+        let answer = raw.next_message().await;
+        if answer["error"].is_null() {
+            done += 1;
+        } else {
+            assert_eq!(answer["error"]["code"], "too_many_calls", "{answer}");
+            refused += 1;
+        }
+    }
+    assert!(done >= 4 && refused > 0, "{done} done, {refused} refused");
+    // Afterwards there is room again.
+    raw.send(invoke_message("again", "state::set", write(0)))
+        .await;
+    assert!(raw.next_message().await["error"].is_null());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn t46_large_writes_wait_for_each_other_and_keep_their_order() {
+    let options = HubOptions {
+        max_pending_bytes: 256 * 1024,
+        ..HubOptions::default()
+    };
+    let place = start(options).await;
+    let mut raw = RawPeer::connect(&place).await;
+    let filler = "x".repeat(100 * 1024);
+    for n in 0..60 {
+        let value = json!({"scope": "s", "key": "k", "value": {"n": n, "filler": filler}});
+        raw.send(invoke_message(&n.to_string(), "state::set", value))
+            .await;
+    }
+    for n in 0..60 {
+        let answer = raw.next_message().await;
+        assert_eq!(
+            answer["invocation_id"],
+            n.to_string(),
+            "answers keep their order"
+        );
+        assert_eq!(answer["result"]["new_value"]["n"], n);
+        let old = &answer["result"]["old_value"]["n"];
+        assert_eq!(*old, if n == 0 { Value::Null } else { json!(n - 1) });
+    }
+}

@@ -31,8 +31,10 @@ use super::{
         bus::{BusResult, CallError},
         protocol::{Frame, HubMessage, TraceContext, message_type, result_text},
     },
-    Hub, builtin, is_void,
-    outbox::{CloseReason, Outbox},
+    Hub, builtin,
+    call_load::CallLoad,
+    is_void,
+    outbox::{CloseReason, Outbox, QueuedMessage},
     routing_table::{RegistrationRefusal, WorkerId},
 };
 
@@ -73,6 +75,8 @@ struct PeerContext<'a> {
     id: &'a WorkerId,
     outbox: &'a Outbox,
     caller: &'a Caller,
+    /// What its calls of the hub's own functions hold.
+    load: &'a Arc<CallLoad>,
 }
 
 impl Hub {
@@ -86,7 +90,7 @@ impl Hub {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let limit = self.options.max_message * 2 + 16 * 1024 * 1024;
-        let (outbox, waiting) = Outbox::new(limit, self.stop.child_token());
+        let (outbox, waiting) = Outbox::new(limit, self.queued.clone(), self.stop.child_token());
         let (sink, stream) = socket.split();
         let id = self.lock_table().add_worker(outbox.clone());
         tracing::info!(worker = &*id, "connected");
@@ -102,6 +106,7 @@ impl Hub {
             id: &id,
             outbox: &outbox,
             caller: &caller,
+            load: &CallLoad::of_connection(&self.load),
         };
         let listening = self.read_messages(peer, stream);
         tokio::pin!(listening, revoked);
@@ -150,9 +155,14 @@ impl Hub {
     {
         let outbox = peer.outbox;
         loop {
-            // A worker with a full queue has to read it before its next message is handled.
+            // A worker with a full queue has to read it before its next message is handled, and what
+            // it asked the hub to do has to be done up to a bound in bytes.
             tokio::select! {
-                () = outbox.wait_drained() => {}
+                () = async {
+                    outbox.wait_drained().await;
+                    peer.load.wait_below(self.options.max_pending_bytes / 4).await;
+                    self.load.wait_below(self.options.max_pending_bytes).await;
+                } => {}
                 () = outbox.stop_token().cancelled() => return stream,
             }
             let heard = tokio::select! {
@@ -203,7 +213,9 @@ impl Hub {
 
     /// Handles one message; returns the reason if it is malformed.
     fn handle_message(self: &Arc<Self>, peer: PeerContext<'_>, text: &str) -> Result<(), String> {
-        let PeerContext { id, outbox, caller } = peer;
+        let PeerContext {
+            id, outbox, caller, ..
+        } = peer;
         let frame = match Frame::parse(text) {
             Ok(frame) => frame,
             Err(reason) => {
@@ -303,7 +315,12 @@ impl Hub {
         frame: &Frame<'_>,
         function: &str,
     ) {
-        let PeerContext { id, outbox, caller } = peer;
+        let PeerContext {
+            id,
+            outbox,
+            caller,
+            load,
+        } = peer;
         let action = frame.action.as_ref().map(|action| &*action.kind);
         let waits = frame.invocation_id.as_deref().filter(|_| !is_void(frame));
         let limit = self.options.max_message;
@@ -331,6 +348,11 @@ impl Hub {
             }
             return;
         }
+        if load.calls() >= self.options.max_calls {
+            let message = format!("more than {} calls at a time", self.options.max_calls);
+            return reply(&Err(CallError::new("too_many_calls", message)));
+        }
+        let held = load.hold(frame.data.map_or(0, |data| data.get().len()));
         let mut answer = self.call_native(id.clone(), function, frame.data);
         // Most answers are ready at once; only the others need a task.
         if let Some(answer) = (&mut answer).now_or_never() {
@@ -340,6 +362,7 @@ impl Hub {
         let waits = waits.map(str::to_owned);
         tokio::spawn(async move {
             let answer = answer.await;
+            drop(held);
             let Some(invocation) = waits else {
                 return;
             };
@@ -456,7 +479,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionWriter<S> {
     /// Sends queued messages until the connection is closed; returns the sink if it still works.
     async fn write_messages(
         mut self,
-        mut waiting: UnboundedReceiver<String>,
+        mut waiting: UnboundedReceiver<QueuedMessage>,
     ) -> Option<SplitSink<WebSocketStream<S>, Ws>> {
         let stop = self.outbox.stop_token().clone();
         let mut ping = tokio::time::interval(self.ping_interval);
@@ -496,26 +519,34 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionWriter<S> {
     /// Sends a batch; returns whether the connection still works.
     async fn send_batch(
         &mut self,
-        batch: &mut Vec<String>,
+        batch: &mut Vec<QueuedMessage>,
         stop: &tokio_util::sync::CancellationToken,
     ) -> bool {
-        for text in batch.drain(..) {
-            let bytes = text.len();
+        for message in batch.drain(..) {
+            let (bytes, own) = (message.len(), message.head.len());
             let sending = async {
-                if bytes <= MAX_FRAME_BYTES {
-                    let fed = self.sink.feed(Ws::text(text));
+                if message.shared.is_none() && bytes <= MAX_FRAME_BYTES {
+                    let fed = self.sink.feed(Ws::text(message.head));
                     return tokio::time::timeout(self.write_timeout, fed).await;
                 }
-                let mut rest = Bytes::from(text);
+                let mut parts = vec![Bytes::from(message.head)];
+                if let Some((body, tail)) = message.shared {
+                    parts.extend([body, Bytes::from_static(tail.as_bytes())]);
+                }
+                parts.retain(|part| !part.is_empty());
                 let mut kind = Data::Text;
-                while !rest.is_empty() {
-                    let piece = rest.split_to(rest.len().min(MAX_FRAME_BYTES));
-                    let frame = WsFrame::message(piece, OpCode::Data(kind), rest.is_empty());
-                    kind = Data::Continue;
-                    let sent = self.sink.send(Ws::Frame(frame));
-                    let sent = tokio::time::timeout(self.write_timeout, sent).await;
-                    if !matches!(sent, Ok(Ok(()))) {
-                        return sent;
+                let last = parts.len().saturating_sub(1);
+                for (at, mut rest) in parts.into_iter().enumerate() {
+                    while !rest.is_empty() {
+                        let piece = rest.split_to(rest.len().min(MAX_FRAME_BYTES));
+                        let is_final = at == last && rest.is_empty();
+                        let frame = WsFrame::message(piece, OpCode::Data(kind), is_final);
+                        kind = Data::Continue;
+                        let sent = self.sink.send(Ws::Frame(frame));
+                        let sent = tokio::time::timeout(self.write_timeout, sent).await;
+                        if !matches!(sent, Ok(Ok(()))) {
+                            return sent;
+                        }
                     }
                 }
                 Ok(Ok(()))
@@ -524,7 +555,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionWriter<S> {
                 sent = sending => sent,
                 () = stop.cancelled() => return true,
             };
-            self.outbox.mark_sent(bytes);
+            self.outbox.mark_sent(bytes, own);
             if !sent.is_ok_and(|sent| sent.is_ok()) {
                 return false;
             }

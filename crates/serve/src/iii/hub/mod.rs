@@ -8,6 +8,7 @@
 //! does not read its queue is dropped.
 
 mod builtin;
+mod call_load;
 mod connection;
 mod listener;
 mod outbox;
@@ -23,10 +24,12 @@ use futures::future::BoxFuture;
 use repertoire_app::Permission;
 use repertoire_registry::registered::RegisteredRow;
 use serde_json::{Value, value::RawValue};
-use tokio::{
-    runtime::Handle,
-    sync::{Notify, oneshot},
+use tokio::sync::{
+    Notify,
+    mpsc::{self, UnboundedSender},
+    oneshot,
 };
+use tokio_tungstenite::tungstenite::Bytes;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -35,6 +38,10 @@ pub(crate) use connection::MESSAGE_TYPES;
 pub use listener::HubListener;
 
 use self::routing_table::{FunctionRow, PendingCall, PendingCaller, RoutingTable, WorkerId};
+use self::{
+    call_load::CallLoad,
+    outbox::{QueuedBytes, QueuedMessage},
+};
 use super::{
     bus::{Bus, BusResult, CallError},
     changes,
@@ -74,6 +81,11 @@ pub struct HubOptions {
     pub max_registrations: usize,
     /// The most unanswered calls of one connection.
     pub max_calls: usize,
+    /// How many bytes of unfinished writes and notifications are held; above it no connection is
+    /// read, and a connection with more than a quarter of it is not read.
+    pub max_pending_bytes: usize,
+    /// How many bytes wait for workers in all queues; above it those who do not read are dropped.
+    pub max_queued_bytes: usize,
     /// After how long an unanswered call to a worker fails.
     pub call_deadline: Duration,
     /// How long a write to a worker may block before the worker is dropped.
@@ -97,6 +109,8 @@ impl Default for HubOptions {
             max_connections: 4096,
             max_registrations: 10_000,
             max_calls: 4096,
+            max_pending_bytes: 256 * 1024 * 1024,
+            max_queued_bytes: 512 * 1024 * 1024,
             call_deadline: Duration::from_mins(10),
             write_timeout: Duration::from_secs(20),
             idle_timeout: Duration::from_secs(75),
@@ -119,10 +133,15 @@ pub struct Hub {
     functions: OnceLock<SkillFunctions>,
     /// The hub itself, for background tasks.
     weak_self: Weak<Self>,
-    runtime: Handle,
     /// Notified when functions are registered or removed.
     functions_changed: Arc<Notify>,
     catalogue_sync: state::CatalogueSync,
+    /// What unfinished calls hold.
+    load: Arc<CallLoad>,
+    /// What waits for workers.
+    queued: Arc<QueuedBytes>,
+    /// Changes of the state that are not reported yet, in the order of their commits.
+    state_changes: UnboundedSender<state::StateNotice>,
     stop: CancellationToken,
 }
 
@@ -137,15 +156,18 @@ impl Hub {
     ///
     /// The service joins the hub, so that MCP clients can read content made by functions.
     pub fn start(engine: &Arc<SkillService>, options: HubOptions) -> Arc<Self> {
+        let (state_changes, notices) = mpsc::unbounded_channel();
         let hub = Arc::new_cyclic(|own| Self {
             weak_self: own.clone(),
-            runtime: Handle::current(),
             service: engine.clone(),
             id: Uuid::new_v4().to_string().into(),
             table: Mutex::new(RoutingTable::new(options.max_registrations)),
             functions: OnceLock::new(),
             functions_changed: Arc::default(),
             catalogue_sync: state::CatalogueSync::default(),
+            load: Arc::default(),
+            queued: QueuedBytes::new(options.max_queued_bytes),
+            state_changes,
             stop: CancellationToken::new(),
             options,
         });
@@ -165,6 +187,11 @@ impl Hub {
             tokio::spawn(Self::publish_changes(own.clone(), engine, stop.clone()));
         }
         tokio::spawn(Self::expire_calls(own.clone(), stop.clone()));
+        tokio::spawn(Self::report_state_changes(
+            own.clone(),
+            notices,
+            stop.clone(),
+        ));
         let changed = hub.functions_changed.clone();
         tokio::spawn(Self::offer_tools(own.clone(), changed, stop.clone()));
         hub
@@ -191,10 +218,6 @@ impl Hub {
     /// Stops without waiting.
     pub fn stop(&self) {
         self.stop.cancel();
-    }
-
-    fn upgrade_self(&self) -> Option<Arc<Self>> {
-        self.weak_self.upgrade()
     }
 
     fn lock_table(&self) -> MutexGuard<'_, RoutingTable> {
@@ -407,34 +430,10 @@ impl Bus for Hub {
             );
         }
         Box::pin(async move {
-            let (sender, receiver) = oneshot::channel();
             // Before the table is locked, because the payload may be long.
             let data = with_caller(Some(&payload.to_string()), &self.id).unwrap_or_default();
-            let key = {
-                let mut table = self.lock_table();
-                let Some(target) = table.owner_of(function_id) else {
-                    return Err(CallError::function_not_found(function_id));
-                };
-                let key = table.add_pending(PendingCall {
-                    caller: PendingCaller::Local(sender),
-                    target: target.clone(),
-                    function_id: function_id.into(),
-                    deadline: Instant::now() + deadline,
-                });
-                let invocation = key.to_string();
-                let none = TraceContext::default();
-                let text = invoke_text(Some(&invocation), function_id, &data, None, none);
-                table.send_to(&target, text);
-                key
-            };
-            match tokio::time::timeout(deadline, receiver).await {
-                Ok(Ok(answer)) => answer,
-                Ok(Err(_)) => Err(CallError::new("invocation_stopped", "the hub stopped")),
-                Err(_) => {
-                    self.lock_table().remove_pending(key);
-                    Err(CallError::timeout(function_id, deadline))
-                }
-            }
+            self.call_with_data(function_id, &data.into(), deadline)
+                .await
         })
     }
 
@@ -451,10 +450,71 @@ impl Bus for Hub {
     fn fire_and_forget(&self, function_id: &str, payload: &Value) {
         // Before the table is locked, because the payload may be long.
         let data = with_caller(Some(&payload.to_string()), &self.id).unwrap_or_default();
-        let text = invoke_text(None, function_id, &data, None, TraceContext::default());
+        self.fire_with_data(function_id, &data.into());
+    }
+}
+
+impl Hub {
+    /// Calls a function of a worker with data that is ready to be sent, and waits for the answer.
+    async fn call_with_data(
+        &self,
+        function_id: &str,
+        data: &Bytes,
+        deadline: Duration,
+    ) -> BusResult {
+        let (sender, receiver) = oneshot::channel();
+        let key = {
+            let mut table = self.lock_table();
+            let Some(target) = table.owner_of(function_id) else {
+                return Err(CallError::function_not_found(function_id));
+            };
+            let key = table.add_pending(PendingCall {
+                caller: PendingCaller::Local(sender),
+                target: target.clone(),
+                function_id: function_id.into(),
+                deadline: Instant::now() + deadline,
+            });
+            table.send_to(
+                &target,
+                invocation(Some(&key.to_string()), function_id, data),
+            );
+            key
+        };
+        match tokio::time::timeout(deadline, receiver).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(CallError::new("invocation_stopped", "the hub stopped")),
+            Err(_) => {
+                self.lock_table().remove_pending(key);
+                Err(CallError::timeout(function_id, deadline))
+            }
+        }
+    }
+
+    /// Calls a function of a worker with data that is ready to be sent, without an answer.
+    fn fire_with_data(&self, function_id: &str, data: &Bytes) {
         let table = self.lock_table();
         if let Some(target) = table.owner_of(function_id) {
-            table.send_to(&target, text);
+            table.send_to(&target, invocation(None, function_id, data));
         }
+    }
+}
+
+/// Longer data is shared between the messages that carry it.
+const SHARED_DATA_BYTES: usize = 16 * 1024;
+
+/// Builds the message that calls a function; long data is not copied.
+fn invocation(id: Option<&str>, function_id: &str, data: &Bytes) -> QueuedMessage {
+    let none = TraceContext::default();
+    if data.len() <= SHARED_DATA_BYTES
+        && let Ok(text) = std::str::from_utf8(data)
+    {
+        return invoke_text(id, function_id, text, None, none).into();
+    }
+    let mut head = invoke_text(id, function_id, "", None, none);
+    // The closing brace comes after the data.
+    head.pop();
+    QueuedMessage {
+        head,
+        shared: Some((data.clone(), "}")),
     }
 }

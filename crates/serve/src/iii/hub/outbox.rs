@@ -1,4 +1,7 @@
 //! The queue of messages to one worker.
+//!
+//! A long payload that goes to many workers is kept once: a message has a head of its own, and may
+//! share its payload with others.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -9,6 +12,7 @@ use tokio::sync::{
     Notify,
     mpsc::{self, UnboundedReceiver, UnboundedSender},
 };
+use tokio_tungstenite::tungstenite::Bytes;
 use tokio_util::sync::CancellationToken;
 
 /// Why a connection is closed: the WebSocket close code, and a reason for people.
@@ -30,13 +34,55 @@ impl CloseReason {
     }
 }
 
+/// A message that waits to be sent.
+#[derive(Debug)]
+pub(super) struct QueuedMessage {
+    pub(super) head: String,
+    /// What follows the head, shared with other messages; then comes the tail.
+    pub(super) shared: Option<(Bytes, &'static str)>,
+}
+
+impl QueuedMessage {
+    pub(super) fn len(&self) -> usize {
+        let shared = self.shared.as_ref();
+        self.head.len() + shared.map_or(0, |(body, tail)| body.len() + tail.len())
+    }
+}
+
+impl From<String> for QueuedMessage {
+    fn from(head: String) -> Self {
+        Self { head, shared: None }
+    }
+}
+
+/// The bytes that wait in all queues of a hub, without shared payloads.
+#[derive(Debug)]
+pub(super) struct QueuedBytes {
+    all: AtomicUsize,
+    limit: usize,
+}
+
+impl QueuedBytes {
+    pub(super) fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self {
+            all: AtomicUsize::new(0),
+            limit,
+        })
+    }
+}
+
+/// What a queue may always hold, also when the queues of a hub are full together.
+const MIN_QUEUE_BYTES: usize = 1024 * 1024;
 /// Above this many queued bytes a peer gets no calls, and its messages wait until it has read.
 const HIGH_WATER_BYTES: usize = 16 * 1024 * 1024;
 
 #[derive(Debug)]
 struct OutboxInner {
-    queue: UnboundedSender<String>,
+    queue: UnboundedSender<QueuedMessage>,
     queued: AtomicUsize,
+    all: Arc<QueuedBytes>,
+    /// What this queue adds to the bytes of all queues.
+    own: AtomicUsize,
     limit: usize,
     closing: Mutex<Option<CloseReason>>,
     stop: CancellationToken,
@@ -49,11 +95,17 @@ struct OutboxInner {
 pub(super) struct Outbox(Arc<OutboxInner>);
 
 impl Outbox {
-    pub(super) fn new(limit: usize, stop: CancellationToken) -> (Self, UnboundedReceiver<String>) {
+    pub(super) fn new(
+        limit: usize,
+        all: Arc<QueuedBytes>,
+        stop: CancellationToken,
+    ) -> (Self, UnboundedReceiver<QueuedMessage>) {
         let (queue, waiting) = mpsc::unbounded_channel();
         let inner = OutboxInner {
             queue,
             queued: AtomicUsize::new(0),
+            all,
+            own: AtomicUsize::new(0),
             limit,
             closing: Mutex::new(None),
             stop,
@@ -63,20 +115,27 @@ impl Outbox {
     }
 
     /// Queues a message.
-    pub(super) fn send(&self, text: String) {
-        let queued = self.0.queued.fetch_add(text.len(), Ordering::Relaxed) + text.len();
-        if queued > self.0.limit {
+    pub(super) fn send(&self, message: impl Into<QueuedMessage>) {
+        let message = message.into();
+        let (bytes, own) = (message.len(), message.head.len());
+        let queued = self.0.queued.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.0.own.fetch_add(own, Ordering::Relaxed);
+        let all = self.0.all.all.fetch_add(own, Ordering::Relaxed) + own;
+        let is_full = all > self.0.all.limit && queued > MIN_QUEUE_BYTES;
+        if queued > self.0.limit || is_full {
             let reason = format!("does not read its messages: {queued} bytes are queued");
             self.close(CloseReason::new(1008, reason));
             return;
         }
         // The receiver is dropped only when the connection ends.
-        let _ = self.0.queue.send(text);
+        let _ = self.0.queue.send(message);
     }
 
-    /// Records that a message was sent.
-    pub(super) fn mark_sent(&self, bytes: usize) {
+    /// Records that a message was sent: all its bytes, and those of its head.
+    pub(super) fn mark_sent(&self, bytes: usize, own: usize) {
         self.0.queued.fetch_sub(bytes, Ordering::Relaxed);
+        self.0.own.fetch_sub(own, Ordering::Relaxed);
+        self.0.all.all.fetch_sub(own, Ordering::Relaxed);
         self.0.drained.notify_waiters();
     }
 
@@ -117,5 +176,53 @@ impl Outbox {
             .closing
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for OutboxInner {
+    fn drop(&mut self) {
+        // Messages that were never sent are dropped with the queue.
+        let left = self.own.load(Ordering::Relaxed);
+        self.all.all.fetch_sub(left, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn t46_queues_that_are_full_together_drop_those_who_do_not_read() {
+        let all = QueuedBytes::new(3 * MIN_QUEUE_BYTES);
+        let open = || Outbox::new(usize::MAX, all.clone(), CancellationToken::new());
+        let long = || "x".repeat(2 * MIN_QUEUE_BYTES);
+        let (first, _kept) = open();
+        let (second, _also) = open();
+        first.send(long());
+        assert_eq!(first.close_reason(), None);
+        second.send("short".to_owned());
+        second.send(long());
+        assert!(second.close_reason().is_some(), "above the bound of all");
+        let (third, _more) = open();
+        third.send("short".to_owned());
+        assert_eq!(third.close_reason(), None, "short queues go on");
+        drop((second, third));
+        first.mark_sent(2 * MIN_QUEUE_BYTES, 2 * MIN_QUEUE_BYTES);
+        assert_eq!(all.all.load(Ordering::Relaxed), 0, "all is given back");
+    }
+
+    #[test]
+    fn t46_a_shared_payload_is_counted_once() {
+        let all = QueuedBytes::new(MIN_QUEUE_BYTES);
+        let body = Bytes::from(vec![b'x'; 4 * MIN_QUEUE_BYTES]);
+        let (outbox, _waiting) = Outbox::new(usize::MAX, all.clone(), CancellationToken::new());
+        for _ in 0..10 {
+            outbox.send(QueuedMessage {
+                head: "head".to_owned(),
+                shared: Some((body.clone(), "}")),
+            });
+        }
+        assert_eq!(outbox.close_reason(), None);
+        assert_eq!(all.all.load(Ordering::Relaxed), 40);
     }
 }

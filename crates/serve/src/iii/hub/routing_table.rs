@@ -24,7 +24,7 @@ use super::{
         bus::CallError,
         protocol::{Frame, HubMessage},
     },
-    outbox::Outbox,
+    outbox::{Outbox, QueuedMessage},
 };
 use crate::service::FunctionTool;
 
@@ -243,9 +243,9 @@ impl RoutingTable {
     }
 
     /// Queues a message for a worker.
-    pub(super) fn send_to(&self, id: &str, text: String) {
+    pub(super) fn send_to(&self, id: &str, message: impl Into<QueuedMessage>) {
         if let Some(worker) = self.workers.get(id) {
-            worker.outbox.send(text);
+            worker.outbox.send(message);
         }
     }
 

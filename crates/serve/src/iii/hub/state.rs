@@ -2,24 +2,28 @@
 //! that reports their changes.
 
 use std::sync::{
-    Arc,
+    Arc, Weak,
     atomic::{AtomicU64, Ordering},
 };
 
 use repertoire_registry::{Registry, StateLimit, registered};
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc::UnboundedReceiver, oneshot};
+use tokio_tungstenite::tungstenite::Bytes;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     super::{
-        bus::{Bus, BusResult, CallError},
+        bus::{BusResult, CallError},
         protocol::{MAX_DEPTH, nesting_depth},
         update_ops::{self, UpdateOp, UpdateOpError},
     },
     Hub, StateTrigger,
     builtin::parse_input,
+    call_load::LoadLease,
 };
+use crate::resource_json::push_json_string;
 
 /// The trigger type.
 pub(super) const STATE_TRIGGER: &str = "state";
@@ -260,7 +264,7 @@ impl Hub {
         self.catalogue_sync.wait_synced(registry).await
     }
 
-    /// Returns a callback that notifies subscribers of a set value, and a receiver for its result.
+    /// Returns a callback that reports a set value, and a receiver for its result.
     fn notify_after_set(
         &self,
         scope: &str,
@@ -271,16 +275,38 @@ impl Hub {
         oneshot::Receiver<SetOutcome>,
     ) {
         let (sender, receiver) = oneshot::channel();
-        let hub = self.upgrade_self();
-        let (scope, key) = (scope.to_owned(), key.to_owned());
+        let reporter = self.change_reporter(scope, key);
         let then = move |done: SetOutcome| {
-            if let (Some(hub), Ok(old)) = (hub, &done) {
-                hub.notify_state_change(&scope, &key, old.as_deref(), Some(&new));
+            if let Ok(old) = &done {
+                reporter(old.clone(), Some(new));
             }
             // The caller may have disconnected.
             let _ = sender.send(done);
         };
         (then, receiver)
+    }
+
+    /// Returns what queues the report of one change. It is called on the store's thread, where other
+    /// writes wait, so it only queues.
+    fn change_reporter(
+        &self,
+        scope: &str,
+        key: &str,
+    ) -> impl FnOnce(Option<String>, Option<String>) + Send + 'static {
+        let (changes, load) = (self.state_changes.clone(), self.load.clone());
+        let (scope, key) = (scope.to_owned(), key.to_owned());
+        move |old, new| {
+            let size = |value: &Option<String>| value.as_ref().map_or(0, String::len);
+            let held = load.hold(size(&old) + size(&new));
+            // The hub may be gone.
+            let _ = changes.send(StateNotice {
+                scope,
+                key,
+                old,
+                new,
+                held,
+            });
+        }
     }
 
     /// Updates a value. Writes and their notifications keep the order of the calls.
@@ -294,8 +320,7 @@ impl Hub {
         check_key("scope", &scope)?;
         check_key("key", &key)?;
         let (sender, receiver) = oneshot::channel();
-        let hub = self.upgrade_self();
-        let (about_scope, about_key) = (scope.clone(), key.clone());
+        let reporter = self.change_reporter(&scope, &key);
         let work = move |old: Option<String>| {
             let (new, answer) = work(old.as_deref()).map_err(|reason| {
                 repertoire_registry::Error::InvalidStateChange(format!("state::update: {reason}"))
@@ -303,8 +328,8 @@ impl Hub {
             Ok((new.clone(), (old, new, answer)))
         };
         registry.state_update_then(&scope, &key, work, move |done| {
-            if let (Some(hub), Ok((old, new, _))) = (hub, &done) {
-                hub.notify_state_change(&about_scope, &about_key, old.as_deref(), Some(new));
+            if let Ok((old, new, _)) = &done {
+                reporter(old.clone(), Some(new.clone()));
             }
             // The caller may have disconnected.
             let _ = sender.send(done);
@@ -321,11 +346,10 @@ impl Hub {
         key: &str,
     ) -> Result<Option<String>, CallError> {
         let (sender, receiver) = oneshot::channel();
-        let hub = self.upgrade_self();
-        let (about_scope, about_key) = (scope.to_owned(), key.to_owned());
+        let reporter = self.change_reporter(scope, key);
         registry.state_delete_then(scope, key, move |done| {
-            if let (Some(hub), Ok(Some(old))) = (hub, &done) {
-                hub.notify_state_change(&about_scope, &about_key, Some(old), None);
+            if let Ok(Some(old)) = &done {
+                reporter(Some(old.clone()), None);
             }
             let _ = sender.send(done);
         })?;
@@ -385,11 +409,29 @@ impl Hub {
         Ok(format!("{{\"items\":[{}]{next}}}", items.join(",")))
     }
 
-    /// Notifies subscribers of the state that a value has changed.
-    fn notify_state_change(&self, scope: &str, key: &str, old: Option<&str>, new: Option<&str>) {
+    /// Reports changes of the state to their followers, one after the other.
+    pub(super) async fn report_state_changes(
+        hub: Weak<Self>,
+        mut notices: UnboundedReceiver<StateNotice>,
+        stop: CancellationToken,
+    ) {
+        loop {
+            let notice = tokio::select! {
+                notice = notices.recv() => notice,
+                () = stop.cancelled() => return,
+            };
+            let (Some(notice), Some(hub)) = (notice, hub.upgrade()) else {
+                return;
+            };
+            hub.report_state_change(&notice);
+        }
+    }
+
+    fn report_state_change(self: &Arc<Self>, notice: &StateNotice) {
         if self.options.state_trigger == StateTrigger::Missing {
             return;
         }
+        let (scope, key) = (notice.scope.as_str(), notice.key.as_str());
         let (followers, conditional) = {
             let table = self.lock_table();
             let row = Some((scope, key));
@@ -401,21 +443,10 @@ impl Hub {
         if followers.is_empty() && conditional.is_empty() {
             return;
         }
-        let kind = match (old, new) {
-            (_, None) => "state:deleted",
-            (None, Some(_)) => "state:created",
-            (Some(_), Some(_)) => "state:updated",
-        };
-        let value = |text: Option<&str>| -> Value {
-            text.and_then(|text| repertoire_core::json::from_str(text).ok())
-                .unwrap_or_default()
-        };
-        let event = json!({
-            "type": "state", "event_type": kind, "scope": scope, "key": key,
-            "old_value": value(old), "new_value": value(new),
-        });
+        // Once for all followers.
+        let event = Bytes::from(notice.event_text(&self.id));
         for function in followers {
-            self.fire_and_forget(&function, &event);
+            self.fire_with_data(&function, &event);
         }
         for (function, condition) in conditional {
             self.fire_if_condition(condition, function, event.clone());
@@ -423,20 +454,82 @@ impl Hub {
     }
 
     /// Calls a function if a condition function returns neither false nor null.
-    fn fire_if_condition(&self, condition: String, function: String, event: Value) {
-        let Some(hub) = self.upgrade_self() else {
-            return;
-        };
+    fn fire_if_condition(self: &Arc<Self>, condition: String, function: String, event: Bytes) {
+        let hub = self.clone();
         let deadline = self.options.functions.deadline;
-        // This is called from the store's thread, which is outside the runtime.
-        self.runtime.spawn(async move {
-            match hub.call_function(&condition, event.clone(), deadline).await {
+        tokio::spawn(async move {
+            match hub.call_with_data(&condition, &event, deadline).await {
                 Ok(answer) if !matches!(answer.as_str(), "false" | "null") => {
-                    hub.fire_and_forget(&function, &event);
+                    hub.fire_with_data(&function, &event);
                 }
                 Ok(_) => {}
                 Err(error) => tracing::warn!(%error, condition, "a condition function failed"),
             }
         });
+    }
+}
+
+/// A change of the state that is not reported yet.
+#[derive(Debug)]
+pub(super) struct StateNotice {
+    scope: String,
+    key: String,
+    old: Option<String>,
+    new: Option<String>,
+    /// Counts the values while they wait here.
+    #[expect(dead_code, reason = "held until the change is reported")]
+    held: LoadLease,
+}
+
+impl StateNotice {
+    /// Writes the event as the data of a call by the hub. Values keep their original text.
+    fn event_text(&self, caller: &str) -> String {
+        let kind = match (&self.old, &self.new) {
+            (_, None) => "state:deleted",
+            (None, Some(_)) => "state:created",
+            (Some(_), Some(_)) => "state:updated",
+        };
+        let old = self.old.as_deref().unwrap_or("null");
+        let new = self.new.as_deref().unwrap_or("null");
+        let mut text = String::with_capacity(old.len() + new.len() + 256);
+        for (name, value) in [
+            ("{\"_caller_worker_id\":", caller),
+            (",\"type\":", "state"),
+            (",\"event_type\":", kind),
+            (",\"scope\":", &self.scope),
+            (",\"key\":", &self.key),
+        ] {
+            text.push_str(name);
+            push_json_string(&mut text, value);
+        }
+        text.push_str(",\"old_value\":");
+        text.push_str(old);
+        text.push_str(",\"new_value\":");
+        text.push_str(new);
+        text.push('}');
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_hold_the_values_as_they_are() {
+        let notice = StateNotice {
+            scope: "a \"scope\"".to_owned(),
+            key: "k".to_owned(),
+            old: None,
+            new: Some("{\"n\":1.50}".to_owned()),
+            held: Arc::<super::super::CallLoad>::default().hold(0),
+        };
+        let text = notice.event_text("hub");
+        assert!(text.contains("\"new_value\":{\"n\":1.50}"), "{text}");
+        let event: Value = serde_json::from_str(&text).unwrap_or_default();
+        assert_eq!(event["event_type"], "state:created");
+        assert_eq!(event["scope"], "a \"scope\"");
+        assert_eq!(event["old_value"], Value::Null);
+        assert_eq!(event["_caller_worker_id"], "hub");
     }
 }
