@@ -5,7 +5,9 @@
     reason = "a tool for the terminal"
 )]
 
+mod abuse;
 mod catalogue;
+mod crash;
 mod iii;
 mod mcp;
 mod measure;
@@ -13,12 +15,25 @@ mod rmcp_baseline;
 mod sandbox;
 mod search;
 
-use std::process::ExitCode;
+use std::{path::Path, process::ExitCode, time::Duration};
+
+fn run_crashes(ours: &Path, strace: &Path, rounds: &str, moments: &str) -> anyhow::Result<()> {
+    crash::run_power_loss(ours, strace, moments.parse()?)?;
+    crash::run_kills(ours, rounds.parse()?)
+}
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let result = match args.as_slice() {
+        ["abuse", ours] => abuse::run(ours.as_ref(), None),
+        ["abuse", ours, minutes] => minutes
+            .parse()
+            .map_err(anyhow::Error::from)
+            .and_then(|minutes| abuse::run(ours.as_ref(), Some(Duration::from_mins(minutes)))),
+        ["crash", ours, strace, rounds, moments] => {
+            run_crashes(ours.as_ref(), strace.as_ref(), rounds, moments)
+        }
         ["catalogue"] => catalogue::run(),
         ["mcp", ours, pmcp] => mcp::run(ours.as_ref(), pmcp.as_ref()),
         ["iii", ours] => iii::run(ours.as_ref()),

@@ -4,7 +4,7 @@
 //! all of them alike. The CPU time of a server is affected least, so it is reported per request
 //! beside throughput and latency.
 
-mod load;
+pub(crate) mod load;
 mod peer;
 
 use std::{fs, path::Path, sync::LazyLock, time::Duration};

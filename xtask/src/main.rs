@@ -1,4 +1,4 @@
-//! Automation of the project: `cargo xtask test | bench | fuzz`.
+//! Automation of the project: `cargo xtask test | bench | fuzz | abuse | crash | mutants`.
 //!
 //! `test` is the whole test command. It installs everything it needs beyond cargo, pinned and
 //! cached beneath `target`, and prints each step.
@@ -10,6 +10,7 @@
 
 mod bus;
 mod commands;
+mod endurance;
 mod features;
 mod fuzz;
 mod install;
@@ -36,6 +37,9 @@ usage: cargo xtask COMMAND
   bench iii             measure the functions on the hub against its own state
   bench search          measure finding skills against SQLite's full-text search
   bench sandbox         measure scripts in the sandbox, and what having it costs
+  abuse [MINUTES]       load and abuse a server, with a soak of 30 minutes
+  crash [ROUNDS]        kill processes and simulate losses of power, 200 times each
+  mutants               switch off each guard and see that a test notices
   man                   write the man pages to target/man
   sidecar               only the sidecar's own tests
   sidecar-bundle        build the sidecar into one file that needs no Python
@@ -49,6 +53,11 @@ fn main() -> ExitCode {
         ["test", "--quick"] => test::run_quick(),
         ["interop"] => test::test_interop(),
         ["bus"] => test::test_bus(),
+        ["abuse"] => endurance::abuse(endurance::SOAK_MINUTES),
+        ["abuse", minutes] => endurance::abuse(minutes),
+        ["crash"] => endurance::crash(endurance::CRASH_ROUNDS),
+        ["crash", rounds] => endurance::crash(rounds),
+        ["mutants"] => endurance::test_mutants(),
         ["man"] => write_man_pages(),
         ["sidecar"] => test::test_sidecar(),
         ["sidecar-bundle"] => runtime::build_bundle(),

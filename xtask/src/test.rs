@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::{
     bus,
     commands::{CheckCount, build_program, cargo_command, project_dir, run_checked, run_counted},
-    features, fuzz, interop, licences,
+    endurance, features, fuzz, interop, licences,
     models::TestModels,
     reference_validator,
     runtime::{self, RuntimeParts},
@@ -187,6 +187,9 @@ pub(crate) fn run_all() -> Result<()> {
     step("MCP SDKs", &mut interop::test_mcp_sdks);
     step("iii SDKs", &mut bus::test_iii_sdks);
     step("the features against a worker", &mut bus::test_worker);
+    step("abuse, in short", &mut endurance::test_abuse);
+    step("crashes, in short", &mut endurance::test_crash);
+    step("mutants still apply", &mut endurance::check_mutants);
     step("fuzz targets", &mut fuzz::run_smoke);
     println!("\nfinished in {:.0?}", started.elapsed());
     report_total(total)

@@ -67,7 +67,7 @@ const META: &str = "\"_meta\":{\"io.modelcontextprotocol/protocolVersion\":\"202
 \"io.modelcontextprotocol/clientCapabilities\":{}}";
 
 /// One connection over HTTP, kept open.
-pub(super) struct HttpConnection {
+pub(crate) struct HttpConnection {
     stream: BufReader<TcpStream>,
     path: &'static str,
     id: usize,
@@ -75,7 +75,7 @@ pub(super) struct HttpConnection {
 }
 
 impl HttpConnection {
-    pub(super) fn connect(port: u16, path: &'static str) -> Result<Self> {
+    pub(crate) fn connect(port: u16, path: &'static str) -> Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(Duration::from_mins(1)))?;
@@ -88,7 +88,7 @@ impl HttpConnection {
     }
 
     /// Sends a request and returns the body of the response.
-    pub(super) fn send_request(&mut self, method: &str, params: &str) -> Result<&[u8]> {
+    pub(crate) fn send_request(&mut self, method: &str, params: &str) -> Result<&[u8]> {
         self.id += 1;
         let comma = if params.is_empty() { "" } else { "," };
         let body = format!(

@@ -15,7 +15,7 @@ use repertoire_serve::{
     iii::bus_client::BusClient,
     permissions::{PermissionRow, all_permissions},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use wire::HttpServer;
 
 const TOKENS: [(&str, &str); 6] = [
@@ -119,5 +119,140 @@ fn t40_the_matrix_of_permissions_is_what_the_server_does() {
         }
         matrix.push('\n');
     }
+    insta::assert_snapshot!(matrix);
+}
+
+/// What a caller gets of a skill: nothing, an unmarked copy, or a labelled one.
+fn outcome(text: &str, marker: &str) -> &'static str {
+    let has_error = text.contains("\"error\"") || text.contains("\"isError\":true");
+    match (text.contains(marker), has_error) {
+        (true, _) if text.contains("repertoire/trust") || text.contains("ntrusted") => "labelled",
+        (true, _) => "given",
+        (false, true) => "refused",
+        (false, false) => "left out",
+    }
+}
+
+/// Returns the entry of a listing that holds a text: the element of the innermost list around it.
+fn listed_entry(text: &str, mark: &str) -> Option<String> {
+    fn find(value: &Value, mark: &str) -> Option<String> {
+        match value {
+            Value::Array(all) => {
+                let one = all.iter().find(|one| one.to_string().contains(mark))?;
+                find(one, mark).or_else(|| Some(one.to_string()))
+            }
+            Value::Object(fields) => fields.values().find_map(|one| find(one, mark)),
+            _ => None,
+        }
+    }
+    find(&serde_json::from_str(text).ok()?, mark)
+}
+
+/// The parameters with which a method, tool or function is asked for one skill.
+fn params_for(name: &str, id: &str) -> Value {
+    let document = format!("skill://{id}/SKILL.md");
+    let body = format!("iii://{id}");
+    match name {
+        "resources/read" | "skills/get" | "resources/subscribe" | "resources/unsubscribe" => {
+            json!({"uri": document})
+        }
+        "resources/directory/read" => json!({"uri": format!("skill://{id}")}),
+        "prompts/get" | "prompts::mcp-get" => json!({"name": id}),
+        "completion/complete" => json!({
+            "ref": {"type": "ref/prompt", "name": id}, "argument": {"name": "x", "value": ""},
+        }),
+        "skill__fetch" | "skills::fetch_skill" | "skill::fetch" | "skills::resources-read" => {
+            json!({"uri": body})
+        }
+        "skills_search" => json!({"message": format!("do {id} as it is asked for")}),
+        "skill_run" => json!({"skill": id, "message": "x"}),
+        _ => json!({}),
+    }
+}
+
+/// What every method, tool and function gives of a trusted and of an untrusted skill, for every kind
+/// of token (T40, T44).
+#[test]
+fn t44_the_matrix_of_origins_is_what_the_server_does() {
+    let place = TestWorkspace::new();
+    place.write_skill("sources/mine", "# marker-mine\n");
+    place.run_ok(&["add", "sources/mine", "--scope", "account"]);
+    // A workspace that is not trusted, as after a clone.
+    place.write_skill(".repertoire/skills/clone", "# marker-clone\n");
+    let mut secrets = BTreeMap::from([("none", String::new())]);
+    for (name, allow) in &TOKENS[1..] {
+        let plain = name.replace('+', "-");
+        let made = place.run_ok(&["token", "create", &plain, "--allow", allow]);
+        secrets.insert(name, made.trim().to_owned());
+    }
+    let workspace = place.work_dir();
+    let args = [
+        "--workspace",
+        workspace.to_str().unwrap(),
+        "--offer",
+        "search,run",
+        "--require-token",
+    ];
+    let (http, hub) = HttpServer::start_with_hub(&place.home_dir(), &args);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let _entered = runtime.enter();
+    let url = format!("ws://127.0.0.1:{hub}");
+    let mut matrix = String::new();
+    for row in all_permissions() {
+        if matches!(row.surface, "route" | "message") {
+            continue;
+        }
+        let _ = write!(matrix, "{:<9} {:<28}", row.surface, row.name);
+        for (name, _) in TOKENS {
+            let secret = &secrets[name];
+            let ask = |id: &str| -> &'static str {
+                let params = params_for(row.name, id);
+                let text = if row.surface == "function" {
+                    let token = Some(secret.as_str()).filter(|secret| !secret.is_empty());
+                    let Ok(client) = runtime.block_on(BusClient::connect(&url, token)) else {
+                        return "refused";
+                    };
+                    let wait = Duration::from_secs(10);
+                    let payload = params.to_string();
+                    let call = client.call_json(row.name, &payload, wait);
+                    match runtime.block_on(call) {
+                        Ok(text) => text,
+                        Err(error) => format!("\"error\" {error}"),
+                    }
+                } else {
+                    let header = match secret.as_str() {
+                        "" => String::new(),
+                        token => format!("Authorization: Bearer {token}\r\n"),
+                    };
+                    let answer = if row.surface == "tool" {
+                        let params = json!({"name": row.name, "arguments": params});
+                        http.send_request_with(&header, "tools/call", params)
+                    } else {
+                        http.send_request_with(&header, row.name, params)
+                    };
+                    String::from_utf8_lossy(&answer.body).into_owned()
+                };
+                // Listings name the skill, reads give its body.
+                let marks = [
+                    format!("marker-{id}"),
+                    format!("Does {id}."),
+                    format!("\"id\":\"{id}\""),
+                ];
+                let is_listing = row.name.contains("list");
+                let found = marks.iter().map(|mark| match listed_entry(&text, mark) {
+                    Some(entry) if is_listing => outcome(&entry, mark),
+                    _ => outcome(&text, mark),
+                });
+                let mut found = found.filter(|found| *found != "left out");
+                found.next().unwrap_or("left out")
+            };
+            let _ = write!(matrix, " {name}:{}/{}", ask("mine"), ask("clone"));
+        }
+        matrix.push('\n');
+    }
+    assert!(
+        !matrix.contains("/given"),
+        "untrusted text without a label:\n{matrix}"
+    );
     insta::assert_snapshot!(matrix);
 }

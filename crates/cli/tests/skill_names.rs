@@ -212,3 +212,37 @@ fn skills_are_named_by_id_origin_package_name_or_folder() {
     // Its history is still there under its id.
     assert!(place.run_ok(&["history", "tone-check"]).contains("remove"));
 }
+
+#[test]
+fn t15_look_alikes_are_reported_when_skills_come_in() {
+    let place = TestWorkspace::new();
+    place.write_skill("mine/code-review", "# Mine\n");
+    place.run_ok(&["add", "mine/code-review"]);
+    place.write_skill("theirs/code-reveiw", "# Theirs\n");
+    place.write_skill("theirs/code-style", "# Theirs\n");
+    let added = place.run(&["add", "theirs/code-reveiw", "theirs/code-style"]);
+    assert_eq!(added.exit_code(), 0, "{}", added.stderr());
+    let said = added.stderr();
+    assert!(
+        said.contains("code-reveiw looks like code-review"),
+        "{said}"
+    );
+    assert_eq!(said.matches("looks like").count(), 1, "{said}");
+    let package = serde_json::json!({
+        "name": "code-review-official", "description": "Reviews. Use when asked.",
+        "artifacts": [{"kind": "description", "name": "Overview", "content": "x"}],
+    });
+    place.write_file("official.json", package.to_string());
+    let imported = place.run_json(&["package", "import", "official.json", "--json"]);
+    assert_eq!(
+        imported["similar"][0]["looks_like"], "code-review",
+        "{imported}"
+    );
+    // The same skill again resembles nothing.
+    assert!(
+        !place
+            .run(&["add", "mine/code-review"])
+            .stderr()
+            .contains("looks like")
+    );
+}

@@ -192,16 +192,26 @@ fn t21_t22_an_approval_covers_one_skill_and_its_current_files() {
             .map(|p| p["name"].as_str().unwrap().to_owned())
             .collect()
     };
+    // Whether a prompt is given out, by each of its names.
+    let is_given = || -> bool {
+        let mut mcp = StdioServer::start(&place.home_dir(), &[], ProtocolEra::Legacy);
+        let given = ["acme/pdf", "skill:acme/pdf"].map(|name| {
+            let answer = mcp.send_request("prompts/get", json!({"name": name}));
+            answer["result"]["messages"].is_array()
+        });
+        assert_eq!(given[0], given[1]);
+        given[0]
+    };
     // An unapproved skill can be read and listed, but it is not a prompt.
-    assert_eq!(prompts(), [""; 0]);
+    assert_eq!((prompts(), is_given()), (vec![], false));
     place.run_ok(&["approve", "acme/pdf"]);
-    assert_eq!(prompts(), ["acme/pdf"]);
+    assert_eq!((prompts(), is_given()), (vec!["acme/pdf".to_owned()], true));
     grown.store(1, Ordering::SeqCst);
     place.run_ok(&["remote", "refresh", "acme"]);
-    assert_eq!(prompts(), [""; 0]);
+    assert_eq!((prompts(), is_given()), (vec![], false));
     place.run_ok(&["approve", "acme/pdf"]);
     place.run_ok(&["approve", "acme/pdf", "--revoke"]);
-    assert_eq!(prompts(), [""; 0]);
+    assert_eq!((prompts(), is_given()), (vec![], false));
     assert_eq!(
         place.run(&["approve", "acme/pdf", "--revoke"]).exit_code(),
         2

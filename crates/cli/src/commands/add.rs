@@ -11,7 +11,7 @@ use repertoire_core::{SkillId, lint::LintSeverity, text::terminal_safe};
 use repertoire_registry::store::NewSkill;
 use serde_json::json;
 
-use super::open_registry;
+use super::{open_registry, report_look_alikes};
 use crate::{
     args::WriteArgs,
     failure::UsageError,
@@ -94,6 +94,7 @@ pub(crate) fn store_skills(
         .scope_preference()
         .resolve(&registry, write.scope.map(Into::into))?;
     let ids: Vec<SkillId> = skills.iter().map(|skill| skill.id().clone()).collect();
+    let similar = report_look_alikes(&registry, &ids, output);
     let revisions = if write.dry_run {
         output.with_spinner("checking skills", || registry.dry_run_add(scope, skills))?
     } else {
@@ -107,6 +108,7 @@ pub(crate) fn store_skills(
             .collect();
         output.print_json(&json!({
             "scope": scope.as_str(), "dry_run": write.dry_run, "skills": added,
+            "similar": similar,
         }))?;
         return Ok(ExitCode::SUCCESS);
     }

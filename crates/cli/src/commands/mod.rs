@@ -42,12 +42,13 @@ use anyhow::{Context, Result};
 use repertoire_app::{
     SkillQuery, folder_skill, folder_source, require_folder, resolve_folder, resolve_skill,
 };
-use repertoire_core::text::terminal_safe;
+use repertoire_core::{SkillId, look_alike::LookAlike, text::terminal_safe};
 use repertoire_registry::{
     Error, QualifiedSkillId, Registry, RegistrySettings, SkillEntry, Trusted,
     store::RetentionPolicy,
 };
 use repertoire_serve::{http::OwnUser, iii::config::worker_manifest, mcp_client::ConnectionPool};
+use serde_json::{Value, json};
 
 use crate::{
     args::Command, completion, failure::UsageError, output::Output, settings::CliSettings,
@@ -263,6 +264,21 @@ fn open_sources(
         }
     }
     Ok(registry)
+}
+
+/// Warns about names that could be taken for those of other skills; returns them for `--json`.
+fn report_look_alikes(registry: &Registry, names: &[SkillId], output: &Output) -> Vec<Value> {
+    let found = registry.look_alikes(names);
+    for one in &found {
+        output.print_warning(format!(
+            "{} looks like {}, which you have: {}; make sure it is the one you want",
+            one.name,
+            one.known,
+            one.likeness.describe()
+        ));
+    }
+    let to_json = |one: LookAlike| json!({"id": one.name, "looks_like": one.known, "reason": one.likeness.describe()});
+    found.into_iter().map(to_json).collect()
 }
 
 /// Opens the catalogue for commands that change or run one skill, and finds it.

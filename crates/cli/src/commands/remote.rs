@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use repertoire_app::SkillQuery;
-use repertoire_core::text::terminal_safe;
+use repertoire_core::{SkillId, text::terminal_safe};
 use repertoire_registry::{
     Error, Origin, Registry,
     remote::{RefusedSkill, RemoteLabel},
@@ -12,7 +12,7 @@ use repertoire_registry::{
 use repertoire_serve::mcp_client::{ConnectionPool, Reach, ServerTarget};
 use serde_json::json;
 
-use super::{find_entry, open_registry, open_skill};
+use super::{find_entry, open_registry, open_skill, report_look_alikes};
 use crate::{
     args::{AddFrom, RemoteCommand},
     failure::{EXIT_PROBLEMS, UsageError},
@@ -45,8 +45,11 @@ pub(crate) fn add_remote(
     })?;
     warn_refused(&label, &refused, output);
     let skills = remote_skill_ids(&registry, &label);
+    let similar = report_look_alikes(&registry, &skills, output);
     if output.json {
-        output.print_json(&json!({"label": label, "skills": skills, "refused": refused.len()}))?;
+        output.print_json(&json!({
+            "label": label, "skills": skills, "refused": refused.len(), "similar": similar,
+        }))?;
         return Ok(ExitCode::SUCCESS);
     }
     output.print_note(format!(
@@ -65,11 +68,11 @@ fn require_account(registry: &Registry) -> Result<()> {
 }
 
 /// Returns the ids of a server's skills.
-fn remote_skill_ids(registry: &Registry, label: &RemoteLabel) -> Vec<String> {
+fn remote_skill_ids(registry: &Registry, label: &RemoteLabel) -> Vec<SkillId> {
     let origin = Origin::Remote(label.as_str().into());
     let snapshot = registry.snapshot();
     let all = snapshot.all_skills().filter(|(e, _)| e.origin == origin);
-    all.map(|(entry, _)| entry.id.to_string()).collect()
+    all.map(|(entry, _)| entry.id.clone()).collect()
 }
 
 fn warn_refused(label: &RemoteLabel, refused: &[RefusedSkill], output: &Output) {
@@ -166,8 +169,12 @@ fn refresh_remotes(
         }) {
             Ok(refused) => {
                 warn_refused(&label, &refused, output);
-                let skills = remote_skill_ids(registry, &label).len();
-                results.push(json!({"label": label, "skills": skills, "refused": refused.len()}));
+                let skills = remote_skill_ids(registry, &label);
+                let similar = report_look_alikes(registry, &skills, output);
+                let skills = skills.len();
+                results.push(json!({
+                    "label": label, "skills": skills, "refused": refused.len(), "similar": similar,
+                }));
                 if !output.json {
                     output.print_note(format!("{label}: {}", format_count(skills, "skill")));
                 }
@@ -208,9 +215,10 @@ pub(crate) fn approve_skill(
         }
         output.print_note(format!("{} is no longer approved", entry.id));
     } else {
+        let similar = report_look_alikes(&registry, std::slice::from_ref(&entry.id), output);
         registry.approve_skill(entry)?;
         if output.json {
-            output.print_json(&json!({"skill": entry.id, "approved": true}))?;
+            output.print_json(&json!({"skill": entry.id, "approved": true, "similar": similar}))?;
         }
         output.print_note(format!(
             "{} is approved with its {}; any change to them revokes the approval",

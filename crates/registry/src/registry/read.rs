@@ -7,7 +7,9 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use repertoire_core::{
-    Digest, RelPath, SkillId, Uri, mime,
+    Digest, RelPath, SkillId, Uri,
+    look_alike::{LookAlike, NameIndex},
+    mime,
     surface::{self, IndexEntry, IndexSection},
 };
 
@@ -50,6 +52,25 @@ impl Registry {
             all.extend(source.notices());
         }
         all
+    }
+
+    /// Returns the trusted skills that some new names resemble and could be taken for (T15).
+    pub fn look_alikes(&self, names: &[SkillId]) -> Vec<LookAlike> {
+        let snapshot = self.snapshot();
+        let is_known = |id: &SkillId| {
+            let entry = snapshot.get(id);
+            entry.is_some_and(|entry| entry.trusted == Trusted::Yes)
+        };
+        let names: Vec<&SkillId> = names.iter().filter(|id| !is_known(id)).collect();
+        if names.is_empty() {
+            return Vec::new();
+        }
+        let known = snapshot
+            .skills()
+            .filter(|entry| entry.trusted == Trusted::Yes);
+        let index = NameIndex::new(known.map(|entry| entry.id.clone()));
+        let found = names.into_iter().flat_map(|name| index.find(name));
+        found.collect()
     }
 
     /// Returns the workspace and whether it is trusted.

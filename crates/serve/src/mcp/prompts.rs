@@ -36,9 +36,9 @@ pub(super) fn find_prompt(
     name: &str,
 ) -> Option<PromptMatch> {
     let options = &service.options;
-    let skill = |id: &SkillId| snapshot.get(id).cloned().map(PromptMatch::Skill);
     if let Some(id) = options.aliases.get(name) {
-        return skill(id);
+        let entry = snapshot.get(id).filter(|e| e.trusted == Trusted::Yes)?;
+        return Some(PromptMatch::Skill(entry.clone()));
     }
     let prompt = name.parse::<PromptName>().ok();
     if let Some(entry) = prompt.and_then(|name| snapshot.find_prompt(&name).cloned())
@@ -92,7 +92,7 @@ pub(super) fn list_prompts(
         .range::<String, _>((start, Bound::Unbounded))
         .filter(|_| kinds.contains('a'))
         .filter_map(|(name, id)| {
-            let entry = snapshot.get(id)?;
+            let entry = snapshot.get(id).filter(|e| e.trusted == Trusted::Yes)?;
             let prompt = prompt_from_skill(name.clone(), entry);
             Some((Cursor::new('a', name.as_str()), 256, prompt))
         });

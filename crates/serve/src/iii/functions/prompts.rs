@@ -1,7 +1,9 @@
 //! Prompts: register, list, and render through the function behind them.
 
+use std::sync::Arc;
+
 use repertoire_core::{Prompt, PromptArgument, PromptBody, PromptName};
-use repertoire_registry::{PromptEntry, registered};
+use repertoire_registry::{PromptEntry, Snapshot, Trusted, registered};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -198,6 +200,7 @@ impl SkillFunctions {
     ) -> BusResult {
         let name: PromptName = input.name.parse()?;
         let entry = registry.snapshot().find_prompt(&name).cloned();
+        let entry = entry.filter(|entry| entry.trusted == Trusted::Yes);
         let entry = entry.ok_or_else(|| {
             CallError::new("not_found", format!("prompt {:?} not found", name.as_str()))
         })?;
@@ -226,10 +229,19 @@ fn render_function(entry: &PromptEntry) -> &str {
     }
 }
 
+/// Returns the prompts of trusted origins. A prompt has no place for a label (T44).
+fn trusted_prompts<'a>(
+    snapshot: &'a Snapshot,
+    after: Option<&PromptName>,
+) -> impl Iterator<Item = &'a Arc<PromptEntry>> {
+    let prompts = snapshot.prompts_after(after);
+    prompts.filter(|entry| entry.trusted == Trusted::Yes)
+}
+
 pub(super) fn list_prompts(registry: &SharedRegistry, input: &ListInput) -> BusResult {
     let snapshot = registry.snapshot();
     let after = input.after_key::<PromptName>('p')?;
-    let rows = snapshot.prompts_after(after.as_ref()).map(|entry| {
+    let rows = trusted_prompts(&snapshot, after.as_ref()).map(|entry| {
         let row = PromptListRow {
             name: entry.prompt.name.as_str(),
             description: &entry.prompt.description,
@@ -246,7 +258,7 @@ pub(super) fn list_prompts(registry: &SharedRegistry, input: &ListInput) -> BusR
 pub(super) fn list_mcp_prompts(registry: &SharedRegistry, input: &ListInput) -> BusResult {
     let snapshot = registry.snapshot();
     let after = input.after_key::<PromptName>('p')?;
-    let rows = snapshot.prompts_after(after.as_ref()).map(|entry| {
+    let rows = trusted_prompts(&snapshot, after.as_ref()).map(|entry| {
         let arguments = entry.prompt.arguments.iter().map(|argument| McpArgument {
             name: &argument.name,
             required: argument.required,

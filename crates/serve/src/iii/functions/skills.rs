@@ -1,7 +1,9 @@
 //! Skills: register, list, read and fetch.
 
+use std::sync::Arc;
+
 use repertoire_core::{SkillId, Uri, surface};
-use repertoire_registry::registered;
+use repertoire_registry::{SkillEntry, Trusted, registered};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -60,6 +62,9 @@ struct SkillListRow<'a> {
     registered_at: &'a str,
     /// `state` if it was registered, `fs` if it is in files, else where it comes from.
     origin: String,
+    /// `untrusted` if the user has not trusted its origin.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trust: Option<&'static str>,
 }
 
 #[derive(JsonSchema)]
@@ -81,6 +86,30 @@ struct ResourceRow<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<&'a str>,
     mime_type: &'static str,
+    /// Names the origin of a skill that the user has not trusted.
+    #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
+    meta: Option<TrustMeta>,
+}
+
+/// The label of text from an untrusted origin (T44).
+#[derive(Debug, Serialize, JsonSchema)]
+struct TrustMeta {
+    #[serde(rename = "repertoire/trust")]
+    trust: &'static str,
+    #[serde(rename = "repertoire/origin")]
+    origin: String,
+}
+
+fn trust_label(entry: &SkillEntry) -> Option<&'static str> {
+    entry.untrusted_origin().map(|_| "untrusted")
+}
+
+fn trust_meta(entry: &SkillEntry) -> Option<TrustMeta> {
+    let origin = entry.untrusted_origin()?;
+    Some(TrustMeta {
+        trust: "untrusted",
+        origin,
+    })
 }
 
 #[derive(JsonSchema)]
@@ -105,6 +134,9 @@ struct ResourceText<'a> {
     uri: &'a str,
     mime_type: &'a str,
     text: &'a str,
+    /// Names the origin of a skill that the user has not trusted.
+    #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
+    meta: Option<TrustMeta>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -169,6 +201,17 @@ impl SkillFunctions {
         input: &ReadResourceInput,
     ) -> BusResult {
         let parsed = parse_uri(input.uri.trim())?;
+        if let Some(entry) = untrusted_entry(registry, &parsed) {
+            let (mime, text) = self.read_text(registry, &parsed).await?;
+            return to_json_text(&ReadResourceOutput {
+                contents: [ResourceText {
+                    uri: input.uri.trim(),
+                    mime_type: &mime,
+                    text: &text,
+                    meta: trust_meta(&entry),
+                }],
+            });
+        }
         if let Uri::Body(id) = &parsed
             && let Some(body) = registry.body_json(id)?
         {
@@ -221,6 +264,17 @@ impl SkillFunctions {
         }
         let parsed = uris.iter().map(|uri| parse_uri(uri));
         let parsed = parsed.collect::<Result<Vec<Uri>, _>>()?;
+        // One text for a model has no place for a label.
+        if let Some(uri) = parsed
+            .iter()
+            .find(|uri| untrusted_entry(registry, uri).is_some())
+        {
+            let message = format!(
+                "{uri}: the user has not trusted its origin; skills::resources-read reads it with a \
+                 label"
+            );
+            return Err(CallError::new("untrusted", message));
+        }
         let mut sections = Vec::with_capacity(uris.len());
         let mut bytes = 0;
         for (uri, parsed) in uris.into_iter().zip(parsed) {
@@ -236,6 +290,15 @@ impl SkillFunctions {
         let sections = sections.iter().map(|(u, t)| (u.as_str(), t.as_str()));
         to_json_text(&surface::fetch_text(sections))
     }
+}
+
+/// Returns the skill that a URI reads from, if it is untrusted.
+fn untrusted_entry(registry: &SharedRegistry, uri: &Uri) -> Option<Arc<SkillEntry>> {
+    let Uri::Body(id) = uri else {
+        return None;
+    };
+    let entry = registry.snapshot().get(id)?.clone();
+    (entry.trusted == Trusted::No).then_some(entry)
 }
 
 /// Parses an `iii://` URI.
@@ -257,6 +320,7 @@ pub(super) fn list_skills(registry: &SharedRegistry, input: &ListInput) -> BusRe
                 bytes: registered.bytes,
                 registered_at: &registered.at,
                 origin: super::origin_label(&entry.origin),
+                trust: trust_label(entry),
             },
             None => SkillListRow {
                 id: entry.id.as_str(),
@@ -266,6 +330,7 @@ pub(super) fn list_skills(registry: &SharedRegistry, input: &ListInput) -> BusRe
                     .map_or(0, |file| file.size),
                 registered_at: "",
                 origin: super::origin_label(&entry.origin),
+                trust: trust_label(entry),
             },
         };
         (entry.id.as_str(), to_json_text(&row))
@@ -282,6 +347,7 @@ pub(super) fn list_resources(registry: &SharedRegistry, input: &ListInput) -> Bu
         title: Some("Skills"),
         description: Some("The index of all skills."),
         mime_type: "text/markdown",
+        meta: None,
     })?;
     let rows = snapshot.skills_after(after.as_ref()).map(|entry| {
         let row = ResourceRow {
@@ -290,6 +356,7 @@ pub(super) fn list_resources(registry: &SharedRegistry, input: &ListInput) -> Bu
             title: entry.metadata.title.as_deref(),
             description: entry.metadata.description.as_deref(),
             mime_type: "text/markdown",
+            meta: trust_meta(entry),
         };
         (entry.id.as_str(), to_json_text(&row))
     });
