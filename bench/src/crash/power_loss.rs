@@ -29,6 +29,13 @@ enum FileOp {
     Sync(PathBuf),
 }
 
+/// Whether syncs have an effect; without, the simulation has to find losses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Syncs {
+    Kept,
+    Ignored,
+}
+
 /// What must hold after a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Expected {
@@ -94,20 +101,25 @@ pub(crate) fn run(program: &Path, strace: &Path, moments: usize) -> Result<()> {
         ops.len()
     );
     let mut random = fastrand::Rng::with_seed(seed);
-    for moment in 0..moments {
+    let mut check_moment = |moment: usize, syncs: Syncs| {
         // Every boundary between commands once, then anywhere.
         let at = match ends.get(moment) {
             Some(end) => *end,
             None => random.usize(0..=ops.len()),
         };
-        let left = tree_after_loss(&initial, &ops[..at], &mut random);
+        let left = tree_after_loss(&initial, &ops[..at], syncs, &mut random);
         let done = ends.iter().filter(|end| **end <= at).count();
         let none = state(None, false);
         let before = done.checked_sub(1).map_or(&none, |last| &steps[last].2);
         let after = steps.get(done).map_or(before, |(_, _, state)| state);
-        check_tree(program, &left, [before, after]).with_context(|| {
-            format!("after {at} of {} changes, {done} commands done", ops.len())
-        })?;
+        check_tree(program, &left, [before, after])
+            .with_context(|| format!("after {at} of {} changes, {done} commands done", ops.len()))
+    };
+    // A program that never synced would lose something; if not, nothing is tested here.
+    let unnoticed = (0..moments).all(|moment| check_moment(moment, Syncs::Ignored).is_ok());
+    ensure!(!unnoticed, "the simulation does not notice missing syncs");
+    for moment in 0..moments {
+        check_moment(moment, Syncs::Kept)?;
     }
     println!("power loss: {moments} moments, nothing lost and nothing half-written");
     Ok(())
@@ -267,7 +279,12 @@ fn apply_name(names: &mut BTreeMap<PathBuf, usize>, folders: &mut Vec<PathBuf>, 
 }
 
 /// Returns what a loss of power after these changes may leave.
-fn tree_after_loss(initial: &FileTree, ops: &[FileOp], random: &mut fastrand::Rng) -> FileTree {
+fn tree_after_loss(
+    initial: &FileTree,
+    ops: &[FileOp],
+    syncs: Syncs,
+    random: &mut fastrand::Rng,
+) -> FileTree {
     let mut files: Vec<DiskFile> = Vec::new();
     // Names as the processes saw them, and the changes that may not be on the disk yet.
     let mut names = BTreeMap::new();
@@ -305,6 +322,7 @@ fn tree_after_loss(initial: &FileTree, ops: &[FileOp], random: &mut fastrand::Rn
                 }
                 continue;
             }
+            FileOp::Sync(_) if syncs == Syncs::Ignored => continue,
             FileOp::Sync(path) => {
                 if let Some(file) = names.get(path) {
                     let file = &mut files[*file];

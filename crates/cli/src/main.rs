@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use crate::output::Output;
 
 fn main() -> ExitCode {
+    repertoire_malloc::return_freed_memory();
     completion::answer_shell(args::grouped_command);
     let mut args = match args::parse_args() {
         Ok(args) => args,

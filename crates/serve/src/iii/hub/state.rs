@@ -42,6 +42,9 @@ const MAX_KEY_BYTES: usize = 1024;
 /// The most values of one page.
 const MAX_LIMIT: usize = 10_000;
 
+/// How many followers are notified at a time.
+const FAN_OUT_BATCH: usize = 32;
+
 pub(super) fn is_state_function(id: &str) -> bool {
     STATE_FUNCTIONS.contains(&id)
 }
@@ -423,11 +426,11 @@ impl Hub {
             let (Some(notice), Some(hub)) = (notice, hub.upgrade()) else {
                 return;
             };
-            hub.report_state_change(&notice);
+            hub.report_state_change(&notice).await;
         }
     }
 
-    fn report_state_change(self: &Arc<Self>, notice: &StateNotice) {
+    async fn report_state_change(self: &Arc<Self>, notice: &StateNotice) {
         if self.options.state_trigger == StateTrigger::Missing {
             return;
         }
@@ -445,8 +448,12 @@ impl Hub {
         }
         // Once for all followers.
         let event = Bytes::from(notice.event_text(&self.id));
-        for function in followers {
+        for (at, function) in followers.into_iter().enumerate() {
             self.fire_with_data(&function, &event);
+            if at % FAN_OUT_BATCH == FAN_OUT_BATCH - 1 {
+                // Others are served meanwhile.
+                tokio::task::yield_now().await;
+            }
         }
         for (function, condition) in conditional {
             self.fire_if_condition(condition, function, event.clone());
