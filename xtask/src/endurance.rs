@@ -326,7 +326,8 @@ pub(crate) fn test_mutants() -> Result<()> {
             .arg(project_dir())
             .arg(&copy),
     )?;
-    let target = project_dir().join("target/xtask/mutants-target");
+    // Shared, so that only the crates of the project are compiled once more.
+    let target = project_dir().join("target");
     let mut survivors = Vec::new();
     for mutant in &MUTANTS {
         let file = copy.join(mutant.file);
@@ -344,7 +345,6 @@ pub(crate) fn test_mutants() -> Result<()> {
             .current_dir(&copy)
             .env("CARGO_TARGET_DIR", &target)
             .env("REPERTOIRE_TEST_QUICK", "1")
-            .env("RUSTFLAGS", "-A warnings")
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         println!(
