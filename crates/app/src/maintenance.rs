@@ -9,7 +9,7 @@ use std::{
 
 use repertoire_registry::{
     Registry, StoreScope, Trusted,
-    store::{GarbageReport, RetentionPolicy, StoreUsage, WriteMode},
+    store::{GarbageReport, RetentionPolicy, StoreUsage, WriteMode, is_leftover},
 };
 use serde::Serialize;
 
@@ -194,8 +194,7 @@ fn expired_restore_files(folder: &Path) -> Vec<AgedFile> {
         let name = file.path.file_name().map(|n| n.to_string_lossy());
         let Some(name) = name else { return false };
         (name.contains(".before-restore-") && is_older(file, RESTORE_COPY_DAYS))
-            || (name.starts_with(".repertoire-restore-") && is_older(file, LEFTOVER_DAYS))
-            || (name.starts_with(".repertoire-backup-") && is_older(file, LEFTOVER_DAYS))
+            || is_leftover(&name)
     });
     files
 }
@@ -228,6 +227,14 @@ pub fn disk_usage(registry: &Registry, account: &Path) -> Result<DiskUsage> {
             )
         })
         .collect();
+    let copies = aged_files(account).into_iter().filter(|file| {
+        let name = file.path.file_name().unwrap_or_default();
+        name.to_string_lossy().contains(".before-restore-")
+    });
+    folders.push((
+        "copies made by restores".to_owned(),
+        copies.map(|file| file.bytes).sum(),
+    ));
     folders.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     Ok(DiskUsage { stores, folders })
 }

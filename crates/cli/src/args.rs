@@ -478,6 +478,9 @@ pub(crate) enum Command {
         /// Revoke the trust
         #[arg(long)]
         revoke: bool,
+        /// Apply a journal beside the store (`agents.db-wal`) that this account did not write
+        #[arg(long, conflicts_with = "revoke")]
+        with_journal: bool,
     },
     /// Check stores, sources, settings and installed components, and show what takes space
     Doctor,
@@ -521,6 +524,9 @@ pub(crate) enum Command {
         /// The store [default: account]
         #[arg(long)]
         scope: Option<ScopeArg>,
+        /// Accept the backup of another store, such as one of another machine
+        #[arg(long)]
+        other_store: bool,
         /// Replace without asking
         #[arg(long, short = 'y')]
         yes: bool,

@@ -71,7 +71,7 @@ pub(crate) fn exit_code(code: &str) -> u8 {
         | "workspace_not_new" => EXIT_USAGE,
         "not_found" | "function_not_found" | "unknown_session" => EXIT_NOT_FOUND,
         "store_corrupt" | "store_newer" | "store_busy" | "store_error" => EXIT_STORE,
-        "untrusted" => EXIT_UNTRUSTED,
+        "untrusted" | "foreign_journal" => EXIT_UNTRUSTED,
         "io_error"
         | "remote_error"
         | "transport"

@@ -106,7 +106,7 @@ pub(crate) fn registry_hint(error: &RegistryError) -> Option<&'static str> {
             "list it again with `repertoire remote refresh`; if it persists, contact its operator"
         }
         RegistryError::Corrupt { .. } => {
-            "move the file away, then import from an export or a backup"
+            "move the file away, then run `repertoire restore` with a backup, or import an export"
         }
         RegistryError::NewerSchema { .. } => "install a newer version of repertoire",
         RegistryError::Busy(_) => "try again, or end the other process",
@@ -114,9 +114,9 @@ pub(crate) fn registry_hint(error: &RegistryError) -> Option<&'static str> {
             "run `repertoire trust` if you know the workspace"
         }
         RegistryError::ReadOnly(_) => "give this user write permission, or use another --home",
+        RegistryError::NotABackup { .. } => "name a file that `repertoire backup` wrote",
         RegistryError::ForeignJournal(_) => {
-            "a pull can bring one: move it away, or accept what the store holds with it by `repertoire \
-             trust`"
+            "a pull can bring one: move it away, or apply it with `repertoire trust --with-journal`"
         }
         RegistryError::Untrusted(_) => {
             "look at it with `repertoire list`, then run `repertoire trust`"

@@ -136,7 +136,7 @@ pub enum Error {
     },
     /// A journal beside the store of a workspace that this account did not write.
     #[error(
-        "{}: this account did not write this journal, which would change the store beside it",
+        "{}: this account did not write this journal, which changes what the store beside it holds",
         display_path(.0)
     )]
     ForeignJournal(PathBuf),
@@ -150,6 +150,14 @@ pub enum Error {
         path: PathBuf,
         /// The limit in words.
         limit: String,
+    },
+    /// A file is not a complete backup.
+    #[error("{}: not a backup of a store: {reason}", display_path(path))]
+    NotABackup {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
     },
     /// A quota is used up.
     #[error("{what} holds at most {limit}: delete what is no longer needed")]
@@ -290,6 +298,8 @@ impl Error {
             | Self::Search(_)
             | Self::Embeddings(_) => "conflict",
             Self::QuotaExceeded { .. } => "quota_exceeded",
+            Self::NotABackup { .. } => "not_a_backup",
+            Self::ForeignJournal(_) => "foreign_journal",
             Self::NoWorkspace => "no_workspace",
             Self::Corrupt { .. } => "store_corrupt",
             Self::NewerSchema { .. } => "store_newer",
@@ -297,7 +307,6 @@ impl Error {
             Self::Untrusted(_)
             | Self::UntrustedSkill(_)
             | Self::OutsideWorkspace(_)
-            | Self::ForeignJournal(_)
             | Self::TooLargeForUntrusted { .. } => "untrusted",
             Self::Backend(_) | Self::WriterStopped | Self::NotSaved(_) => "store_error",
             Self::InvalidPattern { .. } => "invalid_pattern",

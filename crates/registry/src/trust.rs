@@ -78,15 +78,22 @@ impl LocalStore {
         Ok((approval.binding == approval_binding(&store)?).then_some(store))
     }
 
-    /// Trusts a workspace in its current state, creating its store if it has none. The state includes
-    /// a journal beside the store.
+    /// Trusts a workspace in its current state, creating its store if it has none. A journal beside
+    /// the store that this account did not write is refused.
     pub fn trust_workspace(&self, workspace: &Path) -> Result<()> {
+        self.trust_workspace_as(workspace, ForeignJournals::Refused)
+    }
+
+    /// Trusts a workspace, and applies a journal beside its store if that is allowed.
+    pub fn trust_workspace_as(&self, workspace: &Path, journals: ForeignJournals) -> Result<()> {
         let journal = WorkspaceJournal {
             account: self.clone(),
             subject: approval_subject(workspace)?,
             store: workspace_store_path(workspace),
         };
-        journal.check_rollback_journal()?;
+        if journals == ForeignJournals::Refused {
+            journal.check_journal()?;
+        }
         let store = SqliteStore::open(&journal.store, StoreOpenMode::Own)?;
         journal.record_journal()?;
         self.grant_approval(
@@ -100,6 +107,15 @@ impl LocalStore {
     pub fn distrust_workspace(&self, workspace: &Path) -> Result<bool> {
         self.revoke_approval(WORKSPACE_APPROVAL_KIND, &approval_subject(workspace)?)
     }
+}
+
+/// What happens to a journal beside a store that this account did not write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ForeignJournals {
+    /// The store is not opened.
+    Refused,
+    /// SQLite applies it: what it holds becomes part of the store.
+    Applied,
 }
 
 /// The journal beside the store of a workspace.

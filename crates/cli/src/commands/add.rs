@@ -106,10 +106,13 @@ pub(crate) fn store_skills(
             .zip(&revisions)
             .map(|(id, revision)| json!({"id": id, "revision": revision}))
             .collect();
-        output.print_json(&json!({
+        let mut answer = json!({
             "scope": scope.as_str(), "dry_run": write.dry_run, "skills": added,
-            "similar": similar,
-        }))?;
+        });
+        if !similar.is_empty() {
+            answer["similar"] = json!(similar);
+        }
+        output.print_json(&answer)?;
         return Ok(ExitCode::SUCCESS);
     }
     for (id, revision) in ids.iter().zip(&revisions) {
@@ -120,6 +123,8 @@ pub(crate) fn store_skills(
         };
         output.print_text(&format!("{ID}{id}{ID:#}  {DIM}{outcome}{DIM:#}\n"))?;
     }
+    let word = if write.dry_run { "checked for" } else { "in" };
+    output.print_note(format!("{word} the {} store", scope.as_str()));
     let snapshot = registry.snapshot();
     for id in &ids {
         if let Some(winner) = snapshot.get(id)

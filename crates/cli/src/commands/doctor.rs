@@ -174,6 +174,10 @@ fn problem_hint(problem: &HealthProblem) -> Option<&'static str> {
     match problem {
         HealthProblem::Store(error) => registry_hint(error),
         HealthProblem::Skipped(code) => Some(match *code {
+            "foreign_journal" => {
+                "move the journal away if you did not expect it; `repertoire trust --with-journal` \
+                 applies it"
+            }
             "untrusted" => "run `repertoire trust` if you know the workspace",
             "io_error" => "make it readable, create it, or remove it from the settings",
             "store_corrupt" | "store_newer" => "move the file away, or get a newer version",

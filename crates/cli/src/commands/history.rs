@@ -10,7 +10,7 @@ use repertoire_registry::{
 };
 use serde_json::json;
 
-use super::open_skill;
+use super::{open_skill, warn_shadowed};
 use crate::{
     args::ScopeArg,
     output::{BOLD, Output, format_count, format_size},
@@ -145,7 +145,7 @@ pub(crate) fn rollback_skill(
     let skill = &reference.id;
     if is_registered(&registry, &reference, asked)? {
         let new = registry.rollback_registered(skill, revision)?;
-        return print_rollback(skill, revision, new, output);
+        return print_rollback(&registry, skill, "state", (revision, new), output);
     }
     let preference = settings.scope_preference();
     let found = preference.resolve_history(&registry, &reference, asked.map(Into::into))?;
@@ -159,15 +159,24 @@ pub(crate) fn rollback_skill(
     // The same store as `history` shows, if it may be written.
     let scope = preference.resolve(&registry, Some(found))?;
     let new = registry.rollback_skill(scope, skill, revision)?;
-    print_rollback(skill, revision, new, output)
+    print_rollback(&registry, skill, scope.as_str(), (revision, new), output)
 }
 
-fn print_rollback(skill: &SkillId, revision: i64, new: i64, output: &Output) -> Result<ExitCode> {
+fn print_rollback(
+    registry: &Registry,
+    skill: &SkillId,
+    origin: &str,
+    (revision, new): (i64, i64),
+    output: &Output,
+) -> Result<ExitCode> {
     if output.json {
-        output.print_json(&json!({"skill": skill, "from": revision, "revision": new}))?;
+        output.print_json(&json!({
+            "skill": skill, "origin": origin, "from": revision, "revision": new,
+        }))?;
     }
     output.print_note(format!(
-        "restored {skill} to revision {revision} (now revision {new})"
+        "restored {origin}:{skill} to revision {revision} (now revision {new})"
     ));
+    warn_shadowed(registry, skill, origin, output);
     Ok(ExitCode::SUCCESS)
 }

@@ -45,7 +45,7 @@ use repertoire_app::{
 use repertoire_core::{SkillId, look_alike::LookAlike, text::terminal_safe};
 use repertoire_registry::{
     Error, QualifiedSkillId, Registry, RegistrySettings, SkillEntry, Trusted,
-    store::RetentionPolicy,
+    store::RetentionPolicy, trust::ForeignJournals,
 };
 use repertoire_serve::{http::OwnUser, iii::config::worker_manifest, mcp_client::ConnectionPool};
 use serde_json::{Value, json};
@@ -193,7 +193,18 @@ fn run_with_settings(
             revision,
             scope,
         } => history::rollback_skill(&skill, revision, scope, settings, output),
-        Command::Trust { path, revoke } => trust::run(path, revoke, settings, output),
+        Command::Trust {
+            path,
+            revoke,
+            with_journal,
+        } => {
+            let journals = if with_journal {
+                ForeignJournals::Applied
+            } else {
+                ForeignJournals::Refused
+            };
+            trust::run(path, revoke, journals, settings, output)
+        }
         Command::Gc {
             traces,
             history,
@@ -207,7 +218,19 @@ fn run_with_settings(
             gc::run(&retention, yes, settings, output)
         }
         Command::Backup { file, scope } => gc::back_up(&file, scope, settings, output),
-        Command::Restore { file, scope, yes } => gc::restore(&file, scope, yes, settings, output),
+        Command::Restore {
+            file,
+            scope,
+            other_store,
+            yes,
+        } => {
+            let asked = gc::RestoreOptions {
+                scope,
+                other_store,
+                yes,
+            };
+            gc::restore(&file, asked, settings, output)
+        }
         Command::Watch { paths } => watch::run(&paths, settings, output),
         #[cfg(feature = "man")]
         Command::Man { .. } => run(command, Err(UsageError(String::new()).into()), output),
@@ -264,6 +287,19 @@ fn open_sources(
         }
     }
     Ok(registry)
+}
+
+/// Warns if another skill of the same id is served instead of the one that was changed.
+fn warn_shadowed(registry: &Registry, id: &SkillId, origin: &str, output: &Output) {
+    let snapshot = registry.snapshot();
+    if let Some(winner) = snapshot.get(id)
+        && winner.origin.to_string() != origin
+    {
+        output.print_warning(format!(
+            "{id} is served from {}:{id}, which was not changed",
+            winner.origin
+        ));
+    }
 }
 
 /// Warns about names that could be taken for those of other skills; returns them for `--json`.

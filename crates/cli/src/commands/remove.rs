@@ -7,7 +7,7 @@ use repertoire_app::{SkillQuery, require_folder, require_in_scope, resolve_skill
 use repertoire_registry::{HistoryPolicy, Origin};
 use serde_json::json;
 
-use super::{find_entry, open_registry};
+use super::{find_entry, open_registry, warn_shadowed};
 use crate::{args::ScopeArg, failure::UsageError, output::Output, settings::CliSettings};
 
 pub(crate) fn run(
@@ -52,7 +52,12 @@ pub(crate) fn run(
     }
     for (scope, id) in &found {
         registry.remove_skill(*scope, id, history)?;
-        output.print_note(format!("removed {id} from the {} store", scope.as_str()));
+        let history = if purge { " with its history" } else { "" };
+        output.print_note(format!(
+            "removed {id} from the {} store{history}",
+            scope.as_str()
+        ));
+        warn_shadowed(&registry, id, scope.as_str(), output);
     }
     for id in &registered {
         registry.unregister_skill(id)?;

@@ -3,7 +3,10 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
-use repertoire_registry::{store::Account, trust};
+use repertoire_registry::{
+    store::Account,
+    trust::{self, ForeignJournals},
+};
 use serde_json::json;
 
 use crate::{failure::UsageError, output::Output, settings::CliSettings};
@@ -11,6 +14,7 @@ use crate::{failure::UsageError, output::Output, settings::CliSettings};
 pub(crate) fn run(
     path: Option<PathBuf>,
     revoke: bool,
+    journals: ForeignJournals,
     settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
@@ -31,7 +35,7 @@ pub(crate) fn run(
     if revoke {
         local.distrust_workspace(&workspace)?;
     } else {
-        local.trust_workspace(&workspace)?;
+        local.trust_workspace_as(&workspace, journals)?;
     }
     settings.clear_instructions_cache();
     if output.json {

@@ -35,6 +35,7 @@ pub use new_skill::{
     CurrentSkill, NewSkill, OptimizedModule, RevisionKind, SkillKey, SkillRevision, SkillSummary,
     SkillWrite, WriteMode,
 };
+pub use sqlite::is_leftover;
 pub use sqlite::{Approval, LocalEvents, LocalStore, SqliteStore, StoreOpenMode, StoredRemote};
 pub(crate) use sqlite::{JournalGuard, side_file};
 pub use state_value::{
@@ -234,6 +235,9 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// Writes a consistent copy to a file that does not exist yet, while others go on writing.
     fn back_up(&self, file: &Path) -> Result<()>;
+
+    /// Checks that a file is a complete backup; returns the id of the store it was made of.
+    fn check_backup(&self, file: &Path) -> Result<String>;
 
     /// Replaces the whole content by that of a backup, as one change that every follower notices.
     /// Returns the file in which the content so far is kept.

@@ -70,6 +70,12 @@ pub(super) fn prepare_store(
     // Until the journal was checked, closing the connection must not apply it.
     set_checkpoint_on_close(&connection, guard.is_none()).map_err(at)?;
     let version = check_header(&connection, path)?;
+    if let (Some(_), 0) = (guard, version) {
+        return Err(Error::Corrupt {
+            path: path.to_owned(),
+            reason: "it is empty".to_owned(),
+        });
+    }
     if let Some(guard) = guard {
         // The header was read, so the journal that is used is the one that is there now.
         guard.check_journal()?;

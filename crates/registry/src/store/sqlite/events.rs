@@ -75,26 +75,20 @@ pub(super) fn record_event(
 
 /// Returns the number of the newest event that ever was.
 pub(super) fn newest_seq(c: &Connection) -> QueryResult<i64> {
-    let sql = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'";
+    let sql = "SELECT coalesce(max(seq), 0) FROM main.sqlite_sequence WHERE name = 'events'";
     Ok(c.query_row(sql, [], |row| row.get(0))?)
 }
 
-/// Forgets all events and goes on far after a number, so that whoever followed up to there reads
+/// Forgets all events and goes on after a number, so that whoever followed up to there reads
 /// everything again.
-pub(super) fn restart_after(c: &mut Connection, newest: i64) -> rusqlite::Result<()> {
-    let transaction = c.transaction()?;
-    let last: i64 = transaction.query_row(
-        "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'",
-        [],
-        |row| row.get(0),
-    )?;
-    transaction.execute("DELETE FROM events", [])?;
-    transaction.execute("DELETE FROM sqlite_sequence WHERE name = 'events'", [])?;
-    transaction.execute(
+pub(super) fn restart_after(c: &Connection, newest: i64) -> QueryResult<()> {
+    let last = newest_seq(c)?.max(newest);
+    c.execute("DELETE FROM events", [])?;
+    c.execute(
         "INSERT INTO events (seq, op, kind, id, at) VALUES (?1, 'put', 'restored', '', ?2)",
-        params![last.max(newest) + 2, now_rfc3339()],
+        params![last + 2, now_rfc3339()],
     )?;
-    transaction.commit()
+    Ok(())
 }
 
 /// Returns the cursor after the newest event.

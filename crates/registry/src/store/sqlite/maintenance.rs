@@ -61,7 +61,12 @@ pub(super) fn collect_garbage(
     let sql = format!("SELECT coalesce(sum(octet_length(content)), 0) FROM blobs WHERE {unused}");
     let file_bytes: i64 = c.query_row(&sql, [], |row| row.get(0))?;
     let files = c.execute(&format!("DELETE FROM blobs WHERE {unused}"), [])?;
-    let registered = c.execute("DELETE FROM state_revisions WHERE at < ?1", [&history])?;
+    // Of what is registered now all that is kept stays, so that its numbers go on.
+    let registered = c.execute(
+        "DELETE FROM state_revisions WHERE at < ?1 AND NOT EXISTS (SELECT 1 FROM state
+             WHERE state.scope = state_revisions.scope AND state.key = state_revisions.key)",
+        [&history],
+    )?;
     let checkpoints = c.execute(
         "DELETE FROM checkpoints WHERE at < datetime('now', ?1)",
         [format!("-{CHECKPOINT_DAYS} days")],
@@ -129,8 +134,13 @@ impl SqliteStore {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
+        if !folder.is_dir() {
+            let missing = std::io::ErrorKind::NotFound;
+            return Err(Error::from_io(folder, missing.into()));
+        }
+        remove_leftovers(folder);
         let partial = tempfile::Builder::new()
-            .prefix(".repertoire-backup-")
+            .prefix(&leftover_prefix(BACKUP_PREFIX))
             .tempfile_in(folder)
             .map_err(|e| Error::from_io(folder, e))?;
         {
@@ -165,42 +175,141 @@ impl SqliteStore {
         }
     }
 
+    /// Checks that a file is a complete backup of a store; returns the id of that store.
+    pub(super) fn check_backup_file(&self, file: &Path) -> Result<String> {
+        let real = |path: &Path| path.canonicalize().map_err(|e| Error::from_io(path, e));
+        if real(file)? == real(&self.path)? {
+            return Err(not_a_backup(file, "it is the store itself"));
+        }
+        for suffix in ["-wal", "-journal"] {
+            let journal = connection::side_file(file, suffix);
+            if journal.metadata().is_ok_and(|m| m.len() > 0) {
+                return Err(not_a_backup(
+                    file,
+                    "a journal is beside it, and a backup has none",
+                ));
+            }
+        }
+        let source = open_backup(file)?;
+        let sql = "SELECT value FROM meta WHERE key = 'store_id'";
+        let id = source.query_row(sql, [], |row| row.get(0));
+        id.map_err(|_| not_a_backup(file, "it has no id"))
+    }
+
     /// Replaces the whole content by that of a backup, as one change. Other processes that have the
     /// store open read everything again.
     ///
-    /// The content so far is kept in a file beside the store, whose path is returned.
+    /// The content so far is kept in a file beside the store, whose path is returned. Writes of others
+    /// wait meanwhile and come after the change.
     pub(super) fn restore_file(&self, backup: &Path) -> Result<PathBuf> {
+        self.check_backup_file(backup)?;
         // Only what a guard has recorded may be written to, so one ordinary write comes first.
         self.writer()?.write_durable(|c| {
             c.execute_batch("UPDATE meta SET value = value WHERE key = 'store_id'")?;
             Ok(())
         })?;
         let folder = self.path.parent().unwrap_or(Path::new("."));
+        remove_leftovers(folder);
         let staged = tempfile::Builder::new()
-            .prefix(".repertoire-restore-")
+            .prefix(&leftover_prefix(RESTORE_PREFIX))
             .tempdir_in(folder)
             .map_err(|e| Error::from_io(folder, e))?;
         let copy = staged.path().join("agents.db");
-        {
-            let source = connection::prepare_store(backup, StoreOpenMode::ReadOnly, None)?;
-            connection::check_pages(&source, backup)?;
-            copy_pages(&source, &copy)?;
-        }
+        copy_pages(&open_backup(backup)?, &copy)?;
         // Older backups are brought to this version before anyone can see them.
         drop(Self::open(&copy, StoreOpenMode::Own)?);
-        let kept = free_name(&self.path)?;
-        self.back_up_file(&kept)?;
-        let mut source =
-            Connection::open(&copy).map_err(|e| connection::map_sqlite_error(&copy, e))?;
         let at = |error| connection::map_sqlite_error(&self.path, error);
         let live = connection::open_connection(&self.path, StoreOpenMode::Own)?;
-        let newest = events::newest_seq(&live).map_err(|error| error.at_path(&self.path))?;
-        events::restart_after(&mut source, newest).map_err(at)?;
-        let mut live = live;
-        let backup = rusqlite::backup::Backup::new(&source, &mut live).map_err(at)?;
-        copy_in_one_step(&backup).map_err(at)?;
-        drop(backup);
+        live.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 1)
+            .map_err(at)?;
+        let name = copy.to_string_lossy();
+        live.execute("ATTACH ?1 AS backup", [name.as_ref()])
+            .map_err(at)?;
+        live.execute_batch("BEGIN IMMEDIATE").map_err(at)?;
+        // No one else can write now, so what is kept is what is replaced.
+        let kept = free_name(&self.path)?;
+        self.back_up_file(&kept)?;
+        replace_rows(&live).map_err(|error| error.at_path(&self.path))?;
+        live.execute_batch("COMMIT").map_err(at)?;
         Ok(kept)
+    }
+}
+
+fn not_a_backup(file: &Path, reason: &str) -> Error {
+    Error::NotABackup {
+        path: file.to_owned(),
+        reason: reason.to_owned(),
+    }
+}
+
+/// Opens a backup for reading, and checks all of it.
+fn open_backup(file: &Path) -> Result<Connection> {
+    let source = connection::prepare_store(file, StoreOpenMode::ReadOnly, None)?;
+    let version: i64 = source
+        .pragma_query_value(None, "user_version", |row| row.get(0))
+        .map_err(|e| connection::map_sqlite_error(file, e))?;
+    if version < 1 {
+        return Err(not_a_backup(file, "it is empty"));
+    }
+    connection::check_pages(&source, file)?;
+    Ok(source)
+}
+
+/// Replaces the rows of every table by those of the attached backup, which has the same version.
+fn replace_rows(c: &Connection) -> QueryResult<()> {
+    let newest = events::newest_seq(c)?;
+    c.execute_batch("PRAGMA defer_foreign_keys = ON")?;
+    let sql = "SELECT name, sql LIKE '%WITHOUT ROWID%' FROM main.sqlite_schema
+               WHERE type = 'table' AND name NOT LIKE 'sqlite_%'";
+    let mut statement = c.prepare(sql)?;
+    let tables = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let tables: Vec<(String, bool)> = tables.collect::<rusqlite::Result<_>>()?;
+    for (table, without_rowid) in tables {
+        c.execute_batch(&format!("DELETE FROM main.{table}"))?;
+        // Rows without a key of their own keep their order.
+        let order = if without_rowid { "" } else { "ORDER BY rowid" };
+        let copy = format!("INSERT INTO main.{table} SELECT * FROM backup.{table} {order}");
+        c.execute_batch(&copy)?;
+    }
+    events::restart_after(c, newest)
+}
+
+/// What the names of unfinished copies begin with; the number of their process follows.
+const BACKUP_PREFIX: &str = ".repertoire-backup-";
+const RESTORE_PREFIX: &str = ".repertoire-restore-";
+
+fn leftover_prefix(prefix: &str) -> String {
+    format!("{prefix}{}-", std::process::id())
+}
+
+/// Whether a name is that of an unfinished copy whose process has ended.
+pub fn is_leftover(name: &str) -> bool {
+    let rest = [BACKUP_PREFIX, RESTORE_PREFIX]
+        .iter()
+        .find_map(|prefix| name.strip_prefix(prefix));
+    let pid = rest.and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+    // Without a list of processes nothing is known to have ended.
+    pid.is_some_and(|pid| {
+        Path::new("/proc/self").exists() && !Path::new(&format!("/proc/{pid}")).exists()
+    })
+}
+
+/// Removes what interrupted commands left in a folder.
+fn remove_leftovers(folder: &Path) {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        if is_leftover(&entry.file_name().to_string_lossy()) {
+            let path = entry.path();
+            let removed = match entry.file_type() {
+                Ok(kind) if kind.is_dir() => std::fs::remove_dir_all(&path),
+                _ => std::fs::remove_file(&path),
+            };
+            if let Err(error) = removed {
+                tracing::debug!(path = %path.display(), %error, "could not delete");
+            }
+        }
     }
 }
 

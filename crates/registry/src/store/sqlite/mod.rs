@@ -31,6 +31,7 @@ use uuid::Uuid;
 pub use connection::StoreOpenMode;
 pub(crate) use connection::{JournalGuard, side_file};
 pub use local::{Approval, LocalEvents, LocalStore, StoredRemote};
+pub use maintenance::is_leftover;
 
 use super::{
     EventBatch, EventCursor, GarbageReport, OptimizedModule, RetentionPolicy, SkillKey,
@@ -400,6 +401,10 @@ impl Store for SqliteStore {
 
     fn back_up(&self, file: &Path) -> Result<()> {
         self.back_up_file(file)
+    }
+
+    fn check_backup(&self, file: &Path) -> Result<String> {
+        self.check_backup_file(file)
     }
 
     fn restore(&self, backup: &Path) -> Result<PathBuf> {

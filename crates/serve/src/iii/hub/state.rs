@@ -533,7 +533,7 @@ mod tests {
         };
         let text = notice.event_text("hub");
         assert!(text.contains("\"new_value\":{\"n\":1.50}"), "{text}");
-        let event: Value = serde_json::from_str(&text).unwrap_or_default();
+        let event: Value = repertoire_core::json::from_str(&text).unwrap_or_default();
         assert_eq!(event["event_type"], "state:created");
         assert_eq!(event["scope"], "a \"scope\"");
         assert_eq!(event["old_value"], Value::Null);
