@@ -68,7 +68,11 @@ pub fn clean_up(
         let garbage = store.collect_garbage(retention, mode)?;
         report.stores.push((scope.as_str(), garbage));
     }
-    let mut expired = expired_cache_files(account, &approved_digests(registry));
+    // Without the account it is not known which files are approved.
+    let mut expired = match registry.store(StoreScope::Account) {
+        Ok(_) => expired_cache_files(account, &approved_digests(registry)),
+        Err(_) => Vec::new(),
+    };
     for folder in &folders {
         expired.extend(expired_restore_files(folder));
     }
@@ -131,10 +135,15 @@ struct AgedFile {
     path: PathBuf,
     bytes: u64,
     used: SystemTime,
+    is_file: bool,
 }
 
 /// Returns the regular files and folders directly in a folder.
 fn aged_files(folder: &Path) -> Vec<AgedFile> {
+    // A link leads to files that are not ours.
+    if folder.symlink_metadata().is_ok_and(|m| m.is_symlink()) {
+        return Vec::new();
+    }
     let Ok(entries) = std::fs::read_dir(folder) else {
         return Vec::new();
     };
@@ -144,6 +153,7 @@ fn aged_files(folder: &Path) -> Vec<AgedFile> {
         Some(AgedFile {
             bytes: metadata.len(),
             used: modified.max(metadata.accessed().unwrap_or(modified)),
+            is_file: metadata.is_file(),
             path: entry.path(),
         })
     });
@@ -157,10 +167,12 @@ fn is_older(file: &AgedFile, days: u64) -> bool {
 
 fn expired_cache_files(account: &Path, approved: &HashSet<String>) -> Vec<AgedFile> {
     let cache = account.join("cache");
+    let has_end = |file: &AgedFile, end: &str| file.path.extension().is_some_and(|e| e == end);
     let mut expired: Vec<AgedFile> = aged_files(&cache)
         .into_iter()
+        .filter(|file| has_end(file, "bin"))
         .chain(aged_files(&cache.join("instructions")))
-        .filter(|file| file.path.is_file() && is_older(file, CACHE_DAYS))
+        .filter(|file| file.is_file && is_older(file, CACHE_DAYS))
         .collect();
     let name = |file: &AgedFile| {
         file.path
@@ -193,8 +205,8 @@ fn expired_restore_files(folder: &Path) -> Vec<AgedFile> {
     files.retain(|file| {
         let name = file.path.file_name().map(|n| n.to_string_lossy());
         let Some(name) = name else { return false };
-        (name.contains(".before-restore-") && is_older(file, RESTORE_COPY_DAYS))
-            || is_leftover(&name)
+        let is_copy = file.is_file && name.starts_with("agents.db.before-restore-");
+        (is_copy && is_older(file, RESTORE_COPY_DAYS)) || is_leftover(&name)
     });
     files
 }

@@ -114,6 +114,9 @@ pub(crate) fn registry_hint(error: &RegistryError) -> Option<&'static str> {
             "run `repertoire trust` if you know the workspace"
         }
         RegistryError::ReadOnly(_) => "give this user write permission, or use another --home",
+        RegistryError::ReplacedStore(_) => {
+            "end the server, look at the workspace, then run `repertoire trust`"
+        }
         RegistryError::NotABackup { .. } => "name a file that `repertoire backup` wrote",
         RegistryError::ForeignJournal(_) => {
             "a pull can bring one: move it away, or apply it with `repertoire trust --with-journal`"

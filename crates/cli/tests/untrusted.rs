@@ -683,9 +683,22 @@ fn t43_a_planted_journal_makes_a_trusted_workspace_untrusted() {
     assert_eq!(fs::read(&wal).unwrap(), journal);
     fs::rename(&wal, own.join("moved-away")).unwrap();
     assert_eq!(place.run_ok(&["package", "export", "greet"]), shown);
-    // A user who accepts the content can do so.
+    // Trust alone does not apply it; a user who accepts the content can do so.
     fs::write(&wal, &journal).unwrap();
-    place.run_ok(&["trust"]);
+    let refused = place.run(&["trust"]);
+    assert_eq!(refused.exit_code(), 6, "{}", refused.stderr());
+    assert!(
+        refused.stderr().contains("--with-journal"),
+        "{}",
+        refused.stderr()
+    );
+    assert!(
+        place
+            .run(&["doctor"])
+            .stderr()
+            .contains("move the journal away")
+    );
+    place.run_ok(&["trust", "--with-journal"]);
     let store = rusqlite::Connection::open(own.join("agents.db")).unwrap();
     let read = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
     let accepted = store.query_row("SELECT description FROM skills", [], read);
@@ -761,4 +774,30 @@ fn t7_a_store_of_an_untrusted_workspace_has_a_bound_in_bytes_and_rows() {
     file.set_len(65 * 1024 * 1024).unwrap();
     let said = other.run(&list).stderr();
     assert!(said.contains("larger than 64 MiB"), "{said}");
+}
+
+#[test]
+fn t43_files_that_are_replaced_under_a_running_server_are_not_used() {
+    let place = TestWorkspace::new();
+    place.run_ok(&["init"]);
+    let workspace = place.work_dir();
+    let own = workspace.join(".repertoire");
+    let args = ["--workspace", workspace.to_str().unwrap()];
+    let (http, hub) = wire::HttpServer::start_with_hub(&place.home_dir(), &args);
+    let url = format!("ws://127.0.0.1:{hub}");
+    wait_for("the store", || own.join("agents.db-wal").exists());
+    // A journal that takes the place of the open one is not recorded as ours by the next write.
+    fs::remove_file(own.join("agents.db-wal")).unwrap();
+    fs::write(own.join("agents.db-wal"), b"planted").unwrap();
+    let payload = json!({"id": "late", "skill": "# Late\n"}).to_string();
+    let call = ["bus", "call", "skills::register", &payload, "--url", &url];
+    let refused = place.run(&call);
+    assert_ne!(refused.exit_code(), 0, "{}", refused.stdout());
+    drop(http);
+    let listed = place.run(&["list"]);
+    assert!(
+        listed.stderr().contains("is not trusted"),
+        "{}",
+        listed.stderr()
+    );
 }

@@ -4,7 +4,7 @@
 //! `1` for `l`, a word such as `official` added, or a random suffix. Such names are reported, never
 //! refused: many are legitimate. Pairs that differ in a number, a plural or a file format are quiet.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use crate::id::SkillId;
 
@@ -88,6 +88,10 @@ const KNOWN_PAIRS: [(&str, &str); 16] = [
     ("trainer", "drainer"),
     ("writer", "waiter"),
 ];
+/// The most look-alikes that are reported of one name.
+const MAX_FOUND: usize = 3;
+/// The most names with the same last part that are compared.
+const MAX_COMPARED: usize = 64;
 /// Shorter names are not compared letter by letter: too many words are that close.
 const MIN_TYPO_LETTERS: usize = 6;
 
@@ -105,7 +109,8 @@ const MIN_TYPO_LETTERS: usize = 6;
 #[derive(Debug, Default)]
 pub struct NameIndex {
     names: Vec<SkillId>,
-    last_parts: HashSet<String>,
+    /// The names with each last part.
+    by_last: HashMap<String, Vec<usize>>,
     by_skeleton: HashMap<String, Vec<usize>>,
     /// Each name without one of its letters, and as it is.
     by_variant: HashMap<String, Vec<usize>>,
@@ -120,11 +125,14 @@ impl NameIndex {
             let add = |map: &mut HashMap<String, Vec<usize>>, key: String| {
                 map.entry(key).or_default().push(at);
             };
-            add(&mut index.by_skeleton, skeleton(name.name()));
-            for variant in variants(name.name()) {
-                add(&mut index.by_variant, variant);
+            // Of names with the same last part, one is enough.
+            if !index.by_last.contains_key(name.name()) {
+                add(&mut index.by_skeleton, skeleton(name.name()));
+                for variant in variants(name.name()) {
+                    add(&mut index.by_variant, variant);
+                }
             }
-            index.last_parts.insert(name.name().to_owned());
+            add(&mut index.by_last, name.name().to_owned());
             index.names.push(name);
         }
         index
@@ -134,8 +142,8 @@ impl NameIndex {
     /// that is known itself, or that has the same last part as a known one, resembles nothing.
     pub fn find(&self, name: &SkillId) -> Vec<LookAlike> {
         let last = name.name();
-        if self.last_parts.contains(last) {
-            return Vec::new();
+        if let Some(same) = self.by_last.get(last) {
+            return self.find_namespace(name, same);
         }
         let mut found: Vec<(Likeness, usize)> = Vec::new();
         let mut add = |likeness, at: &[usize]| {
@@ -169,12 +177,43 @@ impl NameIndex {
             seen.push(*at);
             is_new
         });
+        found.truncate(MAX_FOUND);
         let to_look_alike = |(likeness, at): (Likeness, usize)| LookAlike {
             name: name.clone(),
             known: self.names[at].clone(),
             likeness,
         };
         found.into_iter().map(to_look_alike).collect()
+    }
+}
+
+impl NameIndex {
+    /// Compares what comes before the last part, if that is the same.
+    fn find_namespace(&self, name: &SkillId, same: &[usize]) -> Vec<LookAlike> {
+        let parent = |id: &SkillId| {
+            let text = id.as_str();
+            text.rsplit_once('/').map(|(parent, _)| parent.to_owned())
+        };
+        let Some(own) = parent(name) else {
+            return Vec::new();
+        };
+        let compared = same.iter().take(MAX_COMPARED).filter_map(|at| {
+            let known = &self.names[*at];
+            let other = parent(known).filter(|other| *other != own)?;
+            let likeness = if skeleton(&own) == skeleton(&other) {
+                Likeness::Confusable
+            } else if is_typo(&own, &other) {
+                Likeness::Typo
+            } else {
+                return None;
+            };
+            Some(LookAlike {
+                name: name.clone(),
+                known: known.clone(),
+                likeness,
+            })
+        });
+        compared.take(MAX_FOUND).collect()
     }
 }
 
@@ -234,7 +273,7 @@ fn is_typo(a: &str, b: &str) -> bool {
         .count();
     let (middle_a, middle_b) = (&a[start..a.len() - end], &b[start..b.len() - end]);
     // Versions and numbers are meant to differ.
-    let differs_in_digit = middle_a.iter().chain(middle_b).any(char::is_ascii_digit);
+    let differs_in_digit = middle_a.iter().chain(middle_b).all(char::is_ascii_digit);
     let is_swap = middle_a.len() == 2 && middle_a.iter().rev().eq(middle_b);
     let is_edit = middle_a.len() <= 1 && middle_b.len() <= 1;
     !differs_in_digit && (is_swap || is_edit)
@@ -293,6 +332,9 @@ mod tests {
             ("pdf", "pdf-official", Likeness::Affix),
             ("pdf", "real-pdf-pro", Likeness::Affix),
             ("pdf", "pdf-a8f3k1", Likeness::RandomSuffix),
+            ("skill-creator", "skill-cre4tor", Likeness::Typo),
+            ("acme/deploy", "acrne/deploy", Likeness::Confusable),
+            ("example/deploy", "exampel/deploy", Likeness::Typo),
         ] {
             assert_eq!(find(&[known], name), [likeness], "{known} {name}");
         }

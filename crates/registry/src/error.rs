@@ -151,6 +151,9 @@ pub enum Error {
         /// The limit in words.
         limit: String,
     },
+    /// The store of a workspace was replaced while it was open.
+    #[error("{}: was replaced while it was open, as a pull does", display_path(.0))]
+    ReplacedStore(PathBuf),
     /// A file is not a complete backup.
     #[error("{}: not a backup of a store: {reason}", display_path(path))]
     NotABackup {
@@ -307,6 +310,7 @@ impl Error {
             Self::Untrusted(_)
             | Self::UntrustedSkill(_)
             | Self::OutsideWorkspace(_)
+            | Self::ReplacedStore(_)
             | Self::TooLargeForUntrusted { .. } => "untrusted",
             Self::Backend(_) | Self::WriterStopped | Self::NotSaved(_) => "store_error",
             Self::InvalidPattern { .. } => "invalid_pattern",

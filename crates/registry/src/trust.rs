@@ -11,7 +11,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use crate::{
@@ -69,12 +69,8 @@ impl LocalStore {
         if !approval.binding.ends_with(&file_identity(&file)?) {
             return Ok(None);
         }
-        let guard = WorkspaceJournal {
-            account: self.clone(),
-            subject,
-            store: file.clone(),
-        };
-        let store = SqliteStore::open_guarded(&file, Box::new(guard))?;
+        let guard = WorkspaceJournal::new(self, subject, file.clone());
+        let store = SqliteStore::open_guarded(&file, Arc::new(guard))?;
         Ok((approval.binding == approval_binding(&store)?).then_some(store))
     }
 
@@ -86,11 +82,8 @@ impl LocalStore {
 
     /// Trusts a workspace, and applies a journal beside its store if that is allowed.
     pub fn trust_workspace_as(&self, workspace: &Path, journals: ForeignJournals) -> Result<()> {
-        let journal = WorkspaceJournal {
-            account: self.clone(),
-            subject: approval_subject(workspace)?,
-            store: workspace_store_path(workspace),
-        };
+        let subject = approval_subject(workspace)?;
+        let journal = WorkspaceJournal::new(self, subject, workspace_store_path(workspace));
         if journals == ForeignJournals::Refused {
             journal.check_journal()?;
         }
@@ -123,9 +116,27 @@ struct WorkspaceJournal {
     account: LocalStore,
     subject: String,
     store: PathBuf,
+    /// The identities of the store and of its journal when they were opened.
+    opened: OnceLock<[String; 2]>,
 }
 
 impl WorkspaceJournal {
+    fn new(account: &LocalStore, subject: String, store: PathBuf) -> Self {
+        Self {
+            account: account.clone(),
+            subject,
+            store,
+            opened: OnceLock::new(),
+        }
+    }
+
+    fn identities(&self) -> Result<[String; 2]> {
+        Ok([
+            file_identity(&self.store)?,
+            file_identity(&self.wal_path())?,
+        ])
+    }
+
     fn wal_path(&self) -> PathBuf {
         side_file(&self.store, "-wal")
     }
@@ -158,7 +169,28 @@ impl JournalGuard for WorkspaceJournal {
         Err(Error::ForeignJournal(wal))
     }
 
+    fn remember_files(&self) -> Result<()> {
+        let _ = self.opened.set(self.identities()?);
+        Ok(())
+    }
+
+    fn check_files(&self) -> Result<()> {
+        let Some([store, wal]) = self.opened.get() else {
+            return Ok(());
+        };
+        let [store_now, wal_now] = self.identities()?;
+        if *store != store_now {
+            return Err(Error::ReplacedStore(self.store.clone()));
+        }
+        if *wal != wal_now {
+            return Err(Error::ForeignJournal(self.wal_path()));
+        }
+        Ok(())
+    }
+
     fn record_journal(&self) -> Result<()> {
+        // A file that took the place of the one that is open is not ours.
+        self.check_files()?;
         let found = file_identity(&self.wal_path())?;
         let known = self
             .account

@@ -357,3 +357,75 @@ fn t43_a_crash_between_the_record_and_the_write_loses_nothing() {
         let _ = fs::remove_file(&wal);
     }
 }
+
+#[test]
+fn t43_a_store_that_is_replaced_while_it_is_open_is_not_read() {
+    let (home, workspace) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    local_store(home.path())
+        .trust_workspace(workspace.path())
+        .unwrap();
+    let registry = open_registry(home.path(), workspace.path());
+    let id = "good".parse().unwrap();
+    registry.register_skill(&id, "# Original\n").unwrap();
+    // What a pull does: the files get other ones in their place.
+    let path = trust::workspace_store_path(workspace.path());
+    let other = tempfile::tempdir().unwrap();
+    let planted = SqliteStore::open(&other.path().join("agents.db"), StoreOpenMode::Own).unwrap();
+    drop(planted);
+    for suffix in ["-wal", "-shm", ""] {
+        let _ = fs::remove_file(path.with_file_name(format!("agents.db{suffix}")));
+    }
+    fs::copy(other.path().join("agents.db"), &path).unwrap();
+    // Many readers at once need connections that were not open before.
+    let registry = &registry;
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..16)
+            .map(|_| {
+                scope.spawn(|| {
+                    (0..50)
+                        .map(|_| registry.read_uri(&"iii://good".parse().unwrap()))
+                        .collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        let all = readers
+            .into_iter()
+            .flat_map(|reader| reader.join().unwrap());
+        all.collect()
+    });
+    for answer in answers {
+        match answer {
+            Ok(content) => assert_eq!(content.bytes, "# Original\n"),
+            Err(error) => assert_eq!(error.code(), "untrusted", "{error}"),
+        }
+    }
+}
+
+#[test]
+fn history_of_registered_skills_is_that_of_the_store_that_serves_them() {
+    let (home, workspace) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let id: repertoire_core::SkillId = "both".parse().unwrap();
+    {
+        let account = Registry::open(RegistrySettings {
+            account: Some(home.path().to_owned()),
+            ..RegistrySettings::default()
+        });
+        let account = account.unwrap();
+        account.register_skill(&id, "# Account, first\n").unwrap();
+        account.register_skill(&id, "# Account\n").unwrap();
+    }
+    local_store(home.path())
+        .trust_workspace(workspace.path())
+        .unwrap();
+    let registry = open_registry(home.path(), workspace.path());
+    registry.register_skill(&id, "# Workspace\n").unwrap();
+    let scope = || registry.registered_history(&id).unwrap().unwrap().0;
+    assert_eq!(scope(), StoreScope::Workspace);
+    registry.unregister_skill(&id).unwrap();
+    assert_eq!(scope(), StoreScope::Account, "its body is served now");
+    registry
+        .purge_registered_history(StoreScope::Workspace, &id)
+        .unwrap();
+    let (_, kept) = registry.registered_history(&id).unwrap().unwrap();
+    assert_eq!(kept.len(), 2, "the account's history stays");
+}

@@ -14,7 +14,7 @@ mod test_hub;
 
 use repertoire_serve::iii::HubOptions;
 use serde_json::json;
-use test_hub::{RawPeer, start};
+use test_hub::{RawPeer, invoke_message, start};
 
 fn resident_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -25,6 +25,34 @@ fn resident_kib() -> u64 {
         .unwrap()
         .parse()
         .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn t46_long_answers_that_are_not_read_are_not_built() {
+    let place = start(HubOptions::default()).await;
+    for key in ["a", "b"] {
+        let value = json!({"scope": "long", "key": key, "value": "x".repeat(10 * 1024 * 1024)});
+        place.call_function("state::set", value).await;
+    }
+    let before = resident_kib();
+    let mut raw = RawPeer::connect(&place).await;
+    for n in 0..60 {
+        let data = json!({"scope": "long"});
+        raw.send(invoke_message(&n.to_string(), "state::list", data))
+            .await;
+    }
+    // Another client is served meanwhile, and reads its own answer.
+    let listed = place
+        .call_function("state::list", json!({"scope": "long"}))
+        .await;
+    assert_eq!(listed.as_array().unwrap().len(), 2);
+    let grown = resident_kib().saturating_sub(before);
+    assert!(grown < 400 * 1024, "{grown} KiB for 60 answers of 20 MiB");
+    // A peer that reads gets all of them.
+    for _ in 0..60 {
+        let answer = raw.next_message().await;
+        assert!(answer["error"].is_null());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -302,10 +302,13 @@ fn warn_shadowed(registry: &Registry, id: &SkillId, origin: &str, output: &Outpu
     }
 }
 
+/// The most warnings about look-alikes of one command.
+const MAX_LOOK_ALIKES: usize = 20;
+
 /// Warns about names that could be taken for those of other skills; returns them for `--json`.
 fn report_look_alikes(registry: &Registry, names: &[SkillId], output: &Output) -> Vec<Value> {
     let found = registry.look_alikes(names);
-    for one in &found {
+    for one in found.iter().take(MAX_LOOK_ALIKES) {
         output.print_warning(format!(
             "{} looks like {}, which you have: {}; make sure it is the one you want",
             one.name,

@@ -60,9 +60,10 @@ pub(crate) fn run(
         warn_shadowed(&registry, id, scope.as_str(), output);
     }
     for id in &registered {
+        let known = registry.registered_history(id)?;
         registry.unregister_skill(id)?;
-        if purge {
-            registry.purge_registered_history(id)?;
+        if let (true, Some((scope, _))) = (purge, known) {
+            registry.purge_registered_history(scope, id)?;
         }
         output.print_note(format!("removed {id}, which a program had registered"));
     }

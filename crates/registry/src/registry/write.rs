@@ -107,18 +107,14 @@ impl Registry {
         Ok(self.state_delete(SKILLS_SCOPE, id.as_str())?.is_some())
     }
 
-    /// Deletes the earlier bodies that were registered under an id.
-    pub fn purge_registered_history(&self, id: &SkillId) -> Result<()> {
-        for attached in self.trusted_attached() {
-            attached
-                .store
-                .purge_state_history(SKILLS_SCOPE, id.as_str())?;
-        }
-        Ok(())
+    /// Deletes the earlier bodies that a scope keeps of an id.
+    pub fn purge_registered_history(&self, scope: StoreScope, id: &SkillId) -> Result<()> {
+        let store = &self.attached_store(scope)?.store;
+        store.purge_state_history(SKILLS_SCOPE, id.as_str())
     }
 
     /// Returns the revisions of a registered body that are kept, newest first, and the store that has
-    /// them; `None` if no store has any.
+    /// them: the one whose body is served, or the first that remembers one.
     pub fn registered_history(
         &self,
         id: &SkillId,
@@ -126,13 +122,18 @@ impl Registry {
         if !self.has_local_state() {
             return Err(Error::KeptOnBus);
         }
+        let mut remembered = None;
         for attached in self.trusted_attached() {
             let revisions = attached.store.state_history(SKILLS_SCOPE, id.as_str())?;
-            if !revisions.is_empty() {
-                return Ok(Some((attached.scope, revisions)));
+            match revisions.first() {
+                Some(newest) if newest.value.is_some() => {
+                    return Ok(Some((attached.scope, revisions)));
+                }
+                Some(_) if remembered.is_none() => remembered = Some((attached.scope, revisions)),
+                _ => {}
             }
         }
-        Ok(None)
+        Ok(remembered)
     }
 
     /// Registers the body of an earlier revision again, in the store that has it; returns the number

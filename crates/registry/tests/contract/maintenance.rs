@@ -34,6 +34,10 @@ pub(super) fn cleanup_deletes_only_what_is_superseded_and_old(factory: &dyn Stor
         store.state_set("skills", "r", registered(body)).unwrap();
     }
     store.remove_skill(&gone, HistoryPolicy::Keep).unwrap();
+    for body in ["1", "2"] {
+        store.state_set("skills", "gone", registered(body)).unwrap();
+    }
+    store.state_delete("skills", "gone").unwrap();
     store.put_note("mine", "note").unwrap();
     let usage = || StoreUsage {
         bytes: 0,
@@ -42,7 +46,7 @@ pub(super) fn cleanup_deletes_only_what_is_superseded_and_old(factory: &dyn Stor
     };
     let before = usage();
     assert_eq!((before.skills, before.revisions), (1, 7));
-    assert_eq!((before.state_values, before.registered_revisions), (1, 2));
+    assert_eq!((before.state_values, before.registered_revisions), (1, 5));
     // Everything is young.
     let young = store.collect_garbage(&RetentionPolicy::default(), WriteMode::Commit);
     assert!(young.unwrap().is_empty());
@@ -52,7 +56,11 @@ pub(super) fn cleanup_deletes_only_what_is_superseded_and_old(factory: &dyn Stor
     assert_eq!(usage(), before, "a dry run changes nothing");
     let deleted = store.collect_garbage(&NOTHING, WriteMode::Commit).unwrap();
     assert_eq!(deleted, planned);
-    assert_eq!((deleted.revisions, deleted.registered_revisions), (6, 2));
+    assert_eq!((deleted.revisions, deleted.registered_revisions), (6, 3));
+    // What is registered now keeps its earlier values and their numbers.
+    let numbers = store.state_history("skills", "r").unwrap();
+    let numbers: Vec<i64> = numbers.iter().map(|one| one.revision).collect();
+    assert_eq!(numbers, [3, 2, 1]);
     assert_eq!(deleted.files, 5, "the current file of one skill is needed");
     let document = store.read_files(&kept).unwrap();
     assert_eq!(document.len(), 1);
@@ -124,10 +132,53 @@ pub(super) fn a_backup_brings_back_everything_and_followers_notice(factory: &dyn
     assert_eq!(store.all_metadata().unwrap().len(), 2);
     // What is not a backup changes nothing.
     let odd = folder.path().join("odd.db");
-    std::fs::write(&odd, "not a store").unwrap();
-    assert!(store.restore(&odd).is_err());
+    for content in ["", "x", "not a store"] {
+        std::fs::write(&odd, content).unwrap();
+        assert!(store.restore(&odd).is_err(), "{content:?}");
+    }
+    std::fs::write(folder.path().join("copy.db-wal"), "planted").unwrap();
+    assert!(store.restore(&file).is_err(), "a backup has no journal");
     assert!(store.restore(&folder.path().join("missing.db")).is_err());
     assert_eq!(store.all_metadata().unwrap().len(), 2);
+}
+
+pub(super) fn a_restore_loses_no_acknowledged_write(factory: &dyn StoreFactory) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("copy.db");
+    let store = factory.open();
+    store.state_set("s", "first", registered("x")).unwrap();
+    store.back_up(&file).unwrap();
+    let (kept, written) = std::thread::scope(|scope| {
+        let writer = factory.open();
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let writing = scope.spawn(move || {
+            let mut n = 0;
+            while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+                writer
+                    .state_set("s", &format!("k{n}"), registered("x"))
+                    .unwrap();
+                n += 1;
+            }
+            n
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        let kept = store.restore(&file).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        drop(stop);
+        (kept, writing.join().unwrap())
+    });
+    let keys = || -> Vec<String> {
+        let rows = store.state_page("s", None, usize::MAX, usize::MAX).unwrap();
+        rows.into_iter().map(|(key, _)| key).collect()
+    };
+    let after = keys();
+    store.restore(&kept).unwrap();
+    let before = keys();
+    for n in 0..written {
+        let key = format!("k{n}");
+        let found = after.contains(&key) || before.contains(&key);
+        assert!(found, "{key} of {written} is in neither");
+    }
 }
 
 pub(super) fn a_backup_is_consistent_while_others_write(factory: &dyn StoreFactory) {

@@ -91,6 +91,7 @@ checks! {
     maintenance {
         cleanup_deletes_only_what_is_superseded_and_old
         a_backup_brings_back_everything_and_followers_notice
+        a_restore_loses_no_acknowledged_write
         a_backup_is_consistent_while_others_write
     }
 }

@@ -118,8 +118,13 @@ impl RotatingFile {
 impl Write for RotatingFile {
     fn write(&mut self, buffer: &[u8]) -> std::io::Result<usize> {
         // A pipe or a device has no length that could grow.
-        if self.bytes >= self.max_bytes && self.file.metadata()?.is_file() {
-            self.rotate()?;
+        if self.bytes >= self.max_bytes
+            && self.file.metadata()?.is_file()
+            && let Err(error) = self.rotate()
+        {
+            tracing::warn!(%error, "the access log could not be renamed and is begun anew");
+            self.file.set_len(0)?;
+            self.bytes = 0;
         }
         // Whole lines come in, so none is split between two files.
         self.file.write_all(buffer)?;

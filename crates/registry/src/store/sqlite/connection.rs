@@ -44,6 +44,12 @@ pub(crate) trait JournalGuard: Send + Sync {
     /// Refuses a journal that this account did not write.
     fn check_journal(&self) -> Result<()>;
 
+    /// Remembers the files that were opened: later they must still be the same.
+    fn remember_files(&self) -> Result<()>;
+
+    /// Refuses files that were replaced since they were opened.
+    fn check_files(&self) -> Result<()>;
+
     /// Records the journal that the next write goes to as one of this account.
     fn record_journal(&self) -> Result<()>;
 }
@@ -79,6 +85,7 @@ pub(super) fn prepare_store(
     if let Some(guard) = guard {
         // The header was read, so the journal that is used is the one that is there now.
         guard.check_journal()?;
+        guard.remember_files()?;
         set_checkpoint_on_close(&connection, true).map_err(at)?;
     }
     if version > 0 {

@@ -82,11 +82,10 @@ pub(super) fn newest_seq(c: &Connection) -> QueryResult<i64> {
 /// Forgets all events and goes on after a number, so that whoever followed up to there reads
 /// everything again.
 pub(super) fn restart_after(c: &Connection, newest: i64) -> QueryResult<()> {
-    let last = newest_seq(c)?.max(newest);
     c.execute("DELETE FROM events", [])?;
     c.execute(
         "INSERT INTO events (seq, op, kind, id, at) VALUES (?1, 'put', 'restored', '', ?2)",
-        params![last + 2, now_rfc3339()],
+        params![newest.saturating_add(2), now_rfc3339()],
     )?;
     Ok(())
 }

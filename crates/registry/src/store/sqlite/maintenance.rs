@@ -19,6 +19,8 @@ const CHECKPOINT_DAYS: u32 = 30;
 /// How long an embedding is kept after its last use.
 const VECTOR_DAYS: u32 = 90;
 
+/// How long a copy waits for another process.
+const MAX_COPY_WAIT: Duration = Duration::from_secs(30);
 /// A file with fewer unused pages is left as it is.
 const MIN_FREE_PAGES: i64 = 2048;
 
@@ -144,7 +146,7 @@ impl SqliteStore {
             .tempfile_in(folder)
             .map_err(|e| Error::from_io(folder, e))?;
         {
-            let source = connection::open_connection(&self.path, self.trust)?;
+            let source = self.connect()?;
             copy_pages(&source, partial.path())?;
         }
         let io = |e| Error::from_io(file, e);
@@ -157,7 +159,7 @@ impl SqliteStore {
     /// Gives unused pages back to the file system, if they are many.
     pub(super) fn shrink_file(&self) -> Result<()> {
         let at = |error| connection::map_sqlite_error(&self.path, error);
-        let c = connection::open_connection(&self.path, StoreOpenMode::Own)?;
+        let c = self.connect()?;
         let number = |name: &str| c.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
         let (free, all) = (
             number("freelist_count").map_err(at)?,
@@ -219,7 +221,7 @@ impl SqliteStore {
         // Older backups are brought to this version before anyone can see them.
         drop(Self::open(&copy, StoreOpenMode::Own)?);
         let at = |error| connection::map_sqlite_error(&self.path, error);
-        let live = connection::open_connection(&self.path, StoreOpenMode::Own)?;
+        let live = self.connect()?;
         live.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 1)
             .map_err(at)?;
         let name = copy.to_string_lossy();
@@ -264,13 +266,19 @@ fn replace_rows(c: &Connection) -> QueryResult<()> {
     let mut statement = c.prepare(sql)?;
     let tables = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let tables: Vec<(String, bool)> = tables.collect::<rusqlite::Result<_>>()?;
-    for (table, without_rowid) in tables {
+    let sql = "SELECT value FROM main.meta WHERE key = 'store_id'";
+    let id: String = c.query_row(sql, [], |row| row.get(0))?;
+    // Events go on where they are.
+    for (table, without_rowid) in tables.into_iter().filter(|(name, _)| name != "events") {
         c.execute_batch(&format!("DELETE FROM main.{table}"))?;
         // Rows without a key of their own keep their order.
         let order = if without_rowid { "" } else { "ORDER BY rowid" };
         let copy = format!("INSERT INTO main.{table} SELECT * FROM backup.{table} {order}");
         c.execute_batch(&copy)?;
     }
+    // The store stays the one that it is: its trust depends on its id.
+    let sql = "INSERT OR REPLACE INTO main.meta VALUES ('store_id', ?1)";
+    c.execute(sql, [id])?;
     events::restart_after(c, newest)
 }
 
@@ -316,12 +324,17 @@ fn remove_leftovers(folder: &Path) {
 /// Copies all pages at once: readers see the content before or after it, and a busy writer cannot make
 /// the copy begin anew for ever.
 fn copy_in_one_step(backup: &rusqlite::backup::Backup<'_, '_>) -> rusqlite::Result<()> {
-    use rusqlite::backup::StepResult;
+    use rusqlite::{backup::StepResult, ffi};
+    let started = std::time::Instant::now();
     loop {
         match backup.step(-1)? {
             StepResult::Done => return Ok(()),
-            // Another process is writing.
-            _ => std::thread::sleep(Duration::from_millis(5)),
+            // Another process has locked the file.
+            _ if started.elapsed() < MAX_COPY_WAIT => std::thread::sleep(Duration::from_millis(5)),
+            _ => {
+                let busy = ffi::Error::new(ffi::SQLITE_BUSY);
+                return Err(rusqlite::Error::SqliteFailure(busy, None));
+            }
         }
     }
 }

@@ -86,12 +86,22 @@ impl From<repertoire_core::Error> for QueryError {
 }
 
 /// A store in one SQLite file.
-#[derive(Debug)]
 pub struct SqliteStore {
     path: PathBuf,
     trust: StoreOpenMode,
     pool: Mutex<Vec<Connection>>,
     writer: Option<writer::StoreWriter>,
+    /// Decides about the files of a workspace, which a pull can replace at any time.
+    guard: Option<Arc<dyn JournalGuard>>,
+}
+
+impl std::fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SqliteStore")
+            .field("path", &self.path)
+            .field("trust", &self.trust)
+            .finish_non_exhaustive()
+    }
 }
 
 impl SqliteStore {
@@ -101,14 +111,14 @@ impl SqliteStore {
     }
 
     /// Opens a store of the user whose journal a guard decides about.
-    pub(crate) fn open_guarded(path: &Path, guard: Box<dyn JournalGuard>) -> Result<Arc<Self>> {
+    pub(crate) fn open_guarded(path: &Path, guard: Arc<dyn JournalGuard>) -> Result<Arc<Self>> {
         Self::open_as(path, StoreOpenMode::Own, Some(guard))
     }
 
     fn open_as(
         path: &Path,
         trust: StoreOpenMode,
-        guard: Option<Box<dyn JournalGuard>>,
+        guard: Option<Arc<dyn JournalGuard>>,
     ) -> Result<Arc<Self>> {
         if trust == StoreOpenMode::Own
             && let Some(parent) = path.parent()
@@ -120,7 +130,7 @@ impl SqliteStore {
             StoreOpenMode::Own => Some(writer::StoreWriter::start(
                 connection::open_connection(path, trust)?,
                 path.to_owned(),
-                guard,
+                guard.clone(),
             )?),
             StoreOpenMode::ReadOnly | StoreOpenMode::Untrusted => None,
         };
@@ -129,6 +139,7 @@ impl SqliteStore {
             trust,
             pool: Mutex::new(vec![connection]),
             writer,
+            guard,
         }))
     }
 
@@ -148,7 +159,7 @@ impl SqliteStore {
         let pooled = self.lock_pool().pop();
         let connection = match pooled {
             Some(connection) => connection,
-            None => connection::open_connection(&self.path, self.trust)?,
+            None => self.connect()?,
         };
         let result = work(&connection).map_err(|error| error.at_path(&self.path));
         let mut pool = self.lock_pool();
@@ -156,6 +167,16 @@ impl SqliteStore {
             pool.push(connection);
         }
         result
+    }
+
+    /// Opens another connection to the files that were opened first.
+    fn connect(&self) -> Result<Connection> {
+        let connection = connection::open_connection(&self.path, self.trust)?;
+        if let Some(guard) = &self.guard {
+            // Nothing was read yet, so nothing of a replaced file was used or applied.
+            guard.check_files()?;
+        }
+        Ok(connection)
     }
 
     fn lock_pool(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {

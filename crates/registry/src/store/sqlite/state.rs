@@ -209,10 +209,6 @@ fn add_usage(c: &Connection, scope: &str, rows: i64, bytes: i64) -> QueryResult<
     if bytes > 0 && bytes_now > MAX_SCOPE_BYTES {
         return refuse(format!("{MAX_SCOPE_BYTES} bytes"));
     }
-    // The sum over all scopes is needed only when there are many, or large ones.
-    if rows_now > 1 && rows_now % 256 != 0 && bytes < 1024 * 1024 {
-        return Ok(());
-    }
     let sql = "SELECT count(*), sum(rows), sum(bytes) FROM state_usage";
     let (scopes, rows, bytes): (i64, i64, i64) = c
         .prepare_cached(sql)?

@@ -7,7 +7,10 @@
 use std::{
     collections::VecDeque,
     path::{Path, PathBuf},
-    sync::mpsc::{self, Receiver, Sender},
+    sync::{
+        Arc,
+        mpsc::{self, Receiver, Sender},
+    },
     thread::JoinHandle,
     time::Duration,
 };
@@ -48,7 +51,7 @@ impl StoreWriter {
     pub(super) fn start(
         connection: Connection,
         path: PathBuf,
-        guard: Option<Box<dyn JournalGuard>>,
+        guard: Option<Arc<dyn JournalGuard>>,
     ) -> Result<Self> {
         let (queue, jobs) = mpsc::channel();
         let file = path.clone();
@@ -118,7 +121,7 @@ fn run_writer(
     connection: &Connection,
     jobs: &Receiver<WriteJob>,
     path: &Path,
-    mut guard: Option<Box<dyn JournalGuard>>,
+    mut guard: Option<Arc<dyn JournalGuard>>,
 ) {
     let mut has_written = false;
     while let Ok(first) = jobs.recv() {

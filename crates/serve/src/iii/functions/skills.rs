@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use repertoire_core::{SkillId, Uri, surface};
-use repertoire_registry::{SkillEntry, Trusted, registered};
+use repertoire_registry::{SkillEntry, Snapshot, Trusted, registered};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -201,8 +201,9 @@ impl SkillFunctions {
         input: &ReadResourceInput,
     ) -> BusResult {
         let parsed = parse_uri(input.uri.trim())?;
-        if let Some(entry) = untrusted_entry(registry, &parsed) {
-            let (mime, text) = self.read_text(registry, &parsed).await?;
+        let snapshot = registry.snapshot();
+        if let Some(entry) = untrusted_entry(&snapshot, &parsed) {
+            let (mime, text) = self.read_text(registry, &snapshot, &parsed).await?;
             return to_json_text(&ReadResourceOutput {
                 contents: [ResourceText {
                     uri: input.uri.trim(),
@@ -219,7 +220,7 @@ impl SkillFunctions {
             let content = ResourceContent::JsonText(&body);
             return Ok(contents_json(input, "text/markdown", content));
         }
-        let (mime, text) = self.read_text(registry, &parsed).await?;
+        let (mime, text) = self.read_text(registry, &snapshot, &parsed).await?;
         Ok(contents_json(input, &mime, ResourceContent::Text(&text)))
     }
 
@@ -227,12 +228,10 @@ impl SkillFunctions {
     async fn read_text(
         &self,
         registry: &SharedRegistry,
+        snapshot: &Arc<Snapshot>,
         uri: &Uri,
     ) -> Result<(String, String), CallError> {
-        let content = self
-            .service
-            .read_uri(registry, &registry.snapshot(), uri)
-            .await?;
+        let content = self.service.read_uri(registry, snapshot, uri).await?;
         let text = String::from_utf8(content.bytes.into());
         let text = text.map_err(|_| CallError::new("not_utf8", format!("{uri}: not text")))?;
         Ok((content.mime.into_owned(), text))
@@ -264,10 +263,12 @@ impl SkillFunctions {
         }
         let parsed = uris.iter().map(|uri| parse_uri(uri));
         let parsed = parsed.collect::<Result<Vec<Uri>, _>>()?;
-        // One text for a model has no place for a label.
+        // One text for a model has no place for a label. The same snapshot is read, so that no other
+        // skill takes the place of one that was checked.
+        let snapshot = registry.snapshot();
         if let Some(uri) = parsed
             .iter()
-            .find(|uri| untrusted_entry(registry, uri).is_some())
+            .find(|uri| untrusted_entry(&snapshot, uri).is_some())
         {
             let message = format!(
                 "{uri}: the user has not trusted its origin; skills::resources-read reads it with a \
@@ -278,7 +279,7 @@ impl SkillFunctions {
         let mut sections = Vec::with_capacity(uris.len());
         let mut bytes = 0;
         for (uri, parsed) in uris.into_iter().zip(parsed) {
-            let (_, text) = self.read_text(registry, &parsed).await?;
+            let (_, text) = self.read_text(registry, &snapshot, &parsed).await?;
             bytes += text.len();
             if bytes > MAX_FETCH_BYTES {
                 let message =
@@ -293,11 +294,11 @@ impl SkillFunctions {
 }
 
 /// Returns the skill that a URI reads from, if it is untrusted.
-fn untrusted_entry(registry: &SharedRegistry, uri: &Uri) -> Option<Arc<SkillEntry>> {
+fn untrusted_entry(snapshot: &Snapshot, uri: &Uri) -> Option<Arc<SkillEntry>> {
     let Uri::Body(id) = uri else {
         return None;
     };
-    let entry = registry.snapshot().get(id)?.clone();
+    let entry = snapshot.get(id)?.clone();
     (entry.trusted == Trusted::No).then_some(entry)
 }
 

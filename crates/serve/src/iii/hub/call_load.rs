@@ -41,6 +41,11 @@ impl CallLoad {
         }
     }
 
+    /// Whether anything is held.
+    pub(super) fn is_held(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) > 0
+    }
+
     /// The number of unfinished calls.
     pub(super) fn calls(&self) -> usize {
         self.calls.load(Ordering::Relaxed)

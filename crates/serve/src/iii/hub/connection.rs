@@ -7,6 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt, SinkExt, StreamExt, stream::SplitSink, stream::SplitStream};
 use repertoire_app::{Caller, Permission};
+use serde_json::value::RawValue;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite},
     sync::mpsc::UnboundedReceiver,
@@ -31,8 +32,8 @@ use super::{
         bus::{BusResult, CallError},
         protocol::{Frame, HubMessage, TraceContext, message_type, result_text},
     },
-    Hub, builtin,
-    call_load::CallLoad,
+    Hub, LISTINGS, MAY_CALL_WORKERS, builtin,
+    call_load::{CallLoad, LoadLease},
     is_void,
     outbox::{CloseReason, Outbox, QueuedMessage},
     routing_table::{RegistrationRefusal, WorkerId},
@@ -161,7 +162,10 @@ impl Hub {
                 () = async {
                     outbox.wait_drained().await;
                     peer.load.wait_below(self.options.max_pending_bytes / 4).await;
-                    self.load.wait_below(self.options.max_pending_bytes).await;
+                    // Others go on: one of them may have the answer that everyone waits for.
+                    if peer.load.is_held() {
+                        self.load.wait_below(self.options.max_pending_bytes).await;
+                    }
                 } => {}
                 () = outbox.stop_token().cancelled() => return stream,
             }
@@ -353,29 +357,74 @@ impl Hub {
             return reply(&Err(CallError::new("too_many_calls", message)));
         }
         let held = load.hold(frame.data.map_or(0, |data| data.get().len()));
+        let waits = waits.map(str::to_owned);
+        // A peer that does not read gets no more long answers built.
+        let is_busy = outbox.is_backlogged() || load.calls() > MAX_READS;
+        if function == "state::list" || (is_busy && LISTINGS.contains(&function)) {
+            let call = ListingCall {
+                caller: id.clone(),
+                function: function.to_owned(),
+                data: frame.data.map(ToOwned::to_owned),
+                waits,
+                outbox: outbox.clone(),
+                held,
+            };
+            tokio::spawn(self.clone().answer_listing(call));
+            return;
+        }
         let mut answer = self.call_native(id.clone(), function, frame.data);
         // Most answers are ready at once; only the others need a task.
         if let Some(answer) = (&mut answer).now_or_never() {
-            return reply(&answer);
+            if let Some(invocation) = waits {
+                outbox.send(answer_text(&invocation, function, &answer, limit));
+            }
+            return;
         }
-        let (outbox, function) = (outbox.clone(), function.to_owned());
-        let waits = waits.map(str::to_owned);
+        let (outbox, function, load) = (outbox.clone(), function.to_owned(), load.clone());
         tokio::spawn(async move {
             let answer = answer.await;
-            drop(held);
-            let Some(invocation) = waits else {
-                return;
-            };
-            let text = answer_text(&invocation, &function, &answer, limit);
-            if text.len() > MAX_FRAME_BYTES {
-                // Limits how many long answers are queued at once.
-                tokio::select! {
-                    () = outbox.wait_drained() => {}
-                    () = outbox.stop_token().cancelled() => return,
-                }
+            if let Some(invocation) = waits {
+                let text = answer_text(&invocation, &function, &answer, limit);
+                drop(answer);
+                let _answer = load.hold(text.len());
+                send_drained(&outbox, text).await;
             }
-            outbox.send(text);
+            drop(held);
         });
+    }
+
+    /// Answers a call whose answer is long, when the peer has read what it got before.
+    async fn answer_listing(self: Arc<Self>, call: ListingCall) {
+        let answering = async {
+            loop {
+                call.outbox.wait_drained().await;
+                // Content may wait for a worker that reads content itself, so it takes no permit.
+                let permit = if MAY_CALL_WORKERS.contains(&&*call.function) {
+                    None
+                } else {
+                    self.listings.acquire().await.ok()
+                };
+                // Others of the same peer may have been faster.
+                if call.outbox.is_backlogged() {
+                    continue;
+                }
+                let answer = self
+                    .call_native(call.caller.clone(), &call.function, call.data.as_deref())
+                    .await;
+                drop(permit);
+                if let Some(invocation) = &call.waits {
+                    let limit = self.options.max_message;
+                    let text = answer_text(invocation, &call.function, &answer, limit);
+                    call.outbox.send(text);
+                }
+                return;
+            }
+        };
+        tokio::select! {
+            () = answering => {}
+            () = call.outbox.stop_token().cancelled() => {}
+        }
+        drop(call.held);
     }
 
     fn handle_registration(
@@ -439,6 +488,31 @@ impl Hub {
             ));
         }
     }
+}
+
+/// A call whose answer may be long.
+struct ListingCall {
+    caller: WorkerId,
+    function: String,
+    data: Option<Box<RawValue>>,
+    /// The id that the caller gave the call, if it waits for an answer.
+    waits: Option<String>,
+    outbox: Outbox,
+    held: LoadLease,
+}
+
+/// How many unfinished calls a peer may have before its long answers wait for each other.
+const MAX_READS: usize = 4;
+
+/// Sends an answer; a long one waits until the peer has read what it got before.
+async fn send_drained(outbox: &Outbox, text: String) {
+    if text.len() > MAX_FRAME_BYTES {
+        tokio::select! {
+            () = outbox.wait_drained() => {}
+            () = outbox.stop_token().cancelled() => return,
+        }
+    }
+    outbox.send(text);
 }
 
 /// Whether a message is telemetry, which some SDKs send on the connection for workers.

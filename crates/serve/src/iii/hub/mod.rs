@@ -25,7 +25,7 @@ use repertoire_app::Permission;
 use repertoire_registry::registered::RegisteredRow;
 use serde_json::{Value, value::RawValue};
 use tokio::sync::{
-    Notify,
+    Notify, Semaphore,
     mpsc::{self, UnboundedSender},
     oneshot,
 };
@@ -49,6 +49,31 @@ use super::{
     protocol::{Frame, TraceContext, invoke_text, result_text, with_caller},
 };
 use crate::service::SkillService;
+
+/// How many condition functions are asked at a time.
+const MAX_CONDITIONS: usize = 1024;
+/// How many long listings are built at a time.
+const MAX_LISTINGS: usize = 4;
+/// The functions whose answers are long, although their requests are short.
+const LISTINGS: [&str; 10] = [
+    "state::list",
+    "state::list_groups",
+    "skills::list",
+    "skills::resources-list",
+    "skills::resources-read",
+    "skills::fetch_skill",
+    "skill::fetch",
+    "prompts::list",
+    "prompts::mcp-list",
+    "state::get",
+];
+
+/// Those among them that may call functions of workers.
+const MAY_CALL_WORKERS: [&str; 3] = [
+    "skills::resources-read",
+    "skills::fetch_skill",
+    "skill::fetch",
+];
 
 /// Which process answers the functions of the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,6 +165,10 @@ pub struct Hub {
     load: Arc<CallLoad>,
     /// What waits for workers.
     queued: Arc<QueuedBytes>,
+    /// One permit for each condition function that is being asked.
+    conditions: Arc<Semaphore>,
+    /// One permit for each long listing that is being built.
+    listings: Semaphore,
     /// Changes of the state that are not reported yet, in the order of their commits.
     state_changes: UnboundedSender<state::StateNotice>,
     stop: CancellationToken,
@@ -167,6 +196,8 @@ impl Hub {
             catalogue_sync: state::CatalogueSync::default(),
             load: Arc::default(),
             queued: QueuedBytes::new(options.max_queued_bytes),
+            conditions: Arc::new(Semaphore::new(MAX_CONDITIONS)),
+            listings: Semaphore::new(MAX_LISTINGS),
             state_changes,
             stop: CancellationToken::new(),
             options,

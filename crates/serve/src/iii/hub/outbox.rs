@@ -55,7 +55,25 @@ impl From<String> for QueuedMessage {
     }
 }
 
-/// The bytes that wait in all queues of a hub, without shared payloads.
+/// A payload that several messages share. It counts once, until the last of them is sent.
+struct SharedPayload {
+    data: String,
+    all: Arc<QueuedBytes>,
+}
+
+impl AsRef<[u8]> for SharedPayload {
+    fn as_ref(&self) -> &[u8] {
+        self.data.as_bytes()
+    }
+}
+
+impl Drop for SharedPayload {
+    fn drop(&mut self) {
+        self.all.all.fetch_sub(self.data.len(), Ordering::Relaxed);
+    }
+}
+
+/// The bytes that wait in all queues of a hub; what messages share is counted once.
 #[derive(Debug)]
 pub(super) struct QueuedBytes {
     all: AtomicUsize,
@@ -67,6 +85,15 @@ impl QueuedBytes {
         Arc::new(Self {
             all: AtomicUsize::new(0),
             limit,
+        })
+    }
+
+    /// Counts a payload until its last copy is dropped.
+    pub(super) fn share(self: &Arc<Self>, data: String) -> Bytes {
+        self.all.fetch_add(data.len(), Ordering::Relaxed);
+        Bytes::from_owner(SharedPayload {
+            data,
+            all: self.clone(),
         })
     }
 }
@@ -121,7 +148,8 @@ impl Outbox {
         let queued = self.0.queued.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.0.own.fetch_add(own, Ordering::Relaxed);
         let all = self.0.all.all.fetch_add(own, Ordering::Relaxed) + own;
-        let is_full = all > self.0.all.limit && queued > MIN_QUEUE_BYTES;
+        // What waited before counts: a peer that reads is not dropped for one large message.
+        let is_full = all > self.0.all.limit && queued - bytes > MIN_QUEUE_BYTES;
         if queued > self.0.limit || is_full {
             let reason = format!("does not read its messages: {queued} bytes are queued");
             self.close(CloseReason::new(1008, reason));
@@ -200,7 +228,8 @@ mod tests {
         let (second, _also) = open();
         first.send(long());
         assert_eq!(first.close_reason(), None);
-        second.send("short".to_owned());
+        second.send(long());
+        assert_eq!(second.close_reason(), None, "a queue that was empty");
         second.send(long());
         assert!(second.close_reason().is_some(), "above the bound of all");
         let (third, _more) = open();
@@ -213,9 +242,9 @@ mod tests {
 
     #[test]
     fn t46_a_shared_payload_is_counted_once() {
-        let all = QueuedBytes::new(MIN_QUEUE_BYTES);
-        let body = Bytes::from(vec![b'x'; 4 * MIN_QUEUE_BYTES]);
-        let (outbox, _waiting) = Outbox::new(usize::MAX, all.clone(), CancellationToken::new());
+        let all = QueuedBytes::new(8 * MIN_QUEUE_BYTES);
+        let body = all.share("x".repeat(4 * MIN_QUEUE_BYTES));
+        let (outbox, waiting) = Outbox::new(usize::MAX, all.clone(), CancellationToken::new());
         for _ in 0..10 {
             outbox.send(QueuedMessage {
                 head: "head".to_owned(),
@@ -223,6 +252,8 @@ mod tests {
             });
         }
         assert_eq!(outbox.close_reason(), None);
-        assert_eq!(all.all.load(Ordering::Relaxed), 40);
+        assert_eq!(all.all.load(Ordering::Relaxed), 4 * MIN_QUEUE_BYTES + 40);
+        drop((outbox, waiting, body));
+        assert_eq!(all.all.load(Ordering::Relaxed), 0);
     }
 }

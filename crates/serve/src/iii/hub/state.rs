@@ -447,7 +447,7 @@ impl Hub {
             return;
         }
         // Once for all followers.
-        let event = Bytes::from(notice.event_text(&self.id));
+        let event = self.queued.share(notice.event_text(&self.id));
         for (at, function) in followers.into_iter().enumerate() {
             self.fire_with_data(&function, &event);
             if at % FAN_OUT_BATCH == FAN_OUT_BATCH - 1 {
@@ -464,7 +464,16 @@ impl Hub {
     fn fire_if_condition(self: &Arc<Self>, condition: String, function: String, event: Bytes) {
         let hub = self.clone();
         let deadline = self.options.functions.deadline;
+        let Ok(permit) = self.conditions.clone().try_acquire_owned() else {
+            tracing::warn!(
+                condition,
+                function,
+                "not notified: too many conditions are open"
+            );
+            return;
+        };
         tokio::spawn(async move {
+            let _permit = permit;
             match hub.call_with_data(&condition, &event, deadline).await {
                 Ok(answer) if !matches!(answer.as_str(), "false" | "null") => {
                     hub.fire_with_data(&function, &event);
