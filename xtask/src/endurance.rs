@@ -93,8 +93,16 @@ fn find_strace() -> Result<PathBuf> {
     }
     println!("unpacking strace into target/xtask/strace");
     fs::create_dir_all(&folder)?;
-    let mut download = Command::new("apt-get");
-    run_checked(download.args(["download", "strace"]).current_dir(&folder))
+    let download = || {
+        let mut command = Command::new("apt-get");
+        run_checked(command.args(["download", "strace"]).current_dir(&folder))
+    };
+    // A new machine may not know any package yet.
+    download()
+        .or_else(|_| {
+            run_checked(Command::new("apt-get").arg("update"))?;
+            download()
+        })
         .context("strace is needed to simulate losses of power: install it")?;
     let package = fs::read_dir(&folder)?
         .flatten()
