@@ -159,7 +159,8 @@ fn params_for(name: &str, id: &str) -> Value {
             json!({"uri": document})
         }
         "resources/directory/read" => json!({"uri": format!("skill://{id}")}),
-        "prompts/get" | "prompts::mcp-get" => json!({"name": id}),
+        "prompts/get" => json!({"name": id}),
+        "prompts::mcp-get" => json!({"name": format!("{id}-prompt")}),
         "completion/complete" => json!({
             "ref": {"type": "ref/prompt", "name": id}, "argument": {"name": "x", "value": ""},
         }),
@@ -181,6 +182,18 @@ fn t44_the_matrix_of_origins_is_what_the_server_does() {
     place.run_ok(&["add", "sources/mine", "--scope", "account"]);
     // A workspace that is not trusted, as after a clone.
     place.write_skill(".repertoire/skills/clone", "# marker-clone\n");
+    let prompt = |word: &str| format!("---\ndescription: Says {word}.\n---\nmarker-{word}\n");
+    place.write_file("prompts/clone-prompt.md", prompt("clone"));
+    place.write_file(".repertoire/config.toml", "prompts = [\"prompts/*.md\"]\n");
+    // One that the user has.
+    let account = place.home_dir();
+    fs::create_dir_all(account.join("prompts")).unwrap();
+    fs::write(account.join("prompts/mine-prompt.md"), prompt("mine")).unwrap();
+    fs::write(
+        account.join("config.toml"),
+        "prompts = [\"prompts/*.md\"]\n",
+    )
+    .unwrap();
     let mut secrets = BTreeMap::from([("none", String::new())]);
     for (name, allow) in &TOKENS[1..] {
         let plain = name.replace('+', "-");
@@ -238,6 +251,7 @@ fn t44_the_matrix_of_origins_is_what_the_server_does() {
                 let marks = [
                     format!("marker-{id}"),
                     format!("Does {id}."),
+                    format!("Says {id}."),
                     format!("\"id\":\"{id}\""),
                 ];
                 let is_listing = row.name.contains("list");
