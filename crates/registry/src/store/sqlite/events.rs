@@ -79,7 +79,7 @@ pub(super) fn newest_seq(c: &Connection) -> QueryResult<i64> {
     Ok(c.query_row(sql, [], |row| row.get(0))?)
 }
 
-/// Forgets all events and goes on after a number, so that whoever followed up to there reads
+/// Forgets all events and goes on after a number, so that a follower up to there reads
 /// everything again.
 pub(super) fn restart_after(c: &Connection, newest: i64) -> QueryResult<()> {
     c.execute("DELETE FROM events", [])?;
