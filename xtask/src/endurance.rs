@@ -130,7 +130,7 @@ const UNTRUSTED: &[&str] = &["--workspace", "--test", "untrusted"];
 const PERMISSIONS: &[&str] = &["--workspace", "--test", "permissions"];
 const MATRIX: &[&str] = &["--workspace", "--test", "permission_matrix"];
 
-/// One mutant for each guard of the rows T15 and T36 to T49.
+/// Mutants of guards of the rows T7, T15, T21, T36 and T39 to T47.
 const MUTANTS: [Mutant; 24] = [
     Mutant {
         row: "T15",
@@ -294,7 +294,7 @@ const MUTANTS: [Mutant; 24] = [
         test: UNTRUSTED,
     },
     Mutant {
-        row: "T48",
+        row: "T47",
         file: "crates/registry/src/store/sqlite/maintenance.rs",
         from: "(age > max(?1, 1) AND at < ?2)",
         to: "(age > ?1 AND at < ?2)",

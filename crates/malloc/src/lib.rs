@@ -12,7 +12,7 @@ const MMAP_THRESHOLD: libc::c_int = 512 * 1024;
 const TRIM_THRESHOLD: libc::c_int = 1024 * 1024;
 
 /// Sets the thresholds for the whole process; call it first. Other systems are left as they are.
-pub fn return_freed_memory() {
+pub fn set_thresholds() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     for (parameter, value) in [
         (libc::M_MMAP_THRESHOLD, MMAP_THRESHOLD),
@@ -27,5 +27,16 @@ pub fn return_freed_memory() {
         unsafe {
             libc::mallopt(parameter, value);
         }
+    }
+}
+
+/// Gives back the freed memory between what is still in use, which no threshold reaches. This takes
+/// milliseconds, so a server does it now and then. Other systems are left as they are.
+pub fn release_freed_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[allow(unsafe_code, reason = "there is no safe way to trim the heap")]
+    // SAFETY: `malloc_trim` takes a number, has no preconditions and locks what it changes.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
