@@ -73,18 +73,18 @@ const CLIENT_SCENARIOS: [(&str, &str); 4] = [
 ];
 
 /// Returns the folder for the files of this run.
-fn scratch_dir() -> PathBuf {
+pub(crate) fn scratch_dir() -> PathBuf {
     project_dir().join("target/xtask/interop")
 }
 
 /// A server over HTTP; dropping it ends the process.
-struct InteropServer {
+pub(crate) struct InteropServer {
     child: Child,
-    url: String,
+    pub(crate) url: String,
 }
 
 impl InteropServer {
-    fn start_server(program: &Path, home: &Path, folder: Option<&Path>) -> Result<Self> {
+    pub(crate) fn start_server(program: &Path, home: &Path, folder: Option<&Path>) -> Result<Self> {
         let mut child = Command::new(program)
             .args(["serve", "--hub", "off", "--port", "0", "--json", "--quiet"])
             .args(folder)
@@ -111,7 +111,7 @@ impl Drop for InteropServer {
 }
 
 /// Creates an empty account folder for a test.
-fn fresh_home(name: &str) -> Result<PathBuf> {
+pub(crate) fn fresh_home(name: &str) -> Result<PathBuf> {
     let home = scratch_dir().join(name);
     let _ = fs::remove_dir_all(&home);
     fs::create_dir_all(&home)?;
@@ -119,13 +119,13 @@ fn fresh_home(name: &str) -> Result<PathBuf> {
 }
 
 /// Node and the packages of `interop/package.json`, installed once.
-struct NodeTools {
+pub(crate) struct NodeTools {
     bin: PathBuf,
     modules: PathBuf,
 }
 
 impl NodeTools {
-    fn install() -> Result<Self> {
+    pub(crate) fn install() -> Result<Self> {
         let (place, new) = install::install_npm("interop", "interop/node")?;
         let node = Self {
             bin: place.join("node_modules/node/bin"),
@@ -143,7 +143,7 @@ impl NodeTools {
     }
 
     /// Node 24 with a script of a package.
-    fn node_command(&self, script: &Path) -> Command {
+    pub(crate) fn node_command(&self, script: &Path) -> Command {
         let mut command = Command::new(self.bin.join("node"));
         let path = std::env::var_os("PATH").unwrap_or_default();
         let paths = std::iter::once(self.bin.clone()).chain(std::env::split_paths(&path));
@@ -512,7 +512,7 @@ pub(crate) fn test_mcp_sdks() -> Result<CheckCount> {
 }
 
 /// Runs a client and counts the successful steps.
-fn count_steps(command: &mut Command) -> Result<CheckCount> {
+pub(crate) fn count_steps(command: &mut Command) -> Result<CheckCount> {
     let mut child = command.stdout(Stdio::piped()).spawn()?;
     let out = child.stdout.take().context("no stdout")?;
     let mut count = CheckCount::default();

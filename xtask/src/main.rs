@@ -12,6 +12,7 @@ mod bus;
 mod commands;
 mod endurance;
 mod features;
+mod frameworks;
 mod fuzz;
 mod install;
 mod interop;

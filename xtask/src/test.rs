@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::{
     bus,
     commands::{CheckCount, build_program, cargo_command, project_dir, run_checked, run_counted},
-    endurance, features, fuzz, interop, licences,
+    endurance, features, frameworks, fuzz, interop, licences,
     models::TestModels,
     reference_validator,
     runtime::{self, RuntimeParts},
@@ -27,6 +27,14 @@ pub(crate) fn test_interop() -> Result<()> {
     ));
     total.add(run_step("MCP inspector", &mut interop::test_inspector));
     total.add(run_step("MCP SDKs", &mut interop::test_mcp_sdks));
+    total.add(run_step(
+        "frameworks on real-world skills",
+        &mut frameworks::test_frameworks,
+    ));
+    total.add(run_step(
+        "hosts read their settings",
+        &mut frameworks::test_host_programs,
+    ));
     report_total(total)
 }
 
@@ -185,6 +193,14 @@ pub(crate) fn run_all() -> Result<()> {
     step("MCP conformance suite", &mut interop::test_conformance);
     step("MCP inspector", &mut interop::test_inspector);
     step("MCP SDKs", &mut interop::test_mcp_sdks);
+    step(
+        "frameworks on real-world skills",
+        &mut frameworks::test_frameworks,
+    );
+    step(
+        "hosts read their settings",
+        &mut frameworks::test_host_programs,
+    );
     step("iii SDKs", &mut bus::test_iii_sdks);
     step("the features against a worker", &mut bus::test_worker);
     step("abuse, in short", &mut endurance::test_abuse);

@@ -26,6 +26,22 @@ pub enum Error {
         /// The skills, as `origin:id`.
         candidates: Vec<String>,
     },
+    /// The settings of a host cannot be edited.
+    #[error("{}: {reason}", path.display())]
+    HostConfig {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// A host has no settings for servers in that scope.
+    #[error("{host} has no file for MCP servers of a {scope}")]
+    NoHostConfig {
+        /// The host.
+        host: &'static str,
+        /// The scope.
+        scope: &'static str,
+    },
     /// A session that is not known for a skill.
     #[error("{skill} was not run in a session {session:?}")]
     UnknownSession {
@@ -211,6 +227,8 @@ impl Error {
             Self::Registry(error) => error.code(),
             Self::Run(error) => error.code(),
             Self::AmbiguousSkill { .. } | Self::SkillAndFolder { .. } => "ambiguous_skill",
+            Self::HostConfig { .. } => "host_config",
+            Self::NoHostConfig { .. } => "no_host_config",
             Self::UnknownSession { .. } => "unknown_session",
             Self::NoModule { .. } => "no_module",
             Self::AmbiguousModule { .. } => "ambiguous_module",

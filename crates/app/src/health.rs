@@ -67,6 +67,12 @@ pub fn check_health(registry: &Registry) -> Vec<HealthCheck> {
     for line in shadowed {
         add("shadowed", line, None);
     }
+    for entry in snapshot.skills() {
+        if let Some(problem) = &entry.metadata.unlisted {
+            let text = format!("{}:{}: {problem}", entry.origin, entry.id);
+            add("not listed", text, None);
+        }
+    }
     for notice in registry.notices() {
         let text = format!("[{}] {}", notice.code, notice.message);
         add("skipped", text, Some(HealthProblem::Skipped(notice.code)));

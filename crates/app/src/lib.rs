@@ -40,6 +40,7 @@ mod error;
 mod evaluate;
 mod evaluation_file;
 mod health;
+mod hosts;
 mod lint_fix;
 mod live_registry;
 mod maintenance;
@@ -47,6 +48,7 @@ mod optimize;
 mod reoptimize;
 mod runner;
 mod runtime_adapter;
+mod skill_diff;
 mod skill_files;
 mod skill_index;
 mod skill_query;
@@ -72,6 +74,10 @@ pub use error::{Error, Result};
 pub use evaluate::{CaseOutcome, CaseResult, OutputCase};
 pub use evaluation_file::EvaluationFile;
 pub use health::{HealthCheck, HealthProblem, check_health};
+pub use hosts::{
+    ConfigChange, ConfigPlan, HOSTS, Host, HostScope, LinkChange, LinkReport, ServerEntry,
+    SkillLinks,
+};
 pub use lint_fix::{LintFix, fix_folder, fix_skill};
 pub use live_registry::{FileWatching, LiveRegistry, OnSettled};
 pub use maintenance::{CleanupReport, DiskUsage, clean_up, clean_up_periodically, disk_usage};
@@ -81,9 +87,10 @@ pub use optimize::{
 pub use reoptimize::Reoptimizer;
 pub use runner::{PlannedStep, PreparedRun, RunLimits, RunRequest, Runner, RunnerSettings};
 pub use runtime_adapter::RunnableSkill;
+pub use skill_diff::{FileChange, FileDiff, diff_files};
 pub use skill_files::{
-    SkillFiles, export_package, lint_entry, lint_files, outermost_skills, read_skill_folders,
-    validate_folder,
+    FoundSkills, SkillFiles, export_package, lint_entry, lint_files, outermost_skills, read_entry,
+    read_skill_folders, validate_folder,
 };
 pub use skill_index::{LiveSkillIndex, build_skill_index};
 pub use skill_query::{SkillQuery, find_skill};

@@ -26,7 +26,9 @@ pub enum LintFix {
 
 /// Returns the files of a folder that a fix changes, with their new text.
 pub fn fix_folder(folder: &Path) -> Result<Vec<(PathBuf, String)>> {
-    let changed = fixed_files(&folder::read_folder(folder)?);
+    let real = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    let name = real.file_name().unwrap_or_default().to_string_lossy();
+    let changed = fixed_files(&folder::read_folder(folder)?, &name);
     let changed = changed.into_iter();
     Ok(changed
         .map(|(path, text)| (folder.join(path.as_str()), text))
@@ -76,7 +78,7 @@ pub fn fix_skill(registry: &Registry, entry: &SkillEntry) -> Result<LintFix> {
     for file in &entry.metadata.files {
         files.insert(file.path.clone(), registry.read_file(entry, &file.path)?);
     }
-    let changed = fixed_files(&files);
+    let changed = fixed_files(&files, entry.id.name());
     if changed.is_empty() {
         return Ok(LintFix::Nothing);
     }
@@ -86,10 +88,13 @@ pub fn fix_skill(registry: &Registry, entry: &SkillEntry) -> Result<LintFix> {
     Ok(LintFix::Stored(number))
 }
 
-fn fixed_files<B: AsRef<[u8]>>(files: &BTreeMap<RelPath, B>) -> Vec<(RelPath, String)> {
+fn fixed_files<B: AsRef<[u8]>>(files: &BTreeMap<RelPath, B>, name: &str) -> Vec<(RelPath, String)> {
     let texts = files.iter().filter_map(|(path, bytes)| {
         let text = std::str::from_utf8(bytes.as_ref()).ok()?;
-        Some((path.clone(), lint::apply_fixes(text)?))
+        let repaired = path.is_document().then(|| lint::fix_document(text, name));
+        let repaired = repaired.flatten();
+        let links = lint::apply_fixes(repaired.as_deref().unwrap_or(text));
+        Some((path.clone(), links.or(repaired)?))
     });
     texts.collect()
 }

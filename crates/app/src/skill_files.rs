@@ -18,38 +18,45 @@ use crate::error::Result;
 /// The files of a skill.
 pub type SkillFiles = BTreeMap<RelPath, Bytes>;
 
+/// The skills of a folder, and what cannot be used.
+#[derive(Debug, Default)]
+pub struct FoundSkills {
+    /// The skills with their ids.
+    pub skills: Vec<(SkillId, SkillFiles)>,
+    /// Why others were skipped.
+    pub skipped: Vec<RegistryError>,
+}
+
 /// Reads the skill at a path, or every skill beneath it with its relative path as id.
-pub fn read_skill_folders(path: &Path) -> Result<Vec<(SkillId, SkillFiles)>> {
-    if path.join("SKILL.md").symlink_metadata().is_ok() {
-        let real = path.canonicalize().map_err(|error| RegistryError::Io {
-            path: path.to_owned(),
-            error,
-        })?;
-        let name = real.file_name().unwrap_or_default().to_string_lossy();
-        let id = name.parse().map_err(|error| RegistryError::InvalidAt {
-            path: path.to_owned(),
-            error,
-        })?;
-        return Ok(vec![(id, folder::read_folder(path)?)]);
-    }
+pub fn read_skill_folders(path: &Path) -> Result<FoundSkills> {
     let registry = Registry::open(RegistrySettings::from_folders([path.to_owned()]))?;
-    if let Some(notice) = registry.notices().into_iter().next() {
-        return Err(RegistryError::from(notice).into());
-    }
+    let notices = registry.notices().into_iter();
+    let mut found = FoundSkills {
+        skipped: notices.map(RegistryError::from).collect(),
+        ..FoundSkills::default()
+    };
     let snapshot = registry.snapshot();
-    if snapshot.is_empty() {
-        return Err(RegistryError::NotFound {
-            what: "skill in",
-            name: path.display().to_string(),
-        }
-        .into());
-    }
-    let mut skills = Vec::new();
+    let is_skill = path.join("SKILL.md").symlink_metadata().is_ok();
+    let root = path.canonicalize().ok();
     for entry in snapshot.skills() {
-        let files = folder::read_folder(&path.join(entry.id.as_str()))?;
-        skills.push((entry.id.clone(), files));
+        let Some(folder) = entry.path() else { continue };
+        // What is beneath a skill belongs to it.
+        if is_skill && Some(&folder) != root.as_ref() {
+            continue;
+        }
+        match folder::read_folder(&folder) {
+            Ok(files) => found.skills.push((entry.id.clone(), files)),
+            Err(error) => found.skipped.push(error),
+        }
     }
-    Ok(skills)
+    if is_skill && found.skills.is_empty() {
+        // Reading it whole names the file that is the reason.
+        if let Err(error) = folder::read_folder(path) {
+            found.skipped.insert(0, error);
+        }
+        found.skipped.truncate(1);
+    }
+    Ok(found)
 }
 
 /// Returns the skill at a folder, or every outermost skill beneath it, with what was skipped.
@@ -89,7 +96,7 @@ pub fn export_package(registry: &Registry, entry: &SkillEntry) -> Result<Package
 }
 
 /// Reads every file of a skill of the catalogue.
-fn read_entry(registry: &Registry, entry: &SkillEntry) -> Result<SkillFiles> {
+pub fn read_entry(registry: &Registry, entry: &SkillEntry) -> Result<SkillFiles> {
     let files = entry.metadata.files.iter();
     let read = |file: &FileEntry| Ok((file.path.clone(), registry.read_file(entry, &file.path)?));
     files.map(read).collect()

@@ -195,14 +195,16 @@ pub fn folder_source(folder: &Path, account: &Path) -> Result<SourceLocation> {
 /// folder.
 pub fn folder_skill(registry: &Registry, folder: &Path) -> Result<QualifiedSkillId> {
     let folder = canonical_path(folder)?;
-    let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    let reference = name.parse().ok().map(|id| QualifiedSkillId {
-        origin: Some(Origin::Files(1)),
-        id,
-    });
     let snapshot = registry.snapshot();
-    if let Some(reference) = reference.filter(|one| snapshot.find_skill(one).is_some()) {
-        return Ok(reference);
+    let first = Origin::Files(1);
+    let mut entries = snapshot.all_skills().map(|(entry, _)| entry);
+    let found = entries
+        .find(|entry| entry.origin == first && entry.path().as_deref() == Some(folder.as_path()));
+    if let Some(entry) = found {
+        return Ok(QualifiedSkillId {
+            origin: Some(first),
+            id: entry.id.clone(),
+        });
     }
     let is_within = |notice: &Notice| notice.path.starts_with(&folder);
     let notice = registry.notices().into_iter().find(is_within);

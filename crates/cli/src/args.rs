@@ -23,7 +23,7 @@ pub(crate) use serve_args::{
     AddFrom, BusArgs, ExposeArgs, OfferedTool, RemoteCommand, TokenCommand, UrlArgs,
 };
 
-use crate::completion::complete_skill;
+use crate::completion::{complete_host, complete_skill};
 use duration::parse_duration;
 
 const EXIT_CODES: &str = "\
@@ -199,9 +199,9 @@ pub(crate) enum Command {
         /// Folders to serve instead of stores and settings; worker registrations are still stored
         #[arg(value_name = "PATH", value_hint = ValueHint::DirPath)]
         paths: Vec<PathBuf>,
-        /// The port; 0 picks a free one
-        #[arg(long, env = "REPERTOIRE_PORT", default_value_t = 8321)]
-        port: u16,
+        /// The port; 0 picks a free one [default: 8321, or a free one if that is in use]
+        #[arg(long, env = "REPERTOIRE_PORT")]
+        port: Option<u16>,
         /// The address to listen on; a non-loopback address needs a token
         #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
         bind: std::net::IpAddr,
@@ -353,7 +353,7 @@ pub(crate) enum Command {
         /// Fail on warnings too
         #[arg(long)]
         strict: bool,
-        /// Fix problems that have a safe fix: links of the form `iii://x/a::b`
+        /// Fix what needs no decision: frontmatter that hosts refuse, links of the form `iii://x/a::b`
         #[arg(long)]
         fix: bool,
         /// List the rules
@@ -375,6 +375,9 @@ pub(crate) enum Command {
         /// The id to store it under; it ends in the skill's name [default: its path]
         #[arg(long)]
         id: Option<SkillId>,
+        /// Store nothing unless every skill is valid and hosts list it
+        #[arg(long)]
+        strict: bool,
         #[command(flatten)]
         write: WriteArgs,
     },
@@ -470,7 +473,8 @@ pub(crate) enum Command {
     /// Trust a workspace, so that its skills can override others and run
     #[command(
         after_help = "Examples:\n  repertoire list        # look first\n  repertoire trust\n  \
-                            repertoire trust --revoke"
+                            repertoire trust --revoke\n  \
+                            repertoire trust --link .claude/skills/pdf"
     )]
     Trust {
         /// The workspace [default: the one this folder is in]
@@ -481,6 +485,96 @@ pub(crate) enum Command {
         /// Apply a journal beside the store (`agents.db-wal`) that this account did not write
         #[arg(long, conflicts_with = "revoke")]
         with_journal: bool,
+        /// Serve what this link or folder leads to, although it is outside of the project
+        #[arg(long, value_name = "LINK", conflicts_with_all = ["path", "with_journal"])]
+        link: Option<PathBuf>,
+    },
+    /// Show what differs between revisions, origins, or a folder and the registry
+    #[command(
+        after_help = "With one skill: its last revision and the one before. With one folder: the skill \
+                      of the same id in the registry, and the folder.\n\nExamples:\n  \
+                      repertoire diff refunds\n  repertoire diff refunds@2\n  \
+                      repertoire diff refunds@2 refunds@4\n  repertoire diff ./refunds\n  \
+                      repertoire diff account:refunds workspace:refunds"
+    )]
+    Diff {
+        /// The old one: a skill, a folder, or a revision as SKILL@NUMBER
+        #[arg(value_name = "OLD", add = ArgValueCompleter::new(complete_skill))]
+        old: String,
+        /// The new one
+        #[arg(value_name = "NEW", add = ArgValueCompleter::new(complete_skill))]
+        new: Option<String>,
+    },
+    /// Stop serving skills, without removing them
+    #[command(after_help = "Examples:\n  repertoire disable acme/refunds\n  repertoire list --all")]
+    Disable {
+        /// Their ids
+        #[arg(required = true, add = ArgValueCompleter::new(complete_skill))]
+        skills: Vec<SkillId>,
+    },
+    /// Serve skills again that were disabled
+    #[command(after_help = "Examples:\n  repertoire enable acme/refunds")]
+    Enable {
+        /// Their ids
+        #[arg(required = true)]
+        skills: Vec<SkillId>,
+    },
+    /// Let a host use Repertoire: write its settings, or list the hosts
+    #[command(
+        after_help = "Without a host it lists them. What was in the file before is kept beside it, in \
+                      FILE.repertoire-backup. No token is ever written.\n\nExamples:\n  \
+                      repertoire connect claude-code\n  \
+                      repertoire connect cursor .agents/skills\n  repertoire connect codex --user\n  \
+                      repertoire connect vscode --print\n  \
+                      repertoire connect cursor --url http://127.0.0.1:8808/mcp"
+    )]
+    Connect {
+        /// The host, for instance claude-code, codex, cursor, vscode, gemini-cli
+        #[arg(value_name = "HOST", add = ArgValueCompleter::new(complete_host))]
+        host: Option<String>,
+        /// Folders to serve instead of stores and settings
+        #[arg(value_name = "PATH", value_hint = ValueHint::DirPath, conflicts_with = "url")]
+        paths: Vec<PathBuf>,
+        #[command(flatten)]
+        place: HostPlaceArgs,
+        /// Print the settings and write nothing
+        #[arg(long)]
+        print: bool,
+        /// Connect to a running server instead of starting a program
+        #[arg(long, value_name = "URL")]
+        url: Option<String>,
+    },
+    /// Remove Repertoire from a host's settings
+    #[command(after_help = "Examples:\n  repertoire disconnect claude-code")]
+    Disconnect {
+        /// The host
+        #[arg(value_name = "HOST", add = ArgValueCompleter::new(complete_host))]
+        host: String,
+        #[command(flatten)]
+        place: HostPlaceArgs,
+    },
+    /// Copy trusted skills into a host's own skills folder and keep them up to date
+    #[command(
+        after_help = "Only copies that this command made are ever replaced or removed; a record beside \
+                      them says which. Run it again to bring them up to date.\n\nExamples:\n  \
+                      repertoire link claude-code\n  repertoire link universal --user --only acme\n  \
+                      repertoire link ./agent/skills --watch\n  repertoire link claude-code --remove"
+    )]
+    Link {
+        /// The host, or a folder
+        #[arg(value_name = "HOST|FOLDER", add = ArgValueCompleter::new(complete_host))]
+        target: String,
+        #[command(flatten)]
+        place: HostPlaceArgs,
+        /// Copy only these skills: ids, or paths that they are below
+        #[arg(long, value_name = "ID", value_delimiter = ',')]
+        only: Vec<repertoire_core::permission::IdPrefix>,
+        /// Go on until Ctrl-C, and follow changes
+        #[arg(long)]
+        watch: bool,
+        /// Remove the copies
+        #[arg(long, conflicts_with_all = ["only", "watch"])]
+        remove: bool,
     },
     /// Check stores, sources, settings and installed components, and show what takes space
     Doctor,
@@ -637,4 +731,17 @@ pub(crate) struct WriteArgs {
     /// Check everything and store nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
+}
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct HostPlaceArgs {
+    /// For this project [default, in a workspace or repository]
+    #[arg(long, conflicts_with = "user")]
+    pub(crate) project: bool,
+    /// For every project of this user
+    #[arg(long)]
+    pub(crate) user: bool,
+    /// The name of the server in the host's settings
+    #[arg(long, default_value = "repertoire", hide = true)]
+    pub(crate) name: String,
 }

@@ -49,6 +49,16 @@ pub(crate) fn complete_skill(current: &OsStr) -> Vec<CompletionCandidate> {
     find_candidates(&text).unwrap_or_default()
 }
 
+/// Completes the id of a host.
+pub(crate) fn complete_host(current: &OsStr) -> Vec<CompletionCandidate> {
+    let text = current.to_string_lossy();
+    let hosts = repertoire_app::HOSTS.iter();
+    let hosts = hosts.filter(|host| host.id.starts_with(&*text));
+    hosts
+        .map(|host| CompletionCandidate::new(host.id).help(Some(host.name.into())))
+        .collect()
+}
+
 fn find_candidates(text: &str) -> anyhow::Result<Vec<CompletionCandidate>> {
     // The shell passes only the word; the other settings are those of the environment.
     let global = Args::try_parse_from(["repertoire", "doctor"])?.global;

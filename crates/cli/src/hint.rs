@@ -100,7 +100,6 @@ pub(crate) fn registry_hint(error: &RegistryError) -> Option<&'static str> {
         }
         RegistryError::EscapesRoot(_) => "copy the file into the skill instead of linking to it",
         RegistryError::NotRegular(_) => "a skill holds regular files only: remove it or replace it",
-        RegistryError::NameMismatch { .. } => "rename the folder or change `name:`",
         RegistryError::Remote { .. } => "check that it runs, and where: `repertoire remote list`",
         RegistryError::Tampered { .. } => {
             "list it again with `repertoire remote refresh`; if it persists, contact its operator"

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use crate::output::Output;
 
 fn main() -> ExitCode {
-    repertoire_malloc::return_freed_memory();
+    repertoire_malloc::set_thresholds();
     completion::answer_shell(args::grouped_command);
     let mut args = match args::parse_args() {
         Ok(args) => args,

@@ -486,12 +486,14 @@ fn doctor_reports_missing_parts_and_broken_skills() {
             "{offer}"
         );
     }
-    place.write_file(".repertoire/skills/broken/SKILL.md", "# no frontmatter\n");
+    place.write_file(".repertoire/skills/bare/SKILL.md", "# no frontmatter\n");
+    let shown = place.run_ok(&["doctor"]);
+    assert!(shown.contains("not listed"), "{shown}");
+    place.write_file(".repertoire/skills/broken/SKILL.md", [0xff, 0xfe]);
     let run = place.run(&["doctor"]);
     assert_eq!(run.exit_code(), 1);
     assert!(
-        run.stdout()
-            .contains("FAIL  skipped    [missing_frontmatter]"),
+        run.stdout().contains("FAIL  skipped    [not_utf8]"),
         "{}",
         run.stdout()
     );

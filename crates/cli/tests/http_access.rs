@@ -301,3 +301,68 @@ fn an_allowed_origin_passes_the_cors_preflight() {
         );
     }
 }
+
+#[test]
+fn a_browser_gets_a_page_and_a_program_does_not() {
+    let (place, folder) = workspace_with_skill();
+    let http = HttpServer::start(&place.home_dir(), &[&folder]);
+    wait_for("the catalogue", || http.get("/healthz", "").status == 200);
+    for path in ["/", "/mcp"] {
+        let page = http.get(path, "Accept: text/html,application/xhtml+xml\r\n");
+        let text = String::from_utf8_lossy(&page.body).into_owned();
+        assert_eq!(page.status, 200, "{text}");
+        assert!(text.starts_with("<!doctype html>"), "{text}");
+        assert!(text.contains("1 skill<"), "{text}");
+        assert!(text.contains("repertoire connect claude-code"), "{text}");
+    }
+    let stream = http.get("/mcp", "Accept: text/event-stream\r\n");
+    assert_ne!(stream.status, 200);
+    let missing = http.get("/missing", "Accept: text/html\r\n");
+    assert_eq!(missing.status, 404);
+}
+
+#[test]
+fn a_page_for_strangers_does_not_count_skills() {
+    let (place, folder) = workspace_with_skill();
+    place.run_ok(&["token", "create", "team"]);
+    let http = HttpServer::start(&place.home_dir(), &[&folder]);
+    wait_for("the catalogue", || http.get("/healthz", "").status == 200);
+    let page = http.get("/", "Accept: text/html\r\n");
+    let text = String::from_utf8_lossy(&page.body).into_owned();
+    assert_eq!(page.status, 200);
+    assert!(!text.contains("1 skill"), "{text}");
+}
+
+#[test]
+fn a_second_server_takes_a_free_port_and_names_the_first() {
+    let (place, folder) = workspace_with_skill();
+    // Whether the port was free or not, it is in use now.
+    let taken = std::net::TcpListener::bind(("127.0.0.1", 8321));
+    let mut child = place
+        .command(&["serve", &folder, "--json", "--hub", "off"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+    let said: Value = serde_json::from_str(&line).unwrap();
+    let url = said["url"].as_str().unwrap().to_owned();
+    assert!(!url.contains(":8321/"), "{url}");
+    child.kill().unwrap();
+    let mut errors = String::new();
+    let mut stderr = child.stderr.take().unwrap();
+    stderr.read_to_string(&mut errors).unwrap();
+    child.wait().unwrap();
+    assert!(errors.contains("port 8321 is in use"), "{errors}");
+    assert!(errors.contains(&format!("listening on {url}")), "{errors}");
+    if taken.is_ok() {
+        let here = format!("by process {}", std::process::id());
+        assert!(errors.contains(&here), "{errors}");
+    }
+    // A port that was named is not exchanged.
+    let refused = place.run(&["serve", &folder, "--port", "8321", "--hub", "off"]);
+    assert_ne!(refused.exit_code(), 0);
+    assert!(refused.stderr().contains("8321"), "{}", refused.stderr());
+}

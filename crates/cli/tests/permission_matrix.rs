@@ -27,6 +27,17 @@ const TOKENS: [(&str, &str); 6] = [
     ("admin", "admin"),
 ];
 
+/// Creates a token of each kind; returns their secrets.
+fn create_tokens(place: &TestWorkspace) -> BTreeMap<&'static str, String> {
+    let mut secrets = BTreeMap::from([("none", String::new())]);
+    for (name, allow) in &TOKENS[1..] {
+        let plain = name.replace('+', "-");
+        let made = place.run_ok(&["token", "create", &plain, "--allow", allow]);
+        secrets.insert(name, made.trim().to_owned());
+    }
+    secrets
+}
+
 /// Whether a request over HTTP is not refused for want of a permission.
 fn is_allowed_http(http: &HttpServer, token: &str, row: &PermissionRow) -> bool {
     let header = match token {
@@ -64,12 +75,7 @@ fn t40_the_matrix_of_permissions_is_what_the_server_does() {
     let place = TestWorkspace::new();
     place.write_skill("skills/one", "# One\n");
     fs::create_dir_all(place.home_dir()).unwrap();
-    let mut secrets = BTreeMap::from([("none", String::new())]);
-    for (name, allow) in &TOKENS[1..] {
-        let plain = name.replace('+', "-");
-        let made = place.run_ok(&["token", "create", &plain, "--allow", allow]);
-        secrets.insert(name, made.trim().to_owned());
-    }
+    let secrets = create_tokens(&place);
     let folder = place.work_dir().join("skills");
     let args = [
         folder.to_str().unwrap(),
@@ -194,12 +200,7 @@ fn t44_the_matrix_of_origins_is_what_the_server_does() {
         "prompts = [\"prompts/*.md\"]\n",
     )
     .unwrap();
-    let mut secrets = BTreeMap::from([("none", String::new())]);
-    for (name, allow) in &TOKENS[1..] {
-        let plain = name.replace('+', "-");
-        let made = place.run_ok(&["token", "create", &plain, "--allow", allow]);
-        secrets.insert(name, made.trim().to_owned());
-    }
+    let secrets = create_tokens(&place);
     let workspace = place.work_dir();
     let args = [
         "--workspace",

@@ -134,13 +134,10 @@ fn folders_of_an_untrusted_workspace_are_not_run_by_their_path() {
 #[test]
 fn a_folder_that_is_no_skill_is_refused_with_the_reason() {
     let place = TestWorkspace::new();
-    place.write_file(
-        "bad/SKILL.md",
-        "---\nname: other\ndescription: d\n---\n# x\n",
-    );
+    place.write_file("bad/SKILL.md", [0xff, 0xfe]);
     let shown = place.run(&["show", "./bad"]);
     assert!(
-        shown.stderr().contains("differs from the folder's name"),
+        shown.stderr().contains("not valid UTF-8"),
         "{}",
         shown.stderr()
     );

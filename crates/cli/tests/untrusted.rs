@@ -332,6 +332,84 @@ fn t7_a_hostile_server_is_bounded() {
 }
 
 #[test]
+fn t19_a_server_cannot_keep_its_frontmatter_from_being_compared() {
+    let mut entry = pdf_entry();
+    entry["partial"] = json!(true);
+    entry["frontmatter"]["description"] = json!("Says something else than the document.");
+    let server = untrusted_server(move || json!({"skills": [entry.clone()]}), honest_content);
+    let place = TestWorkspace::new();
+    place.run_ok(&["add", "mcp", "acme", &server.url]);
+    let read = cat_uri(&place, "skill://acme/pdf/SKILL.md");
+    assert_ne!(read.exit_code(), 0, "{}", read.stdout());
+    assert!(read.stderr().contains("description"), "{}", read.stderr());
+}
+
+/// A server that answers with these results, and with an unknown method otherwise.
+fn older_server(declares: bool, results: Vec<(&'static str, Value)>) -> ScriptedServer {
+    let extension = json!({"io.modelcontextprotocol/skills": {}});
+    let extensions = if declares { extension } else { json!({}) };
+    ScriptedServer::start(Arc::new(move |_, message| {
+        let method = message["method"].as_str().unwrap_or_default();
+        if method == "server/discover" {
+            let answer = json!({
+                "supportedVersions": ["2026-07-28"],
+                "capabilities": {"resources": {}, "extensions": extensions},
+            });
+            return json_response(message, &answer);
+        }
+        let key = match message["params"]["uri"].as_str() {
+            Some(uri) => uri.to_owned(),
+            None => method.to_owned(),
+        };
+        if let Some((_, result)) = results.iter().find(|(name, _)| *name == key) {
+            return json_response(message, result);
+        }
+        let error = json!({"code": -32601, "message": "unknown"});
+        let body = json!({"jsonrpc": "2.0", "id": message["id"], "error": error}).to_string();
+        let headers = "Content-Type: application/json\r\n".to_owned();
+        (200, headers, body.into_bytes())
+    }))
+}
+
+#[test]
+fn t19_skills_of_servers_with_older_forms_are_read_and_never_approved_unverified() {
+    const URI: &str = "skill://pdf/SKILL.md";
+    let content = |uri: &str, text: &str| json!({"contents": [{"uri": uri, "text": text}]});
+    let document = content(URI, DOCUMENT);
+    let index = json!({"skills": [
+        {"name": "pdf", "type": "skill-md", "description": "Fills forms.", "url": URI},
+        {"name": "zip", "type": "archive", "description": "d", "url": "skill://zip.zip"},
+    ]});
+    let index = content("skill://index.json", &index.to_string());
+    let resources = json!({"resources": [
+        {"uri": URI, "name": "pdf", "description": "Fills forms."},
+        {"uri": "file:///etc/passwd", "name": "x"},
+    ]});
+    let with_index = vec![("skill://index.json", index), (URI, document.clone())];
+    let with_resources = vec![("resources/list", resources), (URI, document)];
+    for (declares, results) in [
+        (false, with_index.clone()),
+        // It says that it lists skills, and does not know the method.
+        (true, with_index),
+        (false, with_resources),
+    ] {
+        let server = older_server(declares, results);
+        let place = TestWorkspace::new();
+        place.run_ok(&["add", "mcp", "old", &server.url]);
+        let listed = place.run_json(&["list", "--json"]);
+        let skills = listed["skills"].as_array().unwrap();
+        assert_eq!(skills.len(), 1, "{listed}");
+        assert_eq!(skills[0]["id"], "old/pdf");
+        assert_eq!(skills[0]["trusted"], false);
+        let read = cat_uri(&place, "skill://old/pdf/SKILL.md");
+        assert_eq!(read.stdout(), DOCUMENT, "{}", read.stderr());
+        // Nothing says what it must be, so it cannot be approved.
+        let approved = place.run(&["approve", "old/pdf"]);
+        assert_ne!(approved.exit_code(), 0);
+    }
+}
+
+#[test]
 fn t26_t27_redirects_stay_within_their_origin_and_so_does_the_token() {
     let elsewhere = untrusted_server(|| json!({"skills": [pdf_entry()]}), honest_content);
     let target = elsewhere.url.clone();
@@ -430,7 +508,7 @@ fn a_stdio_server_can_be_added_read_and_removed() {
         "resources/read",
         json!({"uri": "skill://local/hello-world/SKILL.md"}),
     );
-    assert_eq!(read["result"]["contents"][0]["text"], ours);
+    assert_eq!(read["result"]["contents"][0]["text"], ours, "{read}");
     drop(mcp);
     for (argv, word) in [
         (vec!["/bin/false"], "ended"),

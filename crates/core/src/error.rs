@@ -82,6 +82,14 @@ pub enum Error {
         /// The rule it broke.
         rule: String,
     },
+    /// Frontmatter that is no YAML at all.
+    #[error("line {line}: {rule}")]
+    FrontmatterSyntax {
+        /// Line in the document, from 1.
+        line: usize,
+        /// What was found there.
+        rule: String,
+    },
     /// Frontmatter past its byte, depth, node or alias budget.
     #[error("line {line}: frontmatter is too large: {rule}")]
     FrontmatterBudget {
@@ -173,7 +181,7 @@ impl Error {
             Self::Digest(_) => "invalid_digest",
             Self::NotUtf8 { .. } => "not_utf8",
             Self::NoFrontmatter { .. } => "missing_frontmatter",
-            Self::Frontmatter { .. } => "invalid_frontmatter",
+            Self::Frontmatter { .. } | Self::FrontmatterSyntax { .. } => "invalid_frontmatter",
             Self::FrontmatterBudget { .. } => "frontmatter_too_large",
             Self::Field { .. } => "invalid_field",
             Self::Internal { .. } => "internal_namespace",

@@ -76,7 +76,7 @@ pub fn strip_frontmatter(text: &str) -> &str {
     split_document(text).map_or(text, |cut| cut.body)
 }
 
-fn is_fence(line: &str) -> bool {
+pub(crate) fn is_fence(line: &str) -> bool {
     line.strip_prefix("---").is_some_and(|rest| {
         rest.chars()
             .all(|c| c == ' ' || c == '\t' || c == '\r' || c == '\n')

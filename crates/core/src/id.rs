@@ -26,6 +26,19 @@ pub(crate) fn find_segment_error(segment: &str) -> Option<&'static str> {
     }
 }
 
+/// Replaces what a segment cannot have.
+fn to_segment(text: &str) -> String {
+    let mut segment = String::new();
+    for c in text.chars() {
+        match c.to_ascii_lowercase() {
+            c @ ('a'..='z' | '0'..='9' | '_' | '-') => segment.push(c),
+            _ if segment.ends_with('-') => {}
+            _ => segment.push('-'),
+        }
+    }
+    segment.trim_matches('-').to_owned()
+}
+
 macro_rules! name_type {
     ($name:ident) => {
         impl $name {
@@ -84,6 +97,30 @@ pub struct SkillId(Arc<str>);
 name_type!(SkillId);
 
 impl SkillId {
+    /// Parses a path as people name folders: letters become lowercase, other characters `-`.
+    ///
+    /// ```
+    /// use repertoire_core::SkillId;
+    ///
+    /// assert_eq!(SkillId::from_path("JaneDoe/My Skill (1.2)")?.as_str(), "janedoe/my-skill-1-2");
+    /// # Ok::<(), repertoire_core::Error>(())
+    /// ```
+    pub fn from_path(path: &str) -> Result<Self> {
+        let is_valid = |part: &str| find_segment_error(part).is_none();
+        if path.split('/').all(is_valid) {
+            return path.parse();
+        }
+        let parts: Vec<String> = path.split('/').map(to_segment).collect();
+        parts.join("/").parse().map_err(|error| match error {
+            Error::Id { kind, rule, .. } => Error::Id {
+                kind,
+                value: input_excerpt(path),
+                rule,
+            },
+            other => other,
+        })
+    }
+
     /// The last segment.
     pub fn name(&self) -> &str {
         self.0.rsplit('/').next().unwrap_or(&self.0)

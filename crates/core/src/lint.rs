@@ -3,7 +3,11 @@
 //! Lint never refuses. Validation decides whether a skill is valid; lint reports whether it is
 //! useful and safe. Metadata is checked with the same rules as the body.
 
+mod fix;
 mod rules;
+mod shell;
+
+pub use fix::fix_document;
 
 use crate::{
     frontmatter::Frontmatter,
@@ -125,9 +129,10 @@ pub fn lint_skill(subject: &LintSubject<'_>) -> Vec<LintFinding> {
         }
         if path == DOCUMENT {
             rules::check_document(path, text, &mut out);
-            match Frontmatter::from_document(text) {
-                Ok(front) => rules::check_metadata(path, &front, text, &mut out),
-                Err(error) => rules::report_invalid_document(path, 1, error.to_string(), &mut out),
+            rules::check_listing(path, text, &mut out);
+            let plain = text.strip_prefix('\u{feff}').unwrap_or(text);
+            if let Ok(front) = Frontmatter::from_document(plain) {
+                rules::check_metadata(path, &front, text, &mut out);
             }
         }
         if path == crate::package::PACKAGE_FILE {

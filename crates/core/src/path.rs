@@ -81,6 +81,7 @@ pub fn is_ignored(name: &str) -> bool {
         name,
         ".git" | ".hg" | ".svn" | ".DS_Store" | "__pycache__" | "node_modules" | "Thumbs.db"
     ) || name.ends_with('~')
+        || name.starts_with(".repertoire-")
         || (name.starts_with('.') && name.strip_suffix(".swp").is_some())
 }
 

@@ -101,7 +101,9 @@ impl ValidationReport {
     fn add_parse_error(&mut self, error: &Error) {
         let (line, rule) = match error {
             Error::NoFrontmatter { line, rule } => (*line, (*rule).to_owned()),
-            Error::Frontmatter { line, rule } => (*line, rule.clone()),
+            Error::Frontmatter { line, rule } | Error::FrontmatterSyntax { line, rule } => {
+                (*line, rule.clone())
+            }
             Error::FrontmatterBudget { line, rule } => {
                 (*line, format!("frontmatter is too large: {rule}"))
             }

@@ -2,11 +2,11 @@
 //!
 //! A [`Snapshot`] is an immutable, structurally shared map from id to entries; readers take no
 //! lock. A change costs O(log n), publishes a new snapshot and appends events. Invariant: the
-//! entries of a snapshot are always the fold of the events up to its sequence number.
+//! visible entries of a snapshot are always the fold of the events up to its sequence number.
 
 use std::{
     borrow::Cow,
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     ops::Bound,
     path::PathBuf,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -31,6 +31,8 @@ use crate::{
 pub struct SkillEntry {
     /// Its id.
     pub id: SkillId,
+    /// Another id that finds it if no skill has that id: the path of its folder.
+    pub alias: Option<SkillId>,
     /// Its origin.
     pub origin: Origin,
     /// Whether it may override others and run.
@@ -48,12 +50,20 @@ impl SkillEntry {
 
     /// Whether its files are served under `skill://`.
     pub fn has_files(&self) -> bool {
-        self.metadata.is_skill() || matches!(self.location, ContentLocation::Embedded(_))
+        let metadata = &self.metadata;
+        metadata.frontmatter.is_some()
+            || metadata.unlisted.is_some()
+            || matches!(self.location, ContentLocation::Embedded(_))
     }
 
     /// Returns the file or folder it is read from, if it is on disk.
     pub fn path(&self) -> Option<PathBuf> {
         self.location.path()
+    }
+
+    /// Whether it was found through a link, so that its path is not beneath its origin.
+    pub fn is_linked(&self) -> bool {
+        self.location.is_linked()
     }
 
     /// Whether reading it sends a request to another server.
@@ -151,6 +161,7 @@ impl CatalogueItem for SkillEntry {
     fn is_same_as(&self, other: &Self) -> bool {
         self.precedence_rank() == other.precedence_rank()
             && self.metadata == other.metadata
+            && self.alias == other.alias
             && self.location.is_same_location(&other.location)
     }
 }
@@ -214,13 +225,36 @@ pub struct CatalogueEvent {
     pub origin: Origin,
 }
 
+/// Which skills of the catalogue are served.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Visibility {
+    /// Only skills below these paths, if there are any.
+    pub(crate) only: Vec<IdPrefix>,
+    /// Skills that the user disabled.
+    pub(crate) disabled: BTreeSet<SkillId>,
+}
+
+impl Visibility {
+    fn hides_some(&self) -> bool {
+        !self.only.is_empty() || !self.disabled.is_empty()
+    }
+
+    fn hides(&self, id: &SkillId) -> bool {
+        let is_selected = self.only.is_empty() || self.only.iter().any(|one| one.contains(id));
+        !is_selected || self.disabled.contains(id)
+    }
+}
+
 /// An immutable state of the catalogue.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     seq: u64,
+    visibility: Arc<Visibility>,
     /// Whether it has only some of the skills, see [`Snapshot::restricted_to`].
     is_restricted: bool,
     skills: EntryTable<SkillEntry>,
+    /// Ids that stand for others.
+    aliases: RedBlackTreeMapSync<SkillId, SkillId>,
     prompts: EntryTable<PromptEntry>,
 }
 
@@ -228,8 +262,10 @@ impl Snapshot {
     fn empty() -> Self {
         Self {
             seq: 0,
+            visibility: Arc::default(),
             is_restricted: false,
             skills: EntryTable::<SkillEntry>::new_sync(),
+            aliases: RedBlackTreeMapSync::new_sync(),
             prompts: EntryTable::<PromptEntry>::new_sync(),
         }
     }
@@ -245,6 +281,7 @@ impl Snapshot {
     pub fn restricted_to(&self, prefixes: &[IdPrefix]) -> Self {
         let mut part = Self {
             seq: self.seq,
+            visibility: self.visibility.clone(),
             is_restricted: true,
             ..Self::empty()
         };
@@ -253,6 +290,9 @@ impl Snapshot {
             let below = below.take_while(|(id, _)| id.as_str().starts_with(prefix.path().as_str()));
             for (id, slot) in below.filter(|(id, _)| prefix.contains(id)) {
                 part.skills.insert_mut(id.clone(), slot.clone());
+                for alias in slot.iter().filter_map(|entry| entry.alias.as_ref()) {
+                    part.aliases.insert_mut(alias.clone(), id.clone());
+                }
             }
         }
         for (name, slot) in &self.prompts {
@@ -270,17 +310,36 @@ impl Snapshot {
 
     /// Returns the number of visible skills.
     pub fn len(&self) -> usize {
+        if self.visibility.hides_some() {
+            return self.skills().count();
+        }
         self.skills.size()
     }
 
     /// Whether no skill is visible.
     pub fn is_empty(&self) -> bool {
-        self.skills.is_empty()
+        self.skills().next().is_none()
+    }
+
+    /// Whether skills of this id are not served: disabled, or not selected.
+    pub fn is_hidden(&self, id: &SkillId) -> bool {
+        self.visibility.hides(id)
+    }
+
+    fn is_visible(&self, entry: &SkillEntry) -> bool {
+        if !self.visibility.hides_some() {
+            return true;
+        }
+        // A disabled folder stays disabled under another name.
+        let alias = entry.alias.as_ref();
+        !self.visibility.hides(&entry.id)
+            && !alias.is_some_and(|alias| self.visibility.disabled.contains(alias))
     }
 
     /// Returns the visible skills, sorted by id.
     pub fn skills(&self) -> impl Iterator<Item = &Arc<SkillEntry>> {
-        self.skills.values().filter_map(|slot| slot.first())
+        let first = self.skills.values().filter_map(|slot| slot.first());
+        first.filter(|entry| self.is_visible(entry))
     }
 
     /// Returns the visible skills after an id, sorted by id; a page is found in O(log n).
@@ -299,21 +358,62 @@ impl Snapshot {
         self.skills
             .range::<SkillId, _>((start, Bound::Unbounded))
             .filter_map(|(_, slot)| slot.first())
+            .filter(|entry| self.is_visible(entry))
     }
 
-    /// Returns every entry with the entry that hides it, sorted by id.
+    /// Returns every entry with the entry that hides it, sorted by id, also those that are not served.
     pub fn all_skills(&self) -> impl Iterator<Item = (&Arc<SkillEntry>, Option<&Arc<SkillEntry>>)> {
         self.skills.values().flat_map(entries_with_winner)
     }
 
     /// Finds a skill by its id, or by origin and id.
     pub fn find_skill(&self, reference: &QualifiedSkillId) -> Option<&Arc<SkillEntry>> {
-        find_entry(&self.skills, &reference.id, reference.origin.as_ref())
+        let find = |id: &SkillId| find_entry(&self.skills, id, reference.origin.as_ref());
+        find(&reference.id)
+            .or_else(|| find(self.aliases.get(&reference.id)?))
+            .filter(|entry| self.is_visible(entry))
     }
 
     /// Returns a visible skill by its id.
     pub fn get(&self, id: &SkillId) -> Option<&Arc<SkillEntry>> {
-        self.skills.get(id)?.first()
+        let slot = self.skills.get(id);
+        slot.or_else(|| self.skills.get(self.aliases.get(id)?))?
+            .first()
+            .filter(|entry| self.is_visible(entry))
+    }
+
+    /// Replaces the alias of the entry of an origin, before the entry itself is changed.
+    fn replace_alias(&mut self, id: &SkillId, origin: &Origin, alias: Option<&SkillId>) {
+        let old = find_entry(&self.skills, id, Some(origin));
+        let old = old.and_then(|entry| entry.alias.clone());
+        if old.as_ref() == alias {
+            return;
+        }
+        if let Some(old) = old.filter(|old| self.aliases.get(old) == Some(id)) {
+            self.aliases.remove_mut(&old);
+        }
+        if let Some(alias) = alias {
+            self.aliases.insert_mut(alias.clone(), id.clone());
+        }
+    }
+
+    /// Changes which skills are served; returns whether that is a change.
+    fn set_visibility(&mut self, visibility: Visibility, log: &mut EventLog) -> bool {
+        if visibility == *self.visibility {
+            return false;
+        }
+        for (id, slot) in &self.skills {
+            let op = match (self.visibility.hides(id), visibility.hides(id)) {
+                (false, true) => EventOp::Remove,
+                (true, false) => EventOp::Add,
+                _ => continue,
+            };
+            for entry in slot.iter() {
+                log.push(op, ItemKind::Skill, id.to_string(), entry.origin.clone());
+            }
+        }
+        self.visibility = Arc::new(visibility);
+        true
     }
 
     /// Finds the skill and the file that a `skill://` URI names.
@@ -322,7 +422,11 @@ impl Snapshot {
     /// untrusted ones, and local skills before those of another server. Among the skills of one
     /// server the innermost one provides its files, trusted or not.
     pub fn locate_file(&self, uri: &SkillUri) -> Option<(Arc<SkillEntry>, RelPath)> {
+        // The files of a hidden skill are not read through the skill around it either.
+        let is_hidden = |id: &SkillId| self.skills.contains_key(id) && self.visibility.hides(id);
+        let hides_some = self.visibility.hides_some();
         uri.possible_splits()
+            .take_while(|(id, _)| !hides_some || !is_hidden(id))
             .filter_map(|(id, path)| {
                 let entry = self.get(&id).filter(|entry| entry.has_files())?;
                 let known = entry.metadata.dynamic || entry.metadata.find_file(&path).is_some();
@@ -391,6 +495,7 @@ pub(crate) enum CatalogueChange {
     RemoveSkill(SkillId, Origin),
     PutPrompt(PromptEntry, RepeatPolicy),
     RemovePrompt(PromptName, Origin),
+    SetVisibility(Visibility),
 }
 
 /// Whether putting an unchanged entry causes an event.
@@ -400,8 +505,9 @@ pub(crate) enum RepeatPolicy {
     Ignore,
 }
 
-/// The number of events kept for followers.
-const MAX_EVENTS: usize = 65_536;
+/// The number of events kept for followers. A follower that is further behind starts from a snapshot;
+/// more of them would keep pages of memory in use that are empty otherwise.
+const MAX_EVENTS: usize = 8192;
 
 /// The requested events are no longer kept; the follower has to start from a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -411,6 +517,22 @@ pub struct Lagged;
 struct EventLog {
     events: VecDeque<CatalogueEvent>,
     seq: u64,
+}
+
+impl EventLog {
+    fn push(&mut self, op: EventOp, kind: ItemKind, id: String, origin: Origin) {
+        self.seq += 1;
+        if self.events.len() == MAX_EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back(CatalogueEvent {
+            seq: self.seq,
+            op,
+            kind,
+            id,
+            origin,
+        });
+    }
 }
 
 /// The published snapshot and the events that led to it.
@@ -451,15 +573,21 @@ impl Catalogue {
     pub(crate) fn apply_changes(&self, changes: impl IntoIterator<Item = CatalogueChange>) {
         let mut log = self.lock_log();
         let mut next = (**self.current.load()).clone();
-        let before = log.seq;
+        let mut is_changed = false;
         for change in changes {
             let done = match change {
+                CatalogueChange::SetVisibility(visibility) => {
+                    is_changed |= next.set_visibility(visibility, &mut log);
+                    continue;
+                }
                 CatalogueChange::PutSkill(entry, again) => {
+                    next.replace_alias(&entry.id, &entry.origin, entry.alias.as_ref());
                     let (id, origin) = (entry.id.to_string(), entry.origin.clone());
                     put_item(&mut next.skills, entry, again)
                         .map(|op| (op, ItemKind::Skill, id, origin))
                 }
                 CatalogueChange::RemoveSkill(id, origin) => {
+                    next.replace_alias(&id, &origin, None);
                     remove_item(&mut next.skills, &id, &origin)
                         .map(|op| (op, ItemKind::Skill, id.to_string(), origin))
                 }
@@ -474,21 +602,16 @@ impl Catalogue {
                 }
             };
             if let Some((op, kind, id, origin)) = done {
-                log.seq += 1;
-                let seq = log.seq;
-                if log.events.len() == MAX_EVENTS {
-                    log.events.pop_front();
+                is_changed = true;
+                let is_hidden = kind == ItemKind::Skill
+                    && next.visibility.hides_some()
+                    && id.parse().is_ok_and(|id| next.visibility.hides(&id));
+                if !is_hidden {
+                    log.push(op, kind, id, origin);
                 }
-                log.events.push_back(CatalogueEvent {
-                    seq,
-                    op,
-                    kind,
-                    id,
-                    origin,
-                });
             }
         }
-        if log.seq > before {
+        if is_changed {
             next.seq = log.seq;
             self.current.store(Arc::new(next));
             self.changed.notify_all();

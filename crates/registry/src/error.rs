@@ -51,19 +51,6 @@ pub enum Error {
         /// The I/O error.
         error: std::io::Error,
     },
-    /// A skill whose name differs from the name of its folder.
-    #[error(
-        "{}: `name: {name}` differs from the folder's name {folder:?}",
-        display_path(path)
-    )]
-    NameMismatch {
-        /// The document.
-        path: PathBuf,
-        /// The name in the frontmatter.
-        name: String,
-        /// The name of the folder.
-        folder: String,
-    },
     /// An item with that name already exists.
     #[error("{what} {name:?} already exists")]
     AlreadyExists {
@@ -283,7 +270,6 @@ impl Error {
             Self::EscapesRoot(_) => "escapes_root",
             Self::NotRegular(_) => "not_regular",
             Self::Io { .. } | Self::ReadOnly(_) => "io_error",
-            Self::NameMismatch { .. } => "name_mismatch",
             Self::AlreadyExists { .. }
             | Self::Changed { .. }
             | Self::NameTaken { .. }

@@ -11,7 +11,7 @@ use repertoire_core::{DOCUMENT, MAX_BYTES, ManifestBuilder, RelPath, path::is_ig
 
 use crate::{
     error::{Error, Result},
-    source::{EntryKind, RootDir, join_path},
+    source::{EntryKind, LinkPolicy, RootDir, join_path},
 };
 
 /// Reads every file of a folder, within the limits of a skill and never outside of the folder.
@@ -83,6 +83,7 @@ pub fn read_small_file(folder: &Path, name: &str, max: u64) -> Result<Option<Byt
 pub fn find_skills(folder: &Path) -> Result<(Vec<PathBuf>, Vec<Error>)> {
     let root = RootDir::open(folder)?;
     let (mut found, mut passed) = (Vec::new(), Vec::new());
+    let links = LinkPolicy::new(folder, None, None);
     let mut open = vec![String::new()];
     while let Some(here) = open.pop() {
         let mut is_skill = false;
@@ -92,6 +93,12 @@ pub fn find_skills(folder: &Path) -> Result<(Vec<PathBuf>, Vec<Error>)> {
                     open.push(join_path(&here, &name));
                 }
                 _ if name == DOCUMENT || name == "skill.md" => is_skill = true,
+                Ok(EntryKind::Other) | Err(_)
+                    if here.is_empty()
+                        && matches!(links.open_target(&root, &name), Some(Ok(_))) =>
+                {
+                    found.push(folder.join(&name));
+                }
                 Ok(EntryKind::Other) => {
                     passed.push(Error::NotRegular(root.full_path(&join_path(&here, &name))));
                 }

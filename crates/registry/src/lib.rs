@@ -49,5 +49,5 @@ pub use settings::{
     CatalogueContent, RegisteredContent, RegistrySettings, RequestedBy, SourceLocation,
 };
 pub use skill_metadata::{PackageMetadata, Registration, SharedText, SkillMetadata};
-pub use source::{Notice, check_pattern};
+pub use source::{COPIES_FILE, Notice, check_pattern};
 pub use watch::WatchHandle;

@@ -18,19 +18,20 @@ use std::{
 use arc_swap::ArcSwapOption;
 pub use artifacts::SkillArtifacts;
 use bytes::Bytes;
+use repertoire_core::permission::IdPrefix;
 pub use state::{NotifyUnchanged, RegisteredScope, StateLimit};
 pub use write::HistoryPolicy;
 
 use crate::{
     catalogue::{Catalogue, CatalogueChange, RepeatPolicy, SkillEntry},
-    error::{Error, Result},
+    error::{Error, Result, display_path},
     origin::{Origin, StoreScope, Trusted},
     remote::RemoteReader,
     settings::{
         CatalogueContent, RegisteredContent, RegistrySettings, RequestedBy, SourceLocation,
     },
     skill_metadata::SkillMetadata,
-    source::{ContentLocation, FileSource, GlobPattern, Notice, SourcePlan},
+    source::{ContentLocation, FileSource, GlobPattern, LinkPolicy, Notice, SourcePlan},
     store::{Account, EventCursor, EventId, LocalStore, SqliteStore, Store, StoreOpenMode},
     trust,
 };
@@ -92,6 +93,8 @@ pub struct Registry {
     /// Reads files from other servers, once it is set.
     remote_reader: OnceLock<Arc<dyn RemoteReader>>,
     cache: Option<PathBuf>,
+    /// Only skills below these paths are served; all if there are none.
+    only: Vec<IdPrefix>,
     /// Which contents of the stores are in the catalogue.
     store_selection: CatalogueContent,
     /// Where registered content is kept.
@@ -119,11 +122,14 @@ impl Registry {
             remote_reader: OnceLock::new(),
             cache: settings.cache.clone(),
             store_selection: settings.stores,
+            only: settings.only.clone(),
             state: settings.state,
             index: ArcSwapOption::empty(),
         };
-        registry.add_embedded(&settings)?;
         registry.attach_stores(&settings)?;
+        // First, so that what is hidden never causes an event.
+        registry.sync_visibility()?;
+        registry.add_embedded(&settings)?;
         registry.open_files(&settings)?;
         let mut damaged = Vec::new();
         for attached in &registry.stores {
@@ -156,6 +162,7 @@ impl Registry {
         let embedded = settings.embedded.iter().map(|skill| {
             let entry = SkillEntry {
                 id: skill.id()?,
+                alias: None,
                 origin: Origin::Embedded,
                 trusted: Trusted::Yes,
                 metadata: Arc::new(SkillMetadata::from_skill(skill)?),
@@ -297,7 +304,13 @@ impl Registry {
             }
         };
         let trusted = self.source_trust(place, &folder)?;
-        FileSource::open(&folder, plan, origin, trusted, cache.cloned())
+        let follows_links = trusted == Trusted::Yes && matches!(plan, SourcePlan::Folders);
+        let links = follows_links.then(|| {
+            let workspace = self.workspace.as_ref().map(|(path, _)| path.as_path());
+            let local = self.local.as_ref().map(|local| local.store.clone());
+            LinkPolicy::new(&folder, workspace, local)
+        });
+        FileSource::open(&folder, plan, origin, trusted, cache.cloned(), links)
     }
 
     /// Returns the trust of a location. An untrusted workspace may only name folders within it.
@@ -310,11 +323,28 @@ impl Registry {
         let Some((workspace, trusted)) = &self.workspace else {
             return Err(Error::OutsideWorkspace(folder.to_owned()));
         };
+        let real = |path: &Path| path.canonicalize().map_err(|e| Error::from_io(path, e));
+        let target = real(folder)?;
+        if target.starts_with(real(workspace)?) {
+            return Ok(*trusted);
+        }
         if *trusted == Trusted::No {
-            let real = |path: &Path| path.canonicalize().map_err(|e| Error::from_io(path, e));
-            if !real(folder)?.starts_with(real(workspace)?) {
-                return Err(Error::OutsideWorkspace(folder.to_owned()));
-            }
+            return Err(Error::OutsideWorkspace(folder.to_owned()));
+        }
+        // A pull can change where a folder leads, and the settings that name it.
+        let confirmed = self.local.as_ref().is_some_and(|local| {
+            let confirmed = local.store.is_folder_confirmed(folder);
+            confirmed.unwrap_or(false)
+        });
+        if !confirmed {
+            return Err(Error::Skipped {
+                code: "link_outside",
+                message: format!(
+                    "{}: leads out of the workspace, to {}",
+                    display_path(folder),
+                    display_path(&target)
+                ),
+            });
         }
         Ok(*trusted)
     }

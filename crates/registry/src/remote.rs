@@ -15,7 +15,7 @@ use std::{
 use bytes::Bytes;
 use repertoire_core::{
     Digest, FileEntry, Frontmatter, MAX_BYTES, Manifest, RelPath, SkillId, SkillName, Uri,
-    frontmatter, markdown::to_single_line,
+    frontmatter, listing::ListingProblem, markdown::to_single_line,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -54,6 +54,10 @@ pub struct ListedSkill {
     pub frontmatter: Map<String, Value>,
     /// Its files.
     pub resources: ListedResources,
+    /// Whether the frontmatter has only some fields, because the server does not list skills in the
+    /// final form.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
 }
 
 /// The files of a listed skill.
@@ -93,6 +97,8 @@ pub(crate) struct RemoteLocation {
     uri: String,
     /// The URI of each file, as sent by the server.
     uris: BTreeMap<RelPath, String>,
+    /// Whether only some fields of the frontmatter are known.
+    partial: bool,
 }
 
 impl RemoteLocation {
@@ -158,6 +164,11 @@ fn check_listed_skill(
         title: None,
         description: Some(to_single_line(description).into()),
         frontmatter: Some(Value::Object(listed.frontmatter.clone()).to_string().into()),
+        unlisted: if listed.partial {
+            Some(Box::new(ListingProblem::partial()))
+        } else {
+            ListingProblem::find(&listed.frontmatter).map(Box::new)
+        },
         files: if dynamic {
             Box::default()
         } else {
@@ -171,6 +182,7 @@ fn check_listed_skill(
         label: label.clone(),
         uri: listed.uri.clone(),
         uris,
+        partial: listed.partial,
     };
     Ok((id, head, place))
 }
@@ -224,6 +236,7 @@ pub(crate) fn listing_entries(
                 let trusted = skill_trust(local, label, &listed.uri, &head)?;
                 let entry = SkillEntry {
                     id: id.clone(),
+                    alias: None,
                     origin: remote_origin(label),
                     trusted,
                     metadata: Arc::new(head),
@@ -386,7 +399,7 @@ pub(crate) fn read_remote_file(
             bytes
         }
     };
-    if path.is_document() {
+    if path.is_document() && !place.partial {
         check_frontmatter(&entry.metadata, &bytes).map_err(tampered)?;
     }
     if let (Some(cache), Some(file), true) = (cache, expected, fetched) {

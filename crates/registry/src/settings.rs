@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use repertoire_core::Skills;
+use repertoire_core::{Skills, permission::IdPrefix};
 
 /// A folder or a pattern, and which configuration requested it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +49,8 @@ pub struct RegistrySettings {
     pub system_skills: bool,
     /// The folder that caches folder indexes and files of other servers between runs.
     pub cache: Option<PathBuf>,
+    /// Only skills below these paths are served; all if there are none.
+    pub only: Vec<IdPrefix>,
 }
 
 /// Which contents of the stores are in the catalogue.

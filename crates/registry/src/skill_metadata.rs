@@ -7,12 +7,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use repertoire_core::{
-    FileEntry, Frontmatter, Manifest, Package, RelPath, Skill, SkillId, frontmatter,
+    FileEntry, Frontmatter, Manifest, Package, RelPath, Skill, SkillId, SkillName,
+    listing::{ListingProblem, SkillDocument},
     markdown::{MarkdownSummary as Summary, to_single_line, truncate_text},
     package::PACKAGE_FILE,
     surface,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::error::{Error, Result};
 
@@ -74,9 +76,12 @@ pub struct SkillMetadata {
     /// The description of the frontmatter, or the first paragraph.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<SharedText>,
-    /// The frontmatter as JSON text, in the author's order. None: served only under `iii://`.
+    /// The frontmatter as JSON text, in the author's order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frontmatter: Option<SharedText>,
+    /// Why it is not in `skills/list`, for a skill with files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unlisted: Option<Box<ListingProblem>>,
     /// Every file with size and digest.
     pub files: Box<[FileEntry]>,
     /// Metadata of the package, if the skill is one.
@@ -124,42 +129,51 @@ pub struct PackageMetadata {
 /// Metadata that is read from the document alone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DocumentMetadata {
-    pub(crate) name: SharedText,
+    pub(crate) name: Option<SharedText>,
     pub(crate) title: Option<SharedText>,
-    pub(crate) description: SharedText,
-    pub(crate) frontmatter: SharedText,
+    pub(crate) description: Option<SharedText>,
+    pub(crate) frontmatter: Option<SharedText>,
+    /// Why hosts would refuse the skill in a listing, apart from its path.
+    pub(crate) problem: Option<Box<ListingProblem>>,
 }
 
 impl DocumentMetadata {
-    /// Parses a `SKILL.md`; refuses one that no host could use.
+    /// Reads a `SKILL.md`; refuses only what is no text.
     pub(crate) fn from_bytes(bytes: &[u8]) -> repertoire_core::Result<Self> {
         let text = parse_utf8(repertoire_core::DOCUMENT, bytes)?;
-        let mut head = Self::parse_untitled(text)?;
-        head.title = Summary::from_markdown(text).title.map(Into::into);
-        Ok(head)
+        Self::from_text(text)
     }
 
-    /// Parses the frontmatter only; the title is the one field that comes from the body.
-    fn parse_untitled(text: &str) -> repertoire_core::Result<Self> {
-        let front = Frontmatter::parse(frontmatter::split_document(text)?.yaml, 2)?;
-        let field = |key: &str| {
-            front
-                .get_text(key)
-                .filter(|t| !t.trim().is_empty())
-                .ok_or_else(|| repertoire_core::Error::Field {
-                    field: key.to_owned(),
-                    rule: "must be there, as non-empty text".to_owned(),
-                })
-        };
+    fn from_text(text: &str) -> repertoire_core::Result<Self> {
+        let read = SkillDocument::read(text)?;
         Ok(Self {
-            name: field("name")?.into(),
-            title: None,
-            description: to_single_line(field("description")?).into(),
-            frontmatter: serde_json::Value::Object(front.to_json())
-                .to_string()
-                .into(),
+            name: read.name.map(Into::into),
+            title: read.title.map(Into::into),
+            description: read.description.map(Into::into),
+            frontmatter: read.frontmatter.as_ref().map(frontmatter_json),
+            problem: read.problem.map(Box::new),
         })
     }
+
+    /// Returns the name if a skill can be listed under it.
+    pub(crate) fn valid_name(&self) -> Option<&SharedText> {
+        let is_valid = |name: &&SharedText| name.parse::<SkillName>().is_ok();
+        self.name.as_ref().filter(is_valid)
+    }
+
+    /// Returns why a skill with this document is not listed under an id.
+    fn listing_problem(&self, id: &SkillId) -> Option<Box<ListingProblem>> {
+        let mismatch = || {
+            let name = self.name.as_deref().unwrap_or_default();
+            let is_same = name == id.name() && id.skill_name().is_some();
+            (!is_same).then(|| Box::new(ListingProblem::name_mismatch(name, id.name())))
+        };
+        self.problem.clone().or_else(mismatch)
+    }
+}
+
+fn frontmatter_json(front: &Frontmatter) -> SharedText {
+    Value::Object(front.to_json()).to_string().into()
 }
 
 impl PackageMetadata {
@@ -205,14 +219,16 @@ impl PackageMetadata {
 
 impl SkillMetadata {
     pub(crate) fn new(
+        id: &SkillId,
         document: &DocumentMetadata,
         files: Manifest,
         package: Option<Arc<PackageMetadata>>,
     ) -> Self {
         Self {
             title: document.title.clone(),
-            description: Some(document.description.clone()),
-            frontmatter: Some(document.frontmatter.clone()),
+            description: document.description.clone(),
+            frontmatter: document.frontmatter.clone(),
+            unlisted: document.listing_problem(id),
             files: files.into_files(),
             package,
             dynamic: false,
@@ -231,14 +247,13 @@ impl SkillMetadata {
             .map(|r| Ok(FileEntry::from_bytes(r.path().parse()?, r.body())))
             .collect::<repertoire_core::Result<Vec<_>>>()?;
         let front = skill.frontmatter().ok();
+        let problem = front.as_ref();
+        let problem = problem.and_then(|front| ListingProblem::find(&front.to_json()));
         Ok(Self {
             title: Summary::from_markdown(skill.body()).title.map(Into::into),
             description: skill.description().map(|d| to_single_line(d).into()),
-            frontmatter: front.map(|front| {
-                serde_json::Value::Object(front.to_json())
-                    .to_string()
-                    .into()
-            }),
+            frontmatter: front.as_ref().map(frontmatter_json),
+            unlisted: problem.map(Box::new),
             files: Manifest::new(std::iter::once(document).chain(references))?.into_files(),
             package: None,
             dynamic: false,
@@ -262,15 +277,8 @@ impl SkillMetadata {
             .find(|(path, _)| path.is_document())
             .map(|(_, bytes)| DocumentMetadata::from_bytes(bytes))
             .ok_or(repertoire_core::Error::NoDocument)??;
-        if *document.name != *id.name() {
-            return Err(Error::NameMismatch {
-                path: repertoire_core::DOCUMENT.into(),
-                name: document.name.to_string(),
-                folder: id.name().to_owned(),
-            });
-        }
         let package = package.map(PackageMetadata::from_package).map(Arc::new);
-        Ok(Self::new(&document, manifest, package))
+        Ok(Self::new(id, &document, manifest, package))
     }
 
     /// Builds the metadata of a body registered at run time.
@@ -288,28 +296,39 @@ impl SkillMetadata {
 
     /// Builds the metadata of a loose markdown file: a skill only if it is a document of that id.
     pub(crate) fn from_markdown(id: &SkillId, body: &str) -> Self {
-        let own = DocumentMetadata::parse_untitled(body)
-            .ok()
-            .filter(|d| *d.name == *id.name() && id.skill_name().is_some());
-        Self::from_loose_body(body, Summary::from_markdown(body), own.map(|_| body))
+        let is_own = DocumentMetadata::from_text(body).is_ok_and(|own| {
+            own.frontmatter.is_some()
+                && own.name.as_deref() == Some(id.name())
+                && own.description.is_some()
+                && id.skill_name().is_some()
+        });
+        Self::from_loose_body(body, Summary::from_markdown(body), is_own.then_some(body))
     }
 
     fn from_loose_body(body: &str, summary: Summary, document: Option<&str>) -> Self {
-        let read = document.and_then(|d| Some((d, DocumentMetadata::parse_untitled(d).ok()?)));
+        let read = document.and_then(|d| Some((d, DocumentMetadata::from_text(d).ok()?)));
         let file = FileEntry::from_bytes(
             RelPath::document(),
             read.as_ref().map_or(body, |r| r.0).as_bytes(),
         );
+        let (frontmatter, unlisted, description) = match read {
+            // A generated document adds nothing to the summary of the body.
+            Some((document, head)) if document == body => {
+                let description = head.description.as_deref();
+                let description = description.map(|text| truncate_text(text, 1024).into());
+                (head.frontmatter, head.problem, description)
+            }
+            Some((_, head)) => {
+                let summary = summary.summary.map(Into::into);
+                (head.frontmatter, head.problem, summary)
+            }
+            None => (None, None, summary.summary.map(Into::into)),
+        };
         Self {
             title: summary.title.map(Into::into),
-            description: match &read {
-                // A generated document adds nothing to the summary of the body.
-                Some((document, head)) if *document == body => {
-                    Some(truncate_text(&head.description, 1024).into())
-                }
-                _ => summary.summary.map(Into::into),
-            },
-            frontmatter: read.map(|(_, head)| head.frontmatter),
+            description,
+            frontmatter,
+            unlisted,
             files: [file].into(),
             package: None,
             dynamic: false,
@@ -317,9 +336,9 @@ impl SkillMetadata {
         }
     }
 
-    /// Whether hosts that support Agent Skills can use it.
-    pub fn is_skill(&self) -> bool {
-        self.frontmatter.is_some()
+    /// Whether it is in `skills/list`.
+    pub fn is_listed(&self) -> bool {
+        self.frontmatter.is_some() && self.unlisted.is_none()
     }
 
     /// Returns one file by its path.
@@ -350,9 +369,12 @@ impl SkillMetadata {
         if let Some(front) = &metadata.frontmatter {
             // It is served unchanged, and the store may be untrusted: it must parse as one JSON
             // object, and it is serialised again here.
-            let read: serde_json::Map<String, serde_json::Value> =
+            let read: serde_json::Map<String, Value> =
                 repertoire_core::json::from_str(front).map_err(corrupt)?;
-            metadata.frontmatter = Some(serde_json::Value::Object(read).to_string().into());
+            if metadata.unlisted.is_none() {
+                metadata.unlisted = ListingProblem::find(&read).map(Box::new);
+            }
+            metadata.frontmatter = Some(Value::Object(read).to_string().into());
         }
         Ok(metadata)
     }

@@ -111,24 +111,21 @@ fn a_single_skill_folder_is_its_own_root() {
 }
 
 #[test]
-fn invalid_skills_are_skipped_with_a_reason() {
+fn skills_that_cannot_be_served_are_skipped_with_a_reason() {
     let root = tempfile::tempdir().unwrap();
     write_skill(root.path(), "good", "# Good\n");
-    write_file(root.path(), "Upper/SKILL.md", document_text("Upper", ""));
-    write_file(root.path(), "mismatch/SKILL.md", document_text("other", ""));
-    write_file(root.path(), "bare/SKILL.md", "# No frontmatter\n");
     write_file(
         root.path(),
         "latin/SKILL.md",
         b"---\nname: latin\ndescription: \xe9\n---\n",
     );
-    write_file(
-        root.path(),
-        "bom/SKILL.md",
-        format!("\u{feff}{}", document_text("bom", "")),
-    );
     write_file(root.path(), "huge/SKILL.md", document_text("huge", ""));
     write_file(root.path(), "huge/big.bin", vec![0u8; 16 * 1024 * 1024]);
+    write_file(
+        root.path(),
+        "日本/SKILL.md",
+        "# No name that an id can have\n",
+    );
     write_skill(root.path(), "many", "");
     for n in 0..512 {
         write_file(root.path(), &format!("many/f{n}"), "x");
@@ -139,16 +136,103 @@ fn invalid_skills_are_skipped_with_a_reason() {
     found.sort_unstable();
     assert_eq!(
         found,
-        [
-            "invalid_id",
-            "missing_frontmatter",
-            "missing_frontmatter",
-            "name_mismatch",
-            "not_utf8",
-            "too_large",
-            "too_many_files"
-        ]
+        ["invalid_id", "not_utf8", "too_large", "too_many_files"]
     );
+}
+
+/// Why a skill is not in `skills/list`; empty if it is.
+fn listing_code(registry: &Registry, id: &str) -> &'static str {
+    let snapshot = registry.snapshot();
+    let entry = snapshot.get(&id.parse().unwrap()).unwrap();
+    let problem = entry.metadata.unlisted.as_ref();
+    problem.map_or("", |problem| problem.rule.code())
+}
+
+#[test]
+fn irregular_skills_are_served_and_say_why_they_are_not_listed() {
+    let root = tempfile::tempdir().unwrap();
+    for (folder, document, id, code) in [
+        ("plain", document_text("plain", ""), "plain", ""),
+        (
+            "bom",
+            format!("\u{feff}{}", document_text("bom", "")),
+            "bom",
+            "",
+        ),
+        ("My-Pdf", document_text("my-pdf", ""), "my-pdf", ""),
+        (
+            "pdf-forms-v2",
+            document_text("pdf-forms", ""),
+            "pdf-forms",
+            "",
+        ),
+        ("Group A/One", document_text("one", ""), "group-a/one", ""),
+        (
+            "upper",
+            document_text("Upper", ""),
+            "upper",
+            "invalid_field",
+        ),
+        (
+            "bare",
+            "# Bare\n\nText.\n".into(),
+            "bare",
+            "missing_frontmatter",
+        ),
+        (
+            "colon",
+            "---\nname: colon\ndescription: Use: this\n---\n".into(),
+            "colon",
+            "invalid_frontmatter",
+        ),
+        (
+            "nameless",
+            "---\ndescription: d\n---\n".into(),
+            "nameless",
+            "invalid_field",
+        ),
+        (
+            "unclosed",
+            "---\nname: unclosed\n\n# T\n".into(),
+            "unclosed",
+            "missing_frontmatter",
+        ),
+    ] {
+        write_file(root.path(), &format!("{folder}/SKILL.md"), document);
+        let registry = open_registry(root.path());
+        assert_eq!(listing_code(&registry, id), code, "{folder}");
+        assert_eq!(notice_codes(&registry), [""; 0], "{folder}");
+    }
+}
+
+#[test]
+fn a_name_belongs_to_the_folder_of_that_name_or_to_the_only_one_that_claims_it() {
+    let root = tempfile::tempdir().unwrap();
+    write_file(root.path(), "a/SKILL.md", document_text("pdf", ""));
+    let registry = open_registry(root.path());
+    assert_eq!(skill_ids(&registry), ["pdf"]);
+    // The id it has by its folder finds it too.
+    assert_eq!(listing_code(&registry, "a"), "");
+
+    // A second claim: neither gets the name.
+    write_file(root.path(), "b/SKILL.md", document_text("pdf", ""));
+    registry.rescan_files();
+    assert_eq!(skill_ids(&registry), ["a", "b"]);
+    assert_eq!(listing_code(&registry, "a"), "name_mismatch");
+
+    // The folder of that name has it.
+    write_skill(root.path(), "pdf", "# Pdf\n");
+    registry.rescan_files();
+    assert_eq!(skill_ids(&registry), ["a", "b", "pdf"]);
+    assert_eq!(listing_code(&registry, "pdf"), "");
+
+    // Without the others the name is free again.
+    fs::remove_dir_all(root.path().join("pdf")).unwrap();
+    fs::remove_dir_all(root.path().join("b")).unwrap();
+    registry.rescan_files();
+    assert_eq!(skill_ids(&registry), ["pdf"]);
+    assert_eq!(listing_code(&registry, "a"), "");
+    assert_eq!(notice_codes(&registry), [""; 0]);
 }
 
 #[test]

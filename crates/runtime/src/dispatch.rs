@@ -238,7 +238,7 @@ impl ArtifactDispatcher {
 }
 
 impl ArtifactDispatcher {
-    /// Runs the fallback of a module whose sidecar failed; both executions leave a record.
+    /// Runs the fallback of a module whose sidecar or program failed; both executions leave a record.
     async fn retry_with_fallback(
         &self,
         skill: &dyn LoadableSkill,
@@ -248,7 +248,9 @@ impl ArtifactDispatcher {
     ) -> ExecutionResult {
         let family = context.model_family();
         let by = match &executed.outcome {
-            Err(Error::Sidecar(_)) => fallback_variant(skill, info, &family),
+            Err(Error::Sidecar(_) | Error::Program { .. }) => {
+                fallback_variant(skill, info, &family)
+            }
             _ => None,
         };
         let Some(other) = by else { return executed };

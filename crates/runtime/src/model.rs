@@ -86,6 +86,16 @@ impl ModelRequest {
     }
 }
 
+/// Returns the line that encloses a block of data in a prompt.
+///
+/// It is a digest of the data: a text would have to contain its own digest to close the block, so its
+/// author cannot write one that does. The same data always gives the same prompt, so that providers can
+/// cache it and runs can be repeated.
+pub(crate) fn data_mark(data: &str) -> String {
+    let digest = repertoire_core::Digest::hash_bytes(data.as_bytes()).hex_digits();
+    digest.chars().take(32).collect()
+}
+
 /// The price of a model, in US dollars per million tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]

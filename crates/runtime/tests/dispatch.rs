@@ -226,6 +226,58 @@ async fn a_missing_sidecar_is_replaced_by_the_fallback_prompt() {
     }
 }
 
+/// A module whose program fails, as with an answer that it cannot parse.
+#[derive(Debug)]
+struct FailingProgram(Error);
+
+#[async_trait]
+impl ArtifactHandler for FailingProgram {
+    fn kind(&self) -> ArtifactKind {
+        ArtifactKind::DspyModule
+    }
+
+    async fn execute_artifact(
+        &self,
+        _: &Artifact,
+        _: &ExecutionContext,
+    ) -> repertoire_runtime::Result<ArtifactOutput> {
+        Err(self.0.clone())
+    }
+}
+
+#[tokio::test]
+async fn a_program_that_fails_is_replaced_by_the_fallback_prompt() {
+    let program = Error::Program {
+        code: "AdapterParseError".into(),
+        message: "the answer has no field `verdict`".into(),
+    };
+    let budget = Error::Budget("no tokens are left".into());
+    for (error, replaced) in [
+        (program, true),
+        (Error::Sidecar("it ended".into()), true),
+        (budget, false),
+    ] {
+        let skill = RecordingSkill::new(&module_package(Some("Prompt")));
+        let model = ScriptedModel::new(&["from the prompt"]);
+        let mut cx = context_with_model(&model);
+        let mut dispatcher = ArtifactDispatcher::default();
+        dispatcher.add_handler(Arc::new(FailingProgram(error.clone())));
+        let plan = plan_run(&skill, &dispatcher, "", &[]).unwrap();
+        let report = run_plan(&skill, &dispatcher, &plan, &mut cx, &mut |_| {}).await;
+        if !replaced {
+            assert_eq!(report.outcome.unwrap_err(), error);
+            continue;
+        }
+        assert_eq!(report.outcome.unwrap().text, "from the prompt");
+        // Both the failure and what stood in leave a record.
+        let [.., failed, second] = report.records.as_slice() else {
+            panic!("{:?}", report.records)
+        };
+        assert!(failed.error.is_some(), "{failed:?}");
+        assert_eq!(second.details.fallback_for.as_deref(), Some("Module"));
+    }
+}
+
 #[tokio::test]
 async fn without_a_fallback_the_error_says_what_is_needed() {
     let skill = RecordingSkill::new(&module_package(None));

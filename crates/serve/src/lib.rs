@@ -34,6 +34,7 @@ mod optional_tools;
 mod peer_limits;
 mod peer_owner;
 pub mod permissions;
+mod port_user;
 mod resource_json;
 mod resource_reader;
 mod service;
@@ -63,6 +64,7 @@ pub use builder::{Server, ServerBuilder};
 pub use error::{Error, ListenProblem, Result};
 pub use mcp::McpConnection;
 pub use optional_tools::OptionalTools;
+pub use port_user::find_port_user;
 pub use repertoire_app::FileWatching;
 pub use repertoire_core::{Skill, SkillReference, Skills, Uri};
 #[doc(hidden)]

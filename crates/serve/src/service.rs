@@ -24,6 +24,7 @@ use crate::{
         functions::{FunctionOptions, is_listed},
     },
     instructions,
+    mcp_client::ConnectionPool,
     metrics::Metrics,
     optional_tools::{OptionalToolState, OptionalTools},
 };
@@ -232,6 +233,9 @@ pub struct SkillService {
     restricted: Mutex<HashMap<Vec<IdPrefix>, Arc<Snapshot>>>,
     /// The functions whose content may be read over MCP.
     pub(crate) function_links: FunctionLinks,
+    /// The connections to other servers. They are set before the registry can be seen, because the
+    /// first request may read a skill of another server.
+    pub(crate) remotes: Arc<OnceLock<Arc<ConnectionPool>>>,
 }
 
 impl SkillService {
@@ -250,6 +254,7 @@ impl SkillService {
             instructions: ArcSwapOption::empty(),
             restricted: Mutex::default(),
             function_links: FunctionLinks::default(),
+            remotes: Arc::default(),
         })
     }
 
@@ -258,6 +263,9 @@ impl SkillService {
         let service = Self::new(options);
         let on_settled = service.on_settled();
         let watching = service.options.watch;
+        let _ = service
+            .remotes
+            .set(ConnectionPool::from_registry(&registry));
         service.live.follow(registry, watching, on_settled);
         service
     }
@@ -270,7 +278,12 @@ impl SkillService {
     ) -> Arc<Self> {
         let service = Self::new(options);
         let (live, on_settled) = (&service.live, service.on_settled());
-        live.open_in_background(settings, service.options.watch, on_settled, then);
+        let remotes = service.remotes.clone();
+        let opened = move |registry: &Arc<Registry>| {
+            let _ = remotes.set(ConnectionPool::from_registry(registry));
+            then(registry);
+        };
+        live.open_in_background(settings, service.options.watch, on_settled, opened);
         service
     }
 

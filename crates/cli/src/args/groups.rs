@@ -12,8 +12,8 @@ const GROUPS: [(&str, &[&str]); 7] = [
     (
         "Manage skills",
         &[
-            "add", "remove", "history", "rollback", "fork", "package", "artifact", "init", "trust",
-            "watch", "cat", "tour",
+            "add", "remove", "history", "rollback", "diff", "fork", "package", "artifact", "init",
+            "trust", "disable", "enable", "watch", "cat", "tour",
         ],
     ),
     ("Check skills", &["validate", "lint", "eval", "doctor"]),
@@ -23,7 +23,17 @@ const GROUPS: [(&str, &[&str]); 7] = [
     ),
     (
         "Serve and connect",
-        &["mcp", "worker", "bus", "token", "remote", "approve"],
+        &[
+            "connect",
+            "disconnect",
+            "link",
+            "mcp",
+            "worker",
+            "bus",
+            "token",
+            "remote",
+            "approve",
+        ],
     ),
     ("Keep it safe and small", &["backup", "restore", "gc"]),
     ("Shell", &["completions"]),

@@ -122,6 +122,9 @@ pub(crate) struct ExposeArgs {
     /// Which skills are also prompts: `all`, `none`, or ids with commas [default: all]
     #[arg(long, value_name = "WHICH", value_delimiter = ',')]
     pub(crate) prompts: Vec<String>,
+    /// Serve only these skills: ids, or paths that they are below; may be repeated
+    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    pub(crate) only: Vec<IdPrefix>,
     /// Do not watch for changes on disk
     #[arg(long)]
     pub(crate) no_watch: bool,

@@ -1,4 +1,4 @@
-//! `add`: copies skill folders into a store, all of them or none.
+//! `add`: copies skill folders into a store.
 
 use std::{
     path::{Path, PathBuf},
@@ -6,9 +6,15 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use repertoire_app::{SkillFiles, lint_files, read_skill_folders, require_folder};
-use repertoire_core::{SkillId, lint::LintSeverity, text::terminal_safe};
-use repertoire_registry::store::NewSkill;
+use repertoire_app::{FoundSkills, lint_files, read_skill_folders, require_folder};
+use repertoire_core::{
+    SkillId,
+    lint::{LintFinding, LintSeverity},
+    text::terminal_safe,
+};
+use repertoire_registry::{
+    Error as RegistryError, Origin, QualifiedSkillId, Registry, StoreScope, store::NewSkill,
+};
 use serde_json::json;
 
 use super::{open_registry, report_look_alikes};
@@ -22,22 +28,25 @@ use crate::{
 pub(crate) fn run(
     paths: &[PathBuf],
     id: Option<SkillId>,
+    strict: bool,
     write: &WriteArgs,
     settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    let mut skills = Vec::new();
+    let mut found = FoundSkills::default();
     output.with_spinner("reading skills", || -> Result<()> {
         for path in paths {
-            skills.extend(read_skills(path)?);
+            let more = read_skills(path)?;
+            found.skills.extend(more.skills);
+            found.skipped.extend(more.skipped);
         }
         Ok(())
     })?;
     if let Some(id) = id {
-        let [skill] = skills.as_mut_slice() else {
+        let [skill] = found.skills.as_mut_slice() else {
             bail!(UsageError(format!(
                 "--id names one skill, and {} were found",
-                skills.len()
+                found.skills.len()
             )));
         };
         let name = skill.0.name();
@@ -48,30 +57,61 @@ pub(crate) fn run(
         }
         skill.0 = id;
     }
-    let skills: Vec<NewSkill> = skills
-        .into_iter()
-        .map(|(id, files)| {
-            let findings = lint_files(&files);
-            let skill =
-                NewSkill::from_files(id.clone(), files).with_context(|| format!("skill {id}"))?;
-            let risky = findings
-                .iter()
-                .filter(|f| f.rule.severity == LintSeverity::Error)
-                .count();
-            if risky > 0 {
-                output.print_warning(format!(
-                    "{id}: {} to review before use: `repertoire lint`",
-                    format_count(risky, "finding")
-                ));
+    let mut skipped: Vec<anyhow::Error> = found.skipped.into_iter().map(Into::into).collect();
+    let mut skills = Vec::new();
+    for (id, files) in found.skills {
+        let findings = lint_files(&files);
+        let is_error = |finding: &&LintFinding| finding.rule.severity == LintSeverity::Error;
+        let risky = findings.iter().filter(is_error).count();
+        match NewSkill::from_files(id.clone(), files).with_context(|| format!("skill {id}")) {
+            Ok(skill) => {
+                if let (true, Some(problem)) = (strict, &skill.metadata().unlisted) {
+                    skipped.push(anyhow::Error::from(RegistryError::Skipped {
+                        code: problem.rule.code(),
+                        message: format!("{id}: {problem}"),
+                    }));
+                }
+                skills.push(skill);
             }
-            Ok(skill)
-        })
-        .collect::<Result<_>>()?;
-    store_skills(skills, write, settings, output)
+            Err(error) => {
+                skipped.push(error);
+                continue;
+            }
+        }
+        if risky > 0 {
+            output.print_warning(format!(
+                "{id}: {} to review before use: `repertoire lint`",
+                format_count(risky, "finding")
+            ));
+        }
+    }
+    if (strict || skills.is_empty()) && !skipped.is_empty() {
+        let more = skipped.len() - 1;
+        let first = skipped.swap_remove(0);
+        return Err(match more {
+            0 => first,
+            _ => first.context(format!("{more} more cannot be stored")),
+        });
+    }
+    if skills.is_empty() {
+        let names: Vec<_> = paths
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
+        bail!(RegistryError::NotFound {
+            what: "skill in",
+            name: names.join(", "),
+        });
+    }
+    for error in &skipped {
+        output.print_warning(format!("skipped: {}", terminal_safe(&format!("{error:#}"))));
+    }
+    let skipped: Vec<String> = skipped.iter().map(|error| format!("{error:#}")).collect();
+    store_skills(skills, &skipped, write, settings, output)
 }
 
 /// Reads the skills of a folder; a package in JSON has a command of its own.
-fn read_skills(path: &Path) -> Result<Vec<(SkillId, SkillFiles)>> {
+fn read_skills(path: &Path) -> Result<FoundSkills> {
     if path.is_file() && path.extension().is_some_and(|e| e == "json") {
         bail!(UsageError(format!(
             "{} is a file: use `repertoire package import` for packages in JSON",
@@ -85,6 +125,7 @@ fn read_skills(path: &Path) -> Result<Vec<(SkillId, SkillFiles)>> {
 /// Stores checked skills and prints the outcome.
 pub(crate) fn store_skills(
     skills: Vec<NewSkill>,
+    skipped: &[String],
     write: &WriteArgs,
     settings: &CliSettings,
     output: &Output,
@@ -94,6 +135,14 @@ pub(crate) fn store_skills(
         .scope_preference()
         .resolve(&registry, write.scope.map(Into::into))?;
     let ids: Vec<SkillId> = skills.iter().map(|skill| skill.id().clone()).collect();
+    let unlisted: Vec<(SkillId, String)> = skills
+        .iter()
+        .filter_map(|skill| {
+            let problem = skill.metadata().unlisted.as_ref()?;
+            Some((skill.id().clone(), problem.to_string()))
+        })
+        .collect();
+    let replaced = find_replaced(&registry, scope, &skills);
     let similar = report_look_alikes(&registry, &ids, output);
     let revisions = if write.dry_run {
         output.with_spinner("checking skills", || registry.dry_run_add(scope, skills))?
@@ -109,6 +158,17 @@ pub(crate) fn store_skills(
         let mut answer = json!({
             "scope": scope.as_str(), "dry_run": write.dry_run, "skills": added,
         });
+        if !replaced.is_empty() {
+            answer["replaced"] = json!(replaced);
+        }
+        if !skipped.is_empty() {
+            answer["skipped"] = json!(skipped);
+        }
+        if !unlisted.is_empty() {
+            let rows = unlisted.iter();
+            let rows = rows.map(|(id, message)| json!({"id": id, "message": message}));
+            answer["unlisted"] = rows.collect();
+        }
         if !similar.is_empty() {
             answer["similar"] = json!(similar);
         }
@@ -123,12 +183,27 @@ pub(crate) fn store_skills(
         };
         output.print_text(&format!("{ID}{id}{ID:#}  {DIM}{outcome}{DIM:#}\n"))?;
     }
+    for id in &replaced {
+        output.print_warning(format!(
+            "{id} replaces a skill with another description or author: `repertoire diff {id}`"
+        ));
+    }
+    for (id, message) in &unlisted {
+        let message = terminal_safe(message);
+        output.print_warning(format!("{id} will not be in skills/list: {message}"));
+    }
     let word = if write.dry_run { "checked for" } else { "in" };
-    output.print_note(format!("{word} the {} store", scope.as_str()));
+    let location = registry.store(scope)?.location();
+    let git = match scope {
+        StoreScope::Workspace => "; it stays out of git",
+        StoreScope::Account => "",
+    };
+    let name = scope.as_str();
+    output.print_note(format!("{word} the {name} store, {location}{git}"));
     let snapshot = registry.snapshot();
     for id in &ids {
         if let Some(winner) = snapshot.get(id)
-            && winner.origin != repertoire_registry::Origin::from_scope(scope)
+            && winner.origin != Origin::from_scope(scope)
             && !write.dry_run
         {
             output.print_warning(format!(
@@ -139,4 +214,31 @@ pub(crate) fn store_skills(
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the skills that are stored already, and seem to be other ones.
+fn find_replaced(registry: &Registry, scope: StoreScope, skills: &[NewSkill]) -> Vec<SkillId> {
+    let snapshot = registry.snapshot();
+    let origin = Origin::from_scope(scope);
+    let author = |front: Option<&str>| {
+        let front: serde_json::Value = repertoire_core::json::from_str(front?).ok()?;
+        let own = front
+            .get("author")
+            .or_else(|| front.get("metadata")?.get("author"));
+        own.cloned()
+    };
+    let is_other = |skill: &&NewSkill| {
+        let reference = QualifiedSkillId {
+            origin: Some(origin.clone()),
+            id: skill.id().clone(),
+        };
+        let Some(old) = snapshot.find_skill(&reference) else {
+            return false;
+        };
+        let (old, new) = (&old.metadata, skill.metadata());
+        old.description != new.description
+            || author(old.frontmatter.as_deref()) != author(new.frontmatter.as_deref())
+    };
+    let others = skills.iter().filter(is_other);
+    others.map(|skill| skill.id().clone()).collect()
 }

@@ -30,6 +30,7 @@ pub(crate) fn run(
     output: &Output,
 ) -> Result<ExitCode> {
     let mut results: Vec<(String, Vec<LintFinding>)> = Vec::new();
+    let mut unread: Vec<(String, String)> = Vec::new();
     let mut skills = Vec::new();
     for target in targets {
         match resolve_target(target, settings, output)? {
@@ -41,9 +42,26 @@ pub(crate) fn run(
                         name: path.display().to_string(),
                     });
                 }
-                for folder in folders {
-                    let files = folder::read_folder(&folder)?;
-                    results.push((folder.display().to_string(), lint_files(&files)));
+                for folder in &folders {
+                    let name = folder.display().to_string();
+                    match folder::read_folder(folder) {
+                        Ok(files) => {
+                            let mut found = lint_files(&files);
+                            // What is beneath a nested skill is reported there.
+                            let nested = folders.iter().filter_map(|other| {
+                                let inner = other.strip_prefix(folder).ok()?;
+                                (!inner.as_os_str().is_empty()).then_some(inner)
+                            });
+                            let nested: Vec<&Path> = nested.collect();
+                            found.retain(|finding| {
+                                let path = Path::new(&finding.path);
+                                !nested.iter().any(|inner| path.starts_with(inner))
+                            });
+                            results.push((name, found));
+                        }
+                        // One that cannot be read does not end the run.
+                        Err(error) => unread.push((name, error.to_string())),
+                    }
                 }
             }
             skill => skills.push(skill),
@@ -52,14 +70,21 @@ pub(crate) fn run(
     if targets.is_empty() || !skills.is_empty() {
         let registry = open_registry(&[], settings, output)?;
         output.with_spinner("reading skills", || {
-            lint_entries(&registry, &skills, &mut results)
+            lint_entries(&registry, &skills, &mut results, &mut unread)
         })?;
     }
     let worst = results
         .iter()
         .flat_map(|(_, found)| found.iter().map(|f| f.rule.severity))
         .max();
-    print_findings(&results, output)?;
+    print_findings(&results, &unread, output)?;
+    for (name, reason) in &unread {
+        let (name, reason) = (terminal_safe(name), terminal_safe(reason));
+        output.print_warning(format!("not checked: {name}: {reason}"));
+    }
+    if !unread.is_empty() {
+        return Ok(ExitCode::from(EXIT_PROBLEMS));
+    }
     let limit = if strict {
         LintSeverity::Warning
     } else {
@@ -75,6 +100,7 @@ fn lint_entries(
     registry: &Registry,
     skills: &[SkillQuery],
     results: &mut Vec<(String, Vec<LintFinding>)>,
+    unread: &mut Vec<(String, String)>,
 ) -> Result<()> {
     let mut entries: Vec<Arc<SkillEntry>> = Vec::new();
     for skill in skills {
@@ -84,21 +110,28 @@ fn lint_entries(
         entries.extend(registry.snapshot().skills().cloned());
     }
     for entry in entries {
-        results.push((entry.id.to_string(), lint_entry(registry, &entry)?));
+        match lint_entry(registry, &entry) {
+            Ok(found) => results.push((entry.id.to_string(), found)),
+            Err(error) => unread.push((entry.id.to_string(), error.to_string())),
+        }
     }
     Ok(())
 }
 
-/// Returns the skill at a folder, or every outermost skill beneath it.
+/// Returns every skill at or beneath a folder.
 pub(super) fn skill_folders(path: &Path, output: &Output) -> Result<Vec<PathBuf>> {
-    let (found, skipped) = repertoire_app::outermost_skills(path)?;
+    let (found, skipped) = folder::find_skills(path)?;
     for error in skipped {
         output.print_warning(format!("skipped: {error}"));
     }
     Ok(found)
 }
 
-fn print_findings(results: &[(String, Vec<LintFinding>)], output: &Output) -> Result<()> {
+fn print_findings(
+    results: &[(String, Vec<LintFinding>)],
+    unread: &[(String, String)],
+    output: &Output,
+) -> Result<()> {
     if output.json {
         let skills: Vec<_> = results
             .iter()
@@ -115,7 +148,13 @@ fn print_findings(results: &[(String, Vec<LintFinding>)], output: &Output) -> Re
                 json!({"skill": name, "findings": findings})
             })
             .collect();
-        return output.print_json(&json!({"skills": skills}));
+        let mut answer = json!({"skills": skills});
+        if !unread.is_empty() {
+            let rows = unread.iter();
+            let rows = rows.map(|(name, reason)| json!({"skill": name, "reason": reason}));
+            answer["unread"] = rows.collect();
+        }
+        return output.print_json(&answer);
     }
     // Writing to a string cannot fail.
     let mut text = String::new();

@@ -20,7 +20,11 @@ pub(crate) fn run(targets: &[SkillQuery], settings: &CliSettings, output: &Outpu
         match resolve_target(target, settings, output)? {
             SkillQuery::Folder(path) => {
                 for skill in skill_folders(&path, output)? {
-                    fixed += write_files(&repertoire_app::fix_folder(&skill)?, output)?;
+                    // One that cannot be read does not keep the others from being fixed.
+                    match repertoire_app::fix_folder(&skill) {
+                        Ok(changed) => fixed += write_files(&changed, output)?,
+                        Err(error) => output.print_warning(format!("skipped: {error}")),
+                    }
                 }
             }
             skill => skills.push(skill),
@@ -46,7 +50,11 @@ pub(crate) fn run(targets: &[SkillQuery], settings: &CliSettings, output: &Outpu
 /// Writes the fixed files; returns how many.
 fn write_files(changed: &[(PathBuf, String)], output: &Output) -> Result<usize> {
     for (path, text) in changed {
-        write_output(path, text.as_bytes())?;
+        // A link stays one, and the file keeps its mode.
+        let real = path.canonicalize()?;
+        let permissions = real.metadata()?.permissions();
+        write_output(&real, text.as_bytes())?;
+        std::fs::set_permissions(&real, permissions)?;
         report_rewrite(&path.display().to_string(), output);
     }
     Ok(changed.len())

@@ -13,7 +13,7 @@ use crate::output::{BOLD, DIM, ID, Output, format_count, terminal_width, truncat
 /// Returns the JSON form of a skill.
 pub(crate) fn entry_to_json(entry: &SkillEntry) -> Value {
     let head = &entry.metadata;
-    let uri = if head.is_skill() {
+    let uri = if entry.has_files() {
         Uri::for_document(&entry.id)
     } else {
         Uri::Body(entry.id.clone())
@@ -31,6 +31,12 @@ pub(crate) fn entry_to_json(entry: &SkillEntry) -> Value {
     });
     if let Some(package) = &head.package {
         value["package"] = json!(package);
+    }
+    if let Some(problem) = &head.unlisted {
+        value["unlisted"] = json!({"code": problem.rule.code(), "message": problem.message});
+    }
+    if let Some(alias) = &entry.alias {
+        value["alias"] = json!(alias);
     }
     value
 }
@@ -97,15 +103,28 @@ fn write_entry_line(text: &mut String, label: &str, column: usize, entry: &Skill
 fn print_summary(registry: &Registry, shown: usize, output: &Output) {
     let snapshot = registry.snapshot();
     let hidden = snapshot.all_skills().filter(|(_, by)| by.is_some()).count();
+    let disabled = snapshot.all_skills();
+    let disabled = disabled.filter(|(entry, by)| by.is_none() && snapshot.is_hidden(&entry.id));
+    let disabled = disabled.count();
+    let unlisted = snapshot
+        .skills()
+        .filter(|entry| entry.metadata.unlisted.is_some());
+    let unlisted = unlisted.count();
     let skipped = registry.notices().len();
     let mut text = format_count(shown, "skill");
     if hidden > 0 {
         let _ = write!(text, ", {hidden} shadowed");
     }
+    if disabled > 0 {
+        let _ = write!(text, ", {disabled} disabled");
+    }
+    if unlisted > 0 {
+        let _ = write!(text, ", {unlisted} not in skills/list");
+    }
     if skipped > 0 {
         let _ = write!(text, ", {skipped} skipped");
     }
-    if hidden + skipped > 0 {
+    if hidden + disabled + unlisted + skipped > 0 {
         text.push_str(" (`repertoire list --all` shows why)");
     }
     output.print_note(format!("{DIM}{text}{DIM:#}"));
@@ -197,6 +216,9 @@ pub(crate) fn print_all(
             .iter()
             .map(|(entry, by)| {
                 let mut value = entry_to_json(entry);
+                if snapshot.is_hidden(&entry.id) {
+                    value["disabled"] = json!(true);
+                }
                 value["shadowed_by"] = json!(by.map(|by| format!("{}:{}", by.origin, by.id)));
                 value
             })
@@ -210,12 +232,30 @@ pub(crate) fn print_all(
         if let Some(by) = by {
             let _ = write!(text, "  {DIM}shadowed by {}:{}{DIM:#}", by.origin, by.id);
         }
+        if snapshot.is_hidden(&entry.id) {
+            let _ = write!(text, "  {DIM}disabled{DIM:#}");
+        }
         if entry.trusted == Trusted::No {
             let _ = write!(text, "  {DIM}not trusted{DIM:#}");
+        }
+        if let Some(path) = entry.path().filter(|_| entry.is_linked()) {
+            let path = path.to_string_lossy();
+            let _ = write!(text, "  {DIM}linked to {}{DIM:#}", terminal_safe(&path));
         }
         text.push('\n');
     }
     output.print_text(&text)?;
+    for (entry, _) in &entries {
+        if let Some(problem) = &entry.metadata.unlisted {
+            output.print_warning(format!(
+                "not in skills/list [{}] {}:{}: {}",
+                problem.rule.code(),
+                entry.origin,
+                entry.id,
+                terminal_safe(&problem.message)
+            ));
+        }
+    }
     for notice in &notices {
         output.print_warning(format!(
             "skipped [{}] {}",
@@ -223,12 +263,27 @@ pub(crate) fn print_all(
             terminal_safe(&notice.message)
         ));
     }
+    if notices.iter().any(|notice| notice.code == "link_outside") {
+        output.print_note("`repertoire trust --link LINK` serves what a link leads to");
+    }
     let hidden = entries.iter().filter(|(_, by)| by.is_some()).count();
-    output.print_note(format!(
-        "{DIM}{}, {hidden} of them shadowed, {} skipped{DIM:#}",
+    let unlisted = entries.iter();
+    let unlisted = unlisted.filter(|(entry, _)| entry.metadata.unlisted.is_some());
+    let unlisted = unlisted.count();
+    let disabled = entries.iter();
+    let disabled = disabled.filter(|(entry, _)| snapshot.is_hidden(&entry.id));
+    let disabled = disabled.count();
+    let mut words = format!(
+        "{}, {hidden} of them shadowed, {} skipped",
         format_count(entries.len(), "skill"),
         notices.len()
-    ));
+    );
+    for (count, word) in [(unlisted, "not in skills/list"), (disabled, "disabled")] {
+        if count > 0 {
+            let _ = write!(words, ", {count} {word}");
+        }
+    }
+    output.print_note(format!("{DIM}{words}{DIM:#}"));
     Ok(ExitCode::SUCCESS)
 }
 

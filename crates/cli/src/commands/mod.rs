@@ -6,6 +6,8 @@ mod ask;
 mod bus;
 mod cat;
 mod catalogue;
+mod connect;
+mod diff;
 mod doctor;
 mod eval;
 mod gc;
@@ -28,6 +30,7 @@ mod tour;
 mod trace;
 mod trust;
 mod validate;
+mod visibility;
 mod watch;
 mod worker;
 
@@ -128,7 +131,8 @@ fn run_with_settings(
         } => {
             let listen = serve::ListenOptions {
                 bus,
-                address: (bind, port).into(),
+                address: bind,
+                port,
                 hosts: host,
                 origins: origin,
                 access_log,
@@ -176,8 +180,9 @@ fn run_with_settings(
             from: None,
             paths,
             id,
+            strict,
             write,
-        } => add::run(&paths, id, &write, settings, output),
+        } => add::run(&paths, id, strict, &write, settings, output),
         Command::Remote { command } => remote::run(command, settings, output),
         Command::Approve { skill, revoke } => {
             remote::approve_skill(&skill, revoke, settings, output)
@@ -194,9 +199,15 @@ fn run_with_settings(
             scope,
         } => history::rollback_skill(&skill, revision, scope, settings, output),
         Command::Trust {
+            link: Some(link),
+            revoke,
+            ..
+        } => trust::confirm_link(&link, revoke, settings, output),
+        Command::Trust {
             path,
             revoke,
             with_journal,
+            link: None,
         } => {
             let journals = if with_journal {
                 ForeignJournals::Applied
@@ -232,6 +243,27 @@ fn run_with_settings(
             gc::restore(&file, asked, settings, output)
         }
         Command::Watch { paths } => watch::run(&paths, settings, output),
+        Command::Connect {
+            host,
+            paths,
+            place,
+            print,
+            url,
+        } => {
+            let server = connect::ServerChoice { paths, url };
+            connect::connect(host, &place, print, &server, settings, output)
+        }
+        Command::Diff { old, new } => diff::run(&old, new.as_deref(), settings, output),
+        Command::Disable { skills } => visibility::disable(&skills, settings, output),
+        Command::Enable { skills } => visibility::enable(&skills, settings, output),
+        Command::Disconnect { host, place } => connect::disconnect(&host, &place, settings, output),
+        Command::Link {
+            target,
+            place,
+            only,
+            watch,
+            remove,
+        } => connect::link(&target, &place, &only, watch, remove, settings, output),
         #[cfg(feature = "man")]
         Command::Man { .. } => run(command, Err(UsageError(String::new()).into()), output),
         Command::Validate { .. }
@@ -362,6 +394,15 @@ fn open_skill_to_read(
 fn find_entry(registry: &Registry, skill: &QualifiedSkillId) -> Result<Arc<SkillEntry>> {
     let snapshot = registry.snapshot();
     let entry = snapshot.find_skill(skill).cloned();
+    if entry.is_none() && snapshot.is_hidden(&skill.id) {
+        let known = snapshot.all_skills().any(|(entry, _)| entry.id == skill.id);
+        if known {
+            anyhow::bail!(UsageError(format!(
+                "{skill} is disabled: `repertoire enable {}` serves it again",
+                skill.id
+            )));
+        }
+    }
     Ok(entry.ok_or_else(|| Error::NotFound {
         what: "skill",
         name: skill.to_string(),

@@ -58,7 +58,7 @@ fn import_packages(
         }
         skills.push(NewSkill::from_package(&package).with_context(context)?);
     }
-    add::store_skills(skills, write, settings, output)
+    add::store_skills(skills, &[], write, settings, output)
 }
 
 fn export_skill(

@@ -1,7 +1,13 @@
 //! `mcp` and `serve`: serves the catalogue to hosts over stdio and over HTTP.
 
 use std::{
-    fmt::Write as _, net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration,
+    fmt::Write as _,
+    io::IsTerminal as _,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
 };
 
 use anyhow::{Context, Result};
@@ -9,13 +15,15 @@ use repertoire_app::{
     FileWatching, Reoptimizer, RunLimits, Runner, RunnerSettings, clean_up_periodically,
 };
 use repertoire_core::{FunctionGuard, text::terminal_safe};
-use repertoire_registry::{Registry, RegistrySettings as Sources, Trusted, store::RetentionPolicy};
+use repertoire_registry::{
+    Registry, RegistrySettings as Sources, SkillEntry, Trusted, store::RetentionPolicy,
+};
 use repertoire_runtime::sidecar::Sidecar;
 use repertoire_serve::{
-    OptionalTools, PromptExposure, ServeOptions, SkillService,
+    Error as ServeError, ListenProblem, OptionalTools, PromptExposure, ServeOptions, SkillService,
     http::{AccessLog, AllowedHosts, Auth, HttpListener, HttpOptions, OwnUser},
     iii::{
-        BusMode, HubOptions,
+        BoundBus, BusMode, HubOptions,
         functions::FunctionOptions,
         hub::{SkillsProvider, StateTrigger},
     },
@@ -30,12 +38,16 @@ use crate::{
     settings::CliSettings,
 };
 
+/// The usual port.
+const DEFAULT_PORT: u16 = 8321;
 /// The default token limit of one run that a host starts.
 const DEFAULT_RUN_TOKENS: u64 = 100_000;
 
 /// The address to listen on, and the hosts and origins that are accepted.
 pub(crate) struct ListenOptions {
-    pub(crate) address: SocketAddr,
+    pub(crate) address: IpAddr,
+    /// The port, if the user named one.
+    pub(crate) port: Option<u16>,
     pub(crate) hosts: Vec<String>,
     pub(crate) origins: Vec<String>,
     pub(crate) access_log: Option<PathBuf>,
@@ -50,9 +62,16 @@ pub(crate) fn serve_mcp(
     settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
+    if std::io::stdin().is_terminal() {
+        output.print_note(
+            "this speaks MCP over stdin and stdout, for a host that starts it (`repertoire connect`); \
+             `repertoire serve` listens on a port; Ctrl-D ends",
+        );
+    }
     let runtime = build_runtime()?;
     let _entered = runtime.enter();
-    let sources = settings.sources_for(paths)?;
+    let mut sources = settings.sources_for(paths)?;
+    sources.only.clone_from(&expose.only);
     let engine = open_service(sources, expose, settings, output, |_| {})?;
     let remotes = runtime.spawn(ConnectionPool::follow_servers(engine.clone()));
     let stop = engine.clone();
@@ -82,7 +101,8 @@ pub(crate) fn serve_http(
     let auth = Arc::new(if listen.no_auth {
         Auth::Open
     } else {
-        let addresses = std::iter::once(listen.address).chain(side.address());
+        let address = SocketAddr::new(listen.address, listen.port.unwrap_or(DEFAULT_PORT));
+        let addresses = std::iter::once(address).chain(side.address());
         Auth::for_addresses(&settings.account, addresses, listen.own_user)?
     });
     let access_log = match listen.access_log.as_deref() {
@@ -95,12 +115,14 @@ pub(crate) fn serve_http(
     };
     let runtime = build_runtime()?;
     runtime.block_on(async {
-        let listener = HttpListener::bind(listen.address).await?;
+        let listener = bind_http(listen, output).await?;
         let address = listener.address();
-        let side = side.bind().await?;
+        let has_default_hub = listen.bus.hub.is_none() && settings.hub.is_none();
+        let side = bind_bus(side, has_default_hub, output).await?;
         let quiet = output.is_quiet();
         let mut sources = settings.sources_for(paths)?;
         side.adapt_sources(&mut sources, &settings.account);
+        sources.only.clone_from(&expose.only);
         // Serving works without it.
         let renewal = reoptimizer_settings(settings).unwrap_or_else(|error| {
             tracing::warn!("states of DSPy modules are not renewed: {error:#}");
@@ -108,6 +130,14 @@ pub(crate) fn serve_http(
         });
         let background = tokio::runtime::Handle::current();
         let account = settings.account.clone();
+        let url = format!("http://{address}/mcp");
+        let who = match &*auth {
+            Auth::Open => "without a token, for every client that can reach it",
+            auth if auth.is_token_required() => "for clients with a token",
+            Auth::Checked(_) => "for your own programs on this machine; others need a token",
+        };
+        let listening = format!("listening on {url} {who}; Ctrl-C ends");
+        output.print_note(&listening);
         let engine = open_service(sources, expose, settings, output, move |registry| {
             let retention = RetentionPolicy::default();
             background.spawn(clean_up_periodically(registry.clone(), account, retention));
@@ -117,19 +147,12 @@ pub(crate) fn serve_http(
             }
             if !quiet {
                 let skills = format_count(registry.snapshot().len(), "skill");
-                Output::print_stderr(&format!("serving {skills}\n"));
+                // The address once more, below what was said about skills.
+                Output::print_stderr(&format!("serving {skills} on {url}\n"));
             }
             repertoire_serve::iii::startup_log::log_loaded_files(registry);
         })?;
         let remotes = tokio::spawn(ConnectionPool::follow_servers(engine.clone()));
-        let who = match &*auth {
-            Auth::Open => "without a token, for every client that can reach it",
-            auth if auth.is_token_required() => "for clients with a token",
-            Auth::Checked(_) => "for your own programs on this machine; others need a token",
-        };
-        output.print_note(format!(
-            "listening on http://{address}/mcp {who}; Ctrl-C ends"
-        ));
         if let Some(words) = side.describe() {
             output.print_note(words);
         }
@@ -170,6 +193,58 @@ pub(crate) fn serve_http(
     })
 }
 
+/// Binds the port that was named, or the usual one, or a free one if that is in use.
+async fn bind_http(listen: &ListenOptions, output: &Output) -> Result<HttpListener> {
+    let bind = |port| HttpListener::bind(SocketAddr::new(listen.address, port));
+    match (listen.port, bind(listen.port.unwrap_or(DEFAULT_PORT)).await) {
+        (
+            None,
+            Err(ServeError::Listen {
+                address,
+                reason: ListenProblem::InUse,
+            }),
+        ) => {
+            let user = describe_port_user(address);
+            output.print_note(format!(
+                "port {DEFAULT_PORT} is in use{user}: taking a free one"
+            ));
+            Ok(bind(0).await?)
+        }
+        (_, Err(ServeError::Listen { address, reason })) if reason == ListenProblem::InUse => {
+            let user = describe_port_user(address);
+            let error = ServeError::Listen { address, reason };
+            let port = address.port();
+            Err(anyhow::Error::from(error).context(format!("port {port} is in use{user}")))
+        }
+        (_, bound) => Ok(bound?),
+    }
+}
+
+/// Binds the port of the hub; without a setting for it, a free one if the usual one is in use.
+async fn bind_bus(side: BusMode, is_default: bool, output: &Output) -> Result<BoundBus> {
+    let address = side.address();
+    match (address, side.bind().await) {
+        (Some(address), Err(ServeError::Listen { reason, .. }))
+            if is_default && reason != ListenProblem::NotPermitted =>
+        {
+            let user = describe_port_user(address);
+            let port = address.port();
+            output.print_note(format!(
+                "port {port} is in use{user}: the hub takes a free one"
+            ));
+            let free = BusMode::Hub(SocketAddr::new(address.ip(), 0));
+            Ok(free.bind().await?)
+        }
+        (_, bound) => Ok(bound?),
+    }
+}
+
+/// Names the process that has a port, if that is known.
+fn describe_port_user(address: SocketAddr) -> String {
+    let user = repertoire_serve::find_port_user(address);
+    user.map_or_else(String::new, |user| format!(" by {user}"))
+}
+
 /// Reads flags, environment and settings.
 fn bus_mode(bus: &BusArgs, settings: &CliSettings) -> Result<BusMode> {
     if let Some(url) = &bus.join {
@@ -204,7 +279,17 @@ fn hub_options(bus: &BusArgs, settings: &CliSettings) -> HubOptions {
 
 pub(super) fn build_runtime() -> Result<Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    Ok(builder.enable_all().thread_name("serve").build()?)
+    let runtime = builder.enable_all().thread_name("serve").build()?;
+    runtime.spawn(release_memory_periodically());
+    Ok(runtime)
+}
+
+/// Sessions and connections leave gaps between what stays in use, and the allocator keeps them.
+async fn release_memory_periodically() {
+    loop {
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        let _ = tokio::task::spawn_blocking(repertoire_malloc::release_freed_memory).await;
+    }
 }
 
 /// Starts to open the registry; problems are printed once it is open.
@@ -220,6 +305,7 @@ fn open_service(
         (given, _) => given,
     };
     let prompts = PromptExposure::parse(which)?;
+    let only = expose.only.clone();
     let options = ServeOptions {
         prompts,
         watch: if expose.no_watch {
@@ -257,21 +343,26 @@ fn open_service(
                 "warning: --prompts names {id}, and there is no such skill"
             );
         }
-        let skipped = registry.notices();
-        for notice in skipped.iter().take(10) {
+        for unknown in super::connect::unknown_prefixes(registry, &only) {
             let _ = writeln!(
                 words,
-                "skipped [{}] {}",
-                notice.code,
-                terminal_safe(&notice.message)
+                "warning: --only names {unknown}, and there is no such skill"
             );
         }
-        if skipped.len() > 10 {
-            let _ = writeln!(
-                words,
-                "… and {} more: `repertoire list --all`",
-                skipped.len() - 10
-            );
+        let snapshot = registry.snapshot();
+        let is_unlisted = |entry: &&Arc<SkillEntry>| entry.metadata.unlisted.is_some();
+        let unlisted = snapshot.skills().filter(is_unlisted).count();
+        let mut parts = Vec::new();
+        match registry.notices().len() {
+            0 => {}
+            skipped => parts.push(format!("{skipped} skipped")),
+        }
+        if unlisted > 0 {
+            parts.push(format!("{unlisted} not in skills/list"));
+        }
+        if !parts.is_empty() {
+            let parts = parts.join(", ");
+            let _ = writeln!(words, "{parts}: `repertoire list --all` says why");
         }
         if !quiet {
             Output::print_stderr(&words);

@@ -72,6 +72,9 @@ pub(crate) fn render_skill(registry: &Registry, entry: &SkillEntry) -> Result<St
         Trusted::No => " (not trusted)",
     };
     fact("origin", &format!("{}{trusted}", entry.origin));
+    if let Some(path) = entry.path().filter(|_| entry.is_linked()) {
+        fact("linked to", &path.to_string_lossy());
+    }
     if let Some(package) = &head.package {
         let artifacts = crate::output::format_count(package.artifacts, "artifact");
         fact(
@@ -94,9 +97,12 @@ pub(crate) fn render_skill(registry: &Registry, entry: &SkillEntry) -> Result<St
             }
         }
     }
+    if let Some(problem) = &head.unlisted {
+        fact("skills/list", &format!("not there: {problem}"));
+    }
     fact("digest", &head.digest().to_string());
     for file in &head.files {
-        let uri = if head.is_skill() {
+        let uri = if entry.has_files() {
             Uri::for_file(&entry.id, &file.path)
         } else {
             Uri::Body(entry.id.clone())

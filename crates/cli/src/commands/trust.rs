@@ -11,6 +11,33 @@ use serde_json::json;
 
 use crate::{failure::UsageError, output::Output, settings::CliSettings};
 
+/// Confirms the target of a link, or revokes that.
+pub(crate) fn confirm_link(
+    link: &std::path::Path,
+    revoke: bool,
+    settings: &CliSettings,
+    output: &Output,
+) -> Result<ExitCode> {
+    let exists = link.symlink_metadata().is_ok();
+    if !exists && !revoke {
+        anyhow::bail!(UsageError(format!("{} does not exist", link.display())));
+    }
+    let local = Account::open(&settings.account)?.local;
+    let word = if revoke {
+        local.revoke_link(link)?;
+        "no longer followed".to_owned()
+    } else {
+        let target = local.confirm_link(link)?;
+        format!("followed to {}", target.display())
+    };
+    settings.clear_instructions_cache();
+    if output.json {
+        output.print_json(&json!({"link": link, "trusted": !revoke}))?;
+    }
+    output.print_note(format!("{} is {word}", link.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
 pub(crate) fn run(
     path: Option<PathBuf>,
     revoke: bool,

@@ -76,6 +76,13 @@ impl<'a> Composer<'a> {
         })
     }
 
+    fn syntax_error<T>(&self, mark: Marker, rule: impl Into<String>) -> Result<T> {
+        Err(Error::FrontmatterSyntax {
+            line: self.document_line(mark),
+            rule: rule.into(),
+        })
+    }
+
     fn next_event(&mut self) -> Result<(Event<'a>, Marker)> {
         match self.parser.next_event() {
             Some(Ok((event, span))) => Ok((event, span.start)),
@@ -87,9 +94,9 @@ impl<'a> Composer<'a> {
                         rule: format!("nested deeper than {MAX_DEPTH} levels"),
                     });
                 }
-                self.yaml_error(mark, format!("not valid YAML: {}", error.info()))
+                self.syntax_error(mark, format!("not valid YAML: {}", error.info()))
             }
-            None => Err(Error::Frontmatter {
+            None => Err(Error::FrontmatterSyntax {
                 line: self.first_line,
                 rule: "not valid YAML: ended early".to_owned(),
             }),
@@ -113,7 +120,7 @@ impl<'a> Composer<'a> {
                     });
                 }
                 (Event::StreamStart | Event::DocumentStart(_) | Event::Nothing, _) => {}
-                (_, mark) => return self.yaml_error(mark, not_mapping),
+                (_, mark) => return self.syntax_error(mark, not_mapping),
             }
         }
     }

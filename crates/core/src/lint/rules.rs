@@ -2,9 +2,10 @@
 
 use pulldown_cmark::{Event, Options, Parser, Tag};
 
-use super::{LintFinding, LintRule, LintSeverity, LintSubject};
+use super::{LintFinding, LintRule, LintSeverity, LintSubject, shell};
 use crate::{
-    frontmatter::{self, Frontmatter},
+    frontmatter::{self, Frontmatter, UnsupportedYaml},
+    listing::SkillDocument,
     markdown::{MarkdownSummary, truncate_text},
     text::{HiddenCharacter, find_hidden},
 };
@@ -22,6 +23,15 @@ table! {
     NOT_A_DOCUMENT: "not-a-document", Error,
         "a SKILL.md that no host can read",
         "`repertoire validate` lists everything that is wrong with it";
+    NOT_LISTED: "not-listed", Warning,
+        "a SKILL.md that hosts refuse in a listing, so that it is only read by name",
+        "`repertoire lint --fix` repairs what needs no decision";
+    YAML_SUBSET: "yaml-subset", Warning,
+        "YAML in the frontmatter that some hosts refuse: anchors and aliases",
+        "write the value out";
+    GARBLED_TEXT: "garbled-text", Warning,
+        "characters that are left when text is decoded wrongly",
+        "restore the text from where it came from";
     BROKEN_LINK: "broken-link", Warning,
         "a relative link to a file the skill does not have",
         "correct the path or add the file";
@@ -110,6 +120,11 @@ pub(super) fn check_hidden_characters(path: &str, text: &str, out: &mut Vec<Lint
             HiddenCharacter::Tag => &TAG_CHARACTERS,
             HiddenCharacter::ZeroWidth => &HIDDEN_UNICODE,
             HiddenCharacter::Bidi => &BIDI_UNICODE,
+            // These begin a sequence that a terminal obeys; the others are remains of wrong decoding.
+            HiddenCharacter::Control if matches!(c, '\u{80}'..='\u{9f}') => match c {
+                '\u{90}' | '\u{9b}' | '\u{9d}' => &CONTROL_CHARACTERS,
+                _ => &GARBLED_TEXT,
+            },
             HiddenCharacter::Control => &CONTROL_CHARACTERS,
             HiddenCharacter::Bom => &STRAY_BOM,
         };
@@ -133,21 +148,19 @@ pub(super) fn check_lines(path: &str, text: &str, out: &mut Vec<LintFinding>) {
             );
             push_finding(out, &OLD_FUNCTION_LINK, path, number, reason);
         }
-        let lower = line.to_lowercase();
-        if let Some(reason) = find_piped_download(&lower) {
-            push_finding(out, &PIPED_DOWNLOAD, path, number, reason);
-        }
-        if let Some(place) = PERSISTENCE_PATTERNS.iter().find(|p| lower.contains(**p)) {
-            push_finding(out, &PERSISTENCE, path, number, format!("`{place}`"));
-        }
-        if let Some(phrase) = OVERRIDE_PHRASES.iter().find(|p| lower.contains(**p)) {
-            push_finding(
-                out,
+        // Offsets stay the same.
+        let lower = line.to_ascii_lowercase();
+        for (rule, found) in [
+            (&PIPED_DOWNLOAD, shell::find_piped_download(line)),
+            (&PERSISTENCE, find_phrase(&lower, &PERSISTENCE_PATTERNS)),
+            (
                 &OVERRIDE_INSTRUCTIONS,
-                path,
-                number,
-                format!("\"{phrase}\""),
-            );
+                find_phrase(&lower, &OVERRIDE_PHRASES),
+            ),
+        ] {
+            if let Some(part) = found {
+                push_finding(out, rule, path, number, excerpt(line, &part));
+            }
         }
     }
 }
@@ -248,41 +261,25 @@ fn is_file_separator(line: &str) -> bool {
         || line.starts_with("# skill://")
 }
 
-/// Finds a download whose output is passed straight to an interpreter.
-fn find_piped_download(line: &str) -> Option<String> {
-    const FETCHERS: [&str; 6] = [
-        "curl ",
-        "wget ",
-        "fetch ",
-        "iwr ",
-        "invoke-webrequest",
-        "irm ",
-    ];
-    const SHELLS: [&str; 14] = [
-        "sh", "bash", "zsh", "dash", "ksh", "fish", "python", "python3", "perl", "ruby", "node",
-        "iex", "sudo", "source",
-    ];
-    let at = FETCHERS.iter().filter_map(|f| line.find(f)).min()?;
-    let (before, after) = line.split_at(at);
-    let piped = after.split('|').skip(1).any(|stage| {
-        let word = stage
-            .trim_start()
-            .split(|c: char| !c.is_alphanumeric())
-            .next();
-        word.is_some_and(|w| SHELLS.contains(&w))
-    });
-    let substituted = [
-        "eval",
-        "sh -c",
-        "bash -c",
-        "bash <(",
-        "sh <(",
-        "iex",
-        "source <(",
-    ]
-    .iter()
-    .any(|s| before.contains(s));
-    (piped || substituted).then(|| format!("`{}`", truncate_text(line.trim(), 80)))
+/// Quotes a line as it is, around a part of it.
+fn excerpt(line: &str, part: &std::ops::Range<usize>) -> String {
+    const BEFORE: usize = 12;
+    let start = line.floor_char_boundary(part.start.saturating_sub(BEFORE));
+    let text = line[start..].trim();
+    let dots = if line[..start].trim().is_empty() {
+        ""
+    } else {
+        "…"
+    };
+    format!("`{dots}{}`", truncate_text(text, 80))
+}
+
+/// Finds the first of some phrases, in any case.
+fn find_phrase(lower: &str, phrases: &[&str]) -> Option<std::ops::Range<usize>> {
+    phrases.iter().find_map(|phrase| {
+        let at = lower.find(phrase)?;
+        Some(at..at + phrase.len())
+    })
 }
 
 /// Checks that the relative links of a markdown file exist and are one step from `SKILL.md`.
@@ -365,6 +362,29 @@ pub(super) fn check_document(path: &str, text: &str, out: &mut Vec<LintFinding>)
             let line = first + body[..range.start].matches('\n').count();
             let reason = format!("`{}`", truncate_text(html.trim(), 60));
             push_finding(out, &HIDDEN_COMMENT, path, line, reason);
+        }
+    }
+}
+
+/// Checks whether hosts list a skill with this document.
+pub(super) fn check_listing(path: &str, text: &str, out: &mut Vec<LintFinding>) {
+    match SkillDocument::read(text) {
+        Err(error) => push_finding(out, &NOT_A_DOCUMENT, path, 1, error.to_string()),
+        Ok(document) => {
+            if let Some(problem) = document.problem {
+                push_finding(out, &NOT_LISTED, path, 1, problem.to_string());
+            }
+            let front = document.frontmatter.iter();
+            let odd = front.flat_map(Frontmatter::unsupported_yaml);
+            for (line, _) in odd.filter(|(_, kind)| *kind == UnsupportedYaml::Anchor) {
+                push_finding(
+                    out,
+                    &YAML_SUBSET,
+                    path,
+                    *line,
+                    "an anchor or alias".to_owned(),
+                );
+            }
         }
     }
 }

@@ -169,9 +169,11 @@ fn long_bodies_vague_descriptions_and_missing_fallbacks_are_reported() {
 fn invalid_documents_are_reported() {
     assert_eq!(
         single_finding(&[("SKILL.md", "# No frontmatter\n")]).0,
-        "not-a-document"
+        "not-listed"
     );
-    assert_eq!(single_finding(&[("SKILL.md", "")]).0, "not-a-document");
+    assert_eq!(single_finding(&[("SKILL.md", "")]).0, "not-listed");
+    let twice = "---\nname: a\nname: b\ndescription: Use when asked.\n---\n";
+    assert_eq!(single_finding(&[("SKILL.md", twice)]).0, "not-a-document");
     let path = RelPath::document();
     let mut subject = LintSubject::default();
     subject.add_file(&path, b"---\nname: \xff\n---\n");

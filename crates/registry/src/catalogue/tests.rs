@@ -4,6 +4,7 @@ use crate::skill_metadata::SkillMetadata;
 fn test_entry(id: &str, origin: Origin, trusted: Trusted, body: &str) -> SkillEntry {
     let id: SkillId = id.parse().unwrap();
     SkillEntry {
+        alias: None,
         metadata: Arc::new(SkillMetadata::from_registered_body(&id, body, "")),
         id,
         origin,

@@ -323,7 +323,9 @@ fn render_index(snapshot: &Snapshot) -> String {
 
 fn render_discovery_index(snapshot: &Snapshot) -> String {
     let skills = snapshot.skills();
-    let skills = skills.filter(|entry| entry.has_files() && entry.trusted == Trusted::Yes);
+    let skills = skills.filter(|entry| {
+        entry.has_files() && entry.metadata.unlisted.is_none() && entry.trusted == Trusted::Yes
+    });
     surface::discovery_index(skills.map(|entry| {
         let description = entry.metadata.description.as_deref().unwrap_or_default();
         (&entry.id, entry.id.name(), description)

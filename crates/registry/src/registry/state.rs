@@ -374,6 +374,7 @@ fn bus_change(
                 Some((id, head)) => CatalogueChange::PutSkill(
                     SkillEntry {
                         id,
+                        alias: None,
                         origin: Origin::State,
                         trusted: Trusted::Yes,
                         metadata: head.into(),

@@ -5,7 +5,8 @@
 //! items arrive.
 
 use std::{
-    path::PathBuf,
+    collections::BTreeSet,
+    path::{Path, PathBuf},
     sync::{Arc, PoisonError},
 };
 
@@ -13,14 +14,14 @@ use repertoire_core::{PromptName, SkillId};
 
 use super::{AttachedStore, Registry};
 use crate::{
-    catalogue::{CatalogueChange, PromptEntry, RepeatPolicy, SkillEntry},
+    catalogue::{CatalogueChange, PromptEntry, RepeatPolicy, SkillEntry, Visibility},
     error::Result,
     origin::{Origin, StoreScope, Trusted},
     registered::{PROMPTS_SCOPE, PromptRow, SKILLS_SCOPE, parse_prompt_row},
     remote::{self, ListedSkill, RemoteLabel},
     settings::CatalogueContent,
     skill_metadata::SkillMetadata,
-    source::ContentLocation,
+    source::{ContentLocation, FileSource},
     store::{LocalStore, StateRow, StoreEvent, StoreItem},
 };
 
@@ -55,10 +56,21 @@ impl Registry {
         self.catalogue.apply_changes(changes);
     }
 
+    /// Follows links that were confirmed, and no longer those whose confirmation was revoked.
+    fn refresh_links(&self) {
+        let mut changes = Vec::new();
+        for source in self.lock_files().iter_mut() {
+            source.refresh_links();
+            changes.append(&mut source.take_changes());
+        }
+        self.catalogue.apply_changes(changes);
+    }
+
     /// Returns the folders that have to be watched.
     pub(crate) fn watched_roots(&self) -> Vec<PathBuf> {
         let files = self.lock_files();
-        let mut roots: Vec<PathBuf> = files.iter().map(|s| s.root_path().to_owned()).collect();
+        let roots = files.iter().flat_map(FileSource::watched_roots);
+        let mut roots: Vec<PathBuf> = roots.map(Path::to_owned).collect();
         roots.sort();
         roots.dedup();
         roots
@@ -252,9 +264,6 @@ impl Registry {
         let Some(local) = &self.local else {
             return Ok(());
         };
-        if self.store_selection == CatalogueContent::Registered {
-            return Ok(());
-        }
         let _turn = self
             .sync_lock
             .lock()
@@ -269,11 +278,30 @@ impl Registry {
             None => (true, local.store.event_cursor()?),
         };
         if changed {
-            // An approval may concern a remote skill.
-            self.catalogue
-                .apply_changes(self.remote_changes(&local.store)?);
+            self.sync_visibility()?;
+            self.refresh_links();
+            if self.store_selection != CatalogueContent::Registered {
+                // An approval may concern a remote skill.
+                self.catalogue
+                    .apply_changes(self.remote_changes(&local.store)?);
+            }
         }
         *cursor = Some(next);
+        Ok(())
+    }
+
+    /// Hides the skills that are disabled or not selected.
+    pub(super) fn sync_visibility(&self) -> Result<()> {
+        let disabled = match &self.local {
+            Some(local) => local.store.disabled_skills()?,
+            None => BTreeSet::new(),
+        };
+        let visibility = Visibility {
+            only: self.only.clone(),
+            disabled,
+        };
+        self.catalogue
+            .apply_changes([CatalogueChange::SetVisibility(visibility)]);
         Ok(())
     }
 
@@ -338,6 +366,7 @@ fn package_change(
 ) -> CatalogueChange {
     let entry = SkillEntry {
         id,
+        alias: None,
         origin: Origin::from_scope(attached.scope),
         trusted: attached.trusted,
         metadata: Arc::new(head),
@@ -354,6 +383,7 @@ fn registered_skill_change(
 ) -> CatalogueChange {
     let entry = SkillEntry {
         id,
+        alias: None,
         origin: Origin::State,
         trusted: Trusted::Yes,
         metadata: head.into(),

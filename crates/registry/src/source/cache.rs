@@ -18,7 +18,7 @@ use super::{index::FolderIndex, record::FolderRecord, root::RootDir};
 use crate::store::create_private_dir;
 
 /// The format version; it changes whenever the meaning of a record changes.
-const CACHE_FORMAT: u32 = 6;
+const CACHE_FORMAT: u32 = 7;
 /// Smaller roots are not cached, because reading them is faster than writing a cache.
 const MIN_CACHED_FOLDERS: usize = 64;
 

@@ -10,6 +10,9 @@
 //! blocks on a file. Only metadata is cached: bodies are read on demand.
 
 mod build;
+mod linked;
+
+pub use linked::COPIES_FILE;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,6 +27,8 @@ use repertoire_core::{Prompt, RelPath, SkillId};
 use super::{
     cache,
     index::FolderIndex,
+    links::LinkPolicy,
+    names::NameClaims,
     pattern::GlobPattern,
     record::{RefusalReason, SeededMap, UNREADABLE_NAME},
     root::{FileStamp, RootDir, join_path, parent_path},
@@ -112,6 +117,10 @@ pub(crate) struct FileSource {
     outcomes: BTreeMap<String, ScanOutcome>,
     /// The path that owns each key: the first one in path order.
     key_owners: SeededMap<String, String>,
+    /// Folders that are named differently in their documents.
+    name_claims: NameClaims,
+    /// Folders to rebuild because a name beside them was claimed or released.
+    affected: BTreeSet<String>,
     /// Paths that were refused a key because another path owns it.
     key_waiters: SeededMap<String, BTreeSet<String>>,
     /// Refused paths in folders that are not skills, by folder.
@@ -120,6 +129,20 @@ pub(crate) struct FileSource {
     pending_changes: Vec<CatalogueChange>,
     /// Stamps of loose files, so that only changed ones are read again.
     loose_stamps: BTreeMap<String, FileStamp>,
+    /// Folders at the top that are copies of skills of the registry.
+    copies: BTreeSet<String>,
+    /// Which links at the top are followed; none without it.
+    link_policy: Option<LinkPolicy>,
+    /// The skills that links at the top lead to, by the names of the links.
+    links: BTreeMap<String, FileSource>,
+    /// The skills of links that are in the catalogue.
+    published_links: BTreeSet<SkillId>,
+    /// Skills of links whose ids are taken.
+    link_conflicts: Vec<Notice>,
+    /// The name of the link that leads to this root, if one does.
+    link_name: Option<String>,
+    /// Whether the root has the name of its folder or link, whatever its document says.
+    has_path_name: bool,
 }
 
 impl FileSource {
@@ -130,13 +153,29 @@ impl FileSource {
         origin: Origin,
         trusted: Trusted,
         cache: Option<PathBuf>,
+        link_policy: Option<LinkPolicy>,
     ) -> Result<Self> {
-        let root = Arc::new(RootDir::open(folder)?);
+        let root = RootDir::open(folder)?;
+        let mut source = Self::from_root(root, plan, origin, trusted, cache);
+        source.link_policy = link_policy;
+        source.rebuild_all();
+        Ok(source)
+    }
+
+    /// Creates a source that has not been scanned.
+    fn from_root(
+        root: RootDir,
+        plan: SourcePlan,
+        origin: Origin,
+        trusted: Trusted,
+        cache: Option<PathBuf>,
+    ) -> Self {
+        let root = Arc::new(root);
         let index = match &cache {
             Some(cache) => cache::load_index(cache, &root),
             None => FolderIndex::default(),
         };
-        let mut source = Self {
+        Self {
             origin,
             trusted,
             root,
@@ -145,27 +184,43 @@ impl FileSource {
             cache,
             outcomes: BTreeMap::new(),
             key_owners: SeededMap::default(),
+            name_claims: NameClaims::default(),
+            affected: BTreeSet::new(),
             key_waiters: SeededMap::default(),
             refused: SeededMap::default(),
             pending_changes: Vec::new(),
             loose_stamps: BTreeMap::new(),
-        };
-        source.rebuild_all();
-        Ok(source)
+            copies: BTreeSet::new(),
+            link_policy: None,
+            links: BTreeMap::new(),
+            published_links: BTreeSet::new(),
+            link_conflicts: Vec::new(),
+            link_name: None,
+            has_path_name: false,
+        }
     }
 
     pub(crate) fn root_path(&self) -> &Path {
         self.root.path()
     }
 
+    /// Returns the folders that have to be watched.
+    pub(crate) fn watched_roots(&self) -> impl Iterator<Item = &Path> {
+        let links = self.links.values().map(Self::root_path);
+        std::iter::once(self.root_path()).chain(links)
+    }
+
     /// Returns the catalogue changes since the last call.
     pub(crate) fn take_changes(&mut self) -> Vec<CatalogueChange> {
-        std::mem::take(&mut self.pending_changes)
+        let mut changes = std::mem::take(&mut self.pending_changes);
+        self.publish_links(&mut changes);
+        changes
     }
 
     /// Returns the number of items found.
     pub(crate) fn len(&self) -> usize {
-        self.outcomes.values().filter(|place| place.is_ok()).count()
+        let own = self.outcomes.values().filter(|place| place.is_ok());
+        own.count() + self.links.values().map(Self::len).sum::<usize>()
     }
 
     /// Returns everything that was skipped.
@@ -179,7 +234,12 @@ impl FileSource {
             ),
         });
         let refused = self.outcomes.values().filter_map(|p| p.as_ref().err());
-        cut.chain(refused.cloned())
+        let linked = self.links.values();
+        let linked =
+            linked.flat_map(|link| link.outcomes.values().filter_map(|p| p.as_ref().err()));
+        let conflicts = self.link_conflicts.iter().chain(linked);
+        let notices = refused.chain(conflicts).cloned();
+        cut.chain(notices).chain(self.copies_notice())
     }
 
     /// Scans the whole root again.
@@ -193,6 +253,7 @@ impl FileSource {
                 for place in places {
                     self.set_outcome(&place, None);
                 }
+                self.links.clear();
                 return;
             };
             self.root = Arc::new(root);
@@ -203,6 +264,7 @@ impl FileSource {
 
     /// Recomputes the items of all folders, after the index was compared with the disk.
     fn rebuild_all(&mut self) {
+        self.read_copies();
         self.index.update_changed(&self.root);
         let gone: Vec<String> = self
             .outcomes
@@ -232,16 +294,25 @@ impl FileSource {
         if let Some(cache) = &self.cache {
             cache::save_index(cache, self.root.path(), &mut self.index);
         }
+        for link in self.links.values_mut() {
+            link.rescan();
+        }
+        self.refresh_links();
     }
 
     /// Rescans changed paths. The paths are absolute; those outside the root are ignored.
     pub(crate) fn reconcile_paths<'a>(&mut self, paths: impl Iterator<Item = &'a Path>) {
+        let paths: Vec<&Path> = paths.collect();
+        for link in self.links.values_mut() {
+            link.reconcile_paths(paths.iter().copied());
+        }
         let relative: BTreeSet<String> = paths
+            .into_iter()
             .filter_map(|path| path.strip_prefix(self.root.path()).ok())
             .map(|path| path.to_string_lossy().replace('\\', "/"))
             .collect();
-        if relative.contains("") {
-            // The root itself changed.
+        if relative.contains("") || relative.contains(COPIES_FILE) {
+            // The root itself changed, or what belongs to it.
             self.rescan();
             return;
         }
@@ -263,6 +334,7 @@ impl FileSource {
         folders.extend(around);
         let folders: Vec<String> = folders.into_iter().collect();
         self.rebuild_folders(&folders);
+        self.refresh_links();
     }
 
     /// Records a notice for each refused name (such as a linked folder) in a non-skill folder.
@@ -320,6 +392,8 @@ impl FileSource {
     fn set_outcome(&mut self, place: &str, outcome: Option<ScanOutcome>) {
         if outcome.is_none() {
             self.loose_stamps.remove(place);
+            let affected = &mut self.affected;
+            self.name_claims.update(place, &self.index, affected);
         }
         let outcome = outcome.map(|found| self.claim_key(place, found));
         let old = match &outcome {
@@ -352,6 +426,7 @@ impl FileSource {
         match found {
             FoundItem::Skill(id, head, location) => CatalogueChange::PutSkill(
                 SkillEntry {
+                    alias: self.find_alias(&id, &location),
                     id,
                     origin,
                     trusted,
@@ -373,25 +448,30 @@ impl FileSource {
         }
     }
 
+    /// Returns the id that a folder has by its path, if it is served under another one.
+    fn find_alias(&self, id: &SkillId, location: &ContentLocation) -> Option<SkillId> {
+        let ContentLocation::Folder(_, folder) = location else {
+            return None;
+        };
+        self.path_id(folder).ok().filter(|path| path != id)
+    }
+
     /// Assigns a key to a path, unless another path of this source owns it.
     fn claim_key(&mut self, place: &str, outcome: ScanOutcome) -> ScanOutcome {
         let found = outcome?;
-        // A folder's path is its key; only the root and a subfolder of the same name can conflict.
-        let named_as_root = || {
-            self.root
-                .path()
-                .file_name()
-                .is_some_and(|name| name == place)
-        };
-        if matches!(self.plan, SourcePlan::Folders) && !place.is_empty() && !named_as_root() {
+        let key = found.catalogue_key();
+        // Most folders have their path as their key, and nothing else claims it.
+        let is_plain = matches!(self.plan, SourcePlan::Folders) && key == place;
+        if is_plain && self.key_owners.is_empty() {
             return Ok(found);
         }
-        let key = found.catalogue_key();
-        let owner = self
-            .key_owners
-            .get(&key)
-            .filter(|owner| *owner != place)
-            .cloned();
+        let is_folder =
+            matches!(self.outcomes.get(&key), Some(Ok(other)) if other.catalogue_key() == key);
+        let owner = match self.key_owners.get(&key) {
+            Some(owner) => Some(owner.clone()),
+            None => is_folder.then(|| key.clone()),
+        };
+        let owner = owner.filter(|owner| owner != place);
         if let Some(owner) = owner {
             let taken = |at: &str| RefusalReason {
                 code: "duplicate",
@@ -456,6 +536,22 @@ impl FileSource {
 
     /// Recomputes the items of these folders.
     fn rebuild_folders(&mut self, folders: &[String]) {
+        for folder in folders {
+            let affected = &mut self.affected;
+            self.name_claims.update(folder, &self.index, affected);
+        }
+        for folder in folders {
+            self.affected.remove(folder);
+        }
+        self.build_folders(folders);
+        // Building may affect others in turn; each time at least one claim is settled.
+        let affected: Vec<String> = std::mem::take(&mut self.affected).into_iter().collect();
+        if !affected.is_empty() {
+            self.build_folders(&affected);
+        }
+    }
+
+    fn build_folders(&mut self, folders: &[String]) {
         match &self.plan {
             SourcePlan::Folders => {
                 let outcomes: Vec<Option<ScanOutcome>> = folders
@@ -494,6 +590,11 @@ impl ContentLocation {
             (Self::Bus, Self::Bus) => true,
             _ => false,
         }
+    }
+
+    /// Whether it was found through a link.
+    pub(crate) fn is_linked(&self) -> bool {
+        matches!(self, Self::Folder(root, _) if root.is_linked)
     }
 
     /// Returns the file or folder on disk.

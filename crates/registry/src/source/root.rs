@@ -64,6 +64,8 @@ pub(crate) enum DirEntryKind {
 pub(crate) struct RootDir {
     dir: Dir,
     path: PathBuf,
+    /// Whether a link leads here.
+    pub(crate) is_linked: bool,
 }
 
 impl RootDir {
@@ -72,7 +74,11 @@ impl RootDir {
         let real = path.canonicalize().map_err(|e| Error::from_io(path, e))?;
         let dir = Dir::open_ambient_dir(&real, ambient_authority())
             .map_err(|e| Error::from_io(path, e))?;
-        Ok(Self { dir, path: real })
+        Ok(Self {
+            dir,
+            path: real,
+            is_linked: false,
+        })
     }
 
     /// The folder's own path.
@@ -95,6 +101,11 @@ impl RootDir {
     pub(crate) fn reopen(&self) -> Option<Self> {
         let same = self.path.canonicalize().is_ok_and(|real| real == self.path);
         same.then(|| Self::open(&self.path).ok()).flatten()
+    }
+
+    /// Whether it has a regular file of that name.
+    pub(crate) fn has_file(&self, name: &str) -> bool {
+        self.dir.metadata(name).is_ok_and(|file| file.is_file())
     }
 
     /// Returns the full path of a relative path, for messages.

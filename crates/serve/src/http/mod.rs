@@ -10,6 +10,7 @@ mod auth;
 mod guard;
 pub(crate) mod host_check;
 mod mcp_requests;
+mod page;
 mod routes;
 mod tracked_body;
 
@@ -213,6 +214,9 @@ impl HttpListener {
             };
             let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
                 request.extensions_mut().insert(caller.clone());
+                if page::wants_page(&request) {
+                    *request.uri_mut() = hyper::Uri::from_static("/");
+                }
                 let router = routers.choose(request.headers()).clone();
                 hyper::service::Service::call(&TowerToHyperService::new(router), request)
             });

@@ -17,13 +17,13 @@ use repertoire_app::{Caller, Permission};
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::json;
 
-use super::{HttpState, guard};
+use super::{HttpState, guard, page};
 use crate::mcp::McpConnection;
 
 /// What a caller needs to use a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RouteAccess {
-    /// Nothing: the answer says only that the server runs.
+    /// Nothing: the answer says only that the server runs, and more to those who may read.
     Public,
     /// A permission; what the caller sees is limited to its skills.
     Needs(Permission),
@@ -44,7 +44,12 @@ pub(super) struct RouteSpec {
 }
 
 /// Every path of the server.
-pub(super) static ROUTES: [RouteSpec; 3] = [
+pub(super) static ROUTES: [RouteSpec; 4] = [
+    RouteSpec {
+        path: "/",
+        access: RouteAccess::Public,
+        mount: |router, path, _| router.route(path, get(page::serve_page)),
+    },
     RouteSpec {
         // Each method and tool needs a permission of its own besides.
         path: MCP_PATH,
@@ -137,11 +142,15 @@ fn mount_mcp(router: StateRouter, path: &'static str, shared: &Arc<HttpState>) -
     router.route_service(path, mcp)
 }
 
+/// Whether a caller may know how many skills there are.
+pub(super) fn may_count_skills(request: &Request) -> bool {
+    let caller = request.extensions().get::<Caller>();
+    caller.is_some_and(|caller| caller.may(Permission::Read) && !caller.is_restricted())
+}
+
 /// Says that the server runs; the number of skills only to those who may list them.
 async fn serve_health(State(shared): State<Arc<HttpState>>, request: Request) -> impl IntoResponse {
-    let caller = request.extensions().get::<Caller>();
-    let may_count =
-        caller.is_some_and(|caller| caller.may(Permission::Read) && !caller.is_restricted());
+    let may_count = may_count_skills(&request);
     let body = |status: &str, skills: Option<usize>| {
         let version = &shared.service.options.identity.version;
         json!({"status": status, "version": version, "skills": skills}).to_string()
@@ -174,6 +183,6 @@ async fn reject_unknown_path() -> impl IntoResponse {
     guard::error_response(
         StatusCode::NOT_FOUND,
         "not_found",
-        "the paths are /mcp, /healthz and /metrics",
+        "the paths are /, /mcp, /healthz and /metrics",
     )
 }

@@ -16,7 +16,7 @@ mod update_ops;
 pub mod worker;
 
 pub use bus::{Bus, CallError};
-pub use bus_mode::BusMode;
+pub use bus_mode::{BoundBus, BusMode};
 pub use functions::SkillFunctions;
 pub use hub::{Hub, HubOptions};
 

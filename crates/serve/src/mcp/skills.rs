@@ -69,7 +69,7 @@ pub(super) fn list_entries<'a>(
     };
     let skills = snapshot
         .skills_after(after.as_ref())
-        .filter(|entry| entry.metadata.is_skill());
+        .filter(|entry| entry.metadata.is_listed());
     let weighed = skills.map(|entry| {
         (
             Cursor::new('s', entry.id.as_str()),
@@ -97,7 +97,7 @@ pub(super) fn find_by_uri<'a>(snapshot: &'a Snapshot, uri: &str) -> Option<&'a A
         _ => None,
     };
     let found = id.and_then(|id| snapshot.get(&id));
-    found.filter(|entry| entry.metadata.is_skill())
+    found.filter(|entry| entry.metadata.is_listed())
 }
 
 /// An entry of a directory.

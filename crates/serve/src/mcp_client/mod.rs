@@ -8,6 +8,7 @@
 //! SDK does not know must be complete, and a body must be limited before it is in memory.
 
 mod http;
+mod older_forms;
 mod pool;
 mod process;
 mod target;
@@ -82,6 +83,8 @@ pub(crate) struct RemoteConnection {
     channel: RemoteChannel,
     /// The negotiated revision.
     version: String,
+    /// Whether the server declares that it lists skills.
+    lists_skills: bool,
 }
 
 /// One request.
@@ -103,9 +106,11 @@ impl RemoteConnection {
         let channel = RemoteChannel::open(target)?;
         match channel.discover_server(until).await {
             Ok(answer) => {
-                require_skills_extension(&answer)?;
-                let version = MODERN_REVISION.to_owned();
-                return Ok(Self { channel, version });
+                return Ok(Self {
+                    channel,
+                    version: MODERN_REVISION.to_owned(),
+                    lists_skills: answer.declares_skills(),
+                });
             }
             Err(RemoteFailure::Unreachable(reason))
                 if matches!(channel, RemoteChannel::Http(_)) =>
@@ -119,8 +124,12 @@ impl RemoteConnection {
             RemoteChannel::Process(process) if process.has_ended() => RemoteChannel::open(target)?,
             channel => channel,
         };
-        let version = channel.initialize_session(until).await?;
-        Ok(Self { channel, version })
+        let (version, lists_skills) = channel.initialize_session(until).await?;
+        Ok(Self {
+            channel,
+            version,
+            lists_skills,
+        })
     }
 
     /// Whether the connection is still usable.
@@ -148,24 +157,36 @@ impl RemoteConnection {
         self.channel.send_request(question).await
     }
 
-    /// Lists all skills, page by page, and the entries that could not be parsed.
+    /// Lists all skills, in the form that the server has, and the entries that could not be parsed.
     pub(crate) async fn list_skills(&self) -> Result<(Vec<ListedSkill>, Vec<RefusedSkill>)> {
-        let until = Instant::now() + LISTING_TIMEOUT;
+        const UNKNOWN_METHOD: i64 = -32601;
+        if self.lists_skills {
+            match self.list_final_form().await {
+                // Some declare it and do not have it.
+                Err(RemoteFailure::ErrorResponse { code, .. }) if code == UNKNOWN_METHOD => {}
+                listed => return listed,
+            }
+        }
+        match self.list_older_forms().await? {
+            (found, refused) if found.is_empty() && refused.is_empty() => {
+                Err(RemoteFailure::Unusable(
+                    "serves no skills (no skills/list, no skill://index.json and no resources \
+                     skill://…/SKILL.md)"
+                        .into(),
+                ))
+            }
+            listed => Ok(listed),
+        }
+    }
+
+    /// Lists all skills, page by page, and the entries that could not be parsed.
+    async fn list_final_form(&self) -> Result<(Vec<ListedSkill>, Vec<RefusedSkill>)> {
         let mut found = Vec::new();
         let mut refused = Vec::new();
-        let mut cursors = HashSet::new();
-        let mut cursor: Option<String> = None;
         let mut bytes = 0;
-        for _ in 0..MAX_PAGES {
-            let mut params = Map::new();
-            if let Some(cursor) = &cursor {
-                params.insert("cursor".into(), cursor.as_str().into());
-            }
-            let until = until.min(Instant::now() + RESPONSE_TIMEOUT);
-            let message = self
-                .send_request("skills/list", params, MAX_PAGE_BYTES, until)
-                .await?;
-            let page: SkillsPage<'_> = message.parse_result("skills/list")?;
+        let method = "skills/list";
+        self.read_pages(method, |message| {
+            let page: SkillsPage<'_> = message.parse_result(method)?;
             for raw in page.skills {
                 bytes += raw.get().len();
                 match read_entry(raw.get()) {
@@ -178,15 +199,35 @@ impl RemoteConnection {
                     "lists more than {MAX_SKILLS} skills, or more than {MAX_LISTING_BYTES} bytes of them"
                 )));
             }
-            let Some(next) = page.next_cursor else {
-                return Ok((found, refused));
+            Ok(page.next_cursor)
+        })
+        .await?;
+        Ok((found, refused))
+    }
+
+    /// Requests a list page by page, until one names no next page.
+    async fn read_pages(
+        &self,
+        method: &str,
+        mut read: impl FnMut(&RawResponse) -> Result<Option<String>>,
+    ) -> Result<()> {
+        let until = Instant::now() + LISTING_TIMEOUT;
+        let mut cursors = HashSet::new();
+        let mut params = Map::new();
+        for _ in 0..MAX_PAGES {
+            let until = until.min(Instant::now() + RESPONSE_TIMEOUT);
+            let message = self
+                .send_request(method, params, MAX_PAGE_BYTES, until)
+                .await?;
+            let Some(next) = read(&message)? else {
+                return Ok(());
             };
             if !cursors.insert(next.clone()) {
                 return Err(RemoteFailure::Unusable(
                     "its page cursors go in a circle".into(),
                 ));
             }
-            cursor = Some(next);
+            params = Map::from_iter([("cursor".to_owned(), next.into())]);
         }
         Err(RemoteFailure::Unusable(format!(
             "has more than {MAX_PAGES} pages"
@@ -240,7 +281,13 @@ fn read_entry(raw: &str) -> std::result::Result<ListedSkill, RefusedSkill> {
             "its entry has more than {MAX_ENTRY_BYTES} bytes"
         )));
     }
-    repertoire_core::json::from_str(raw).map_err(|error| refuse(error.to_string()))
+    let listed = repertoire_core::json::from_str::<ListedSkill>(raw);
+    let listed = listed.map_err(|error| refuse(error.to_string()))?;
+    // Only this program says so: the frontmatter of this form is compared with the document.
+    Ok(ListedSkill {
+        partial: false,
+        ..listed
+    })
 }
 
 #[derive(Deserialize)]
@@ -386,7 +433,7 @@ impl RemoteChannel {
     }
 
     /// Performs the handshake of the older revisions.
-    async fn initialize_session(&self, until: Instant) -> Result<String> {
+    async fn initialize_session(&self, until: Instant) -> Result<(String, bool)> {
         let Value::Object(params) = json!({
             "protocolVersion": LEGACY_REVISION,
             "capabilities": client_capabilities(),
@@ -410,10 +457,9 @@ impl RemoteChannel {
         let version = version.ok_or_else(|| {
             RemoteFailure::Unusable("initialize returned no `protocolVersion`".into())
         })?;
-        require_skills_extension(&answer)?;
         self.send_notification("notifications/initialized", version, until)
             .await?;
-        Ok(version.to_owned())
+        Ok((version.to_owned(), answer.declares_skills()))
     }
 
     async fn send_notification(&self, method: &str, version: &str, until: Instant) -> Result<()> {
@@ -442,18 +488,12 @@ struct RemoteCapabilities {
     extensions: Map<String, Value>,
 }
 
-/// Refuses a server that does not declare the skills extension.
-fn require_skills_extension(answer: &ServerHello) -> Result<()> {
-    if answer
-        .capabilities
-        .extensions
-        .contains_key(crate::mcp::SKILLS_EXTENSION)
-    {
-        return Ok(());
+impl ServerHello {
+    /// Whether the server declares the skills extension.
+    fn declares_skills(&self) -> bool {
+        let extensions = &self.capabilities.extensions;
+        extensions.contains_key(crate::mcp::SKILLS_EXTENSION)
     }
-    Err(RemoteFailure::Unusable(
-        "serves no skills (it does not declare io.modelcontextprotocol/skills)".into(),
-    ))
 }
 
 fn client_info() -> Value {

@@ -67,8 +67,9 @@ impl ConnectionPool {
 
     /// Keeps the connections to the other servers of a service's account, until the service stops.
     pub async fn follow_servers(service: Arc<SkillService>) {
-        if let Ok(registry) = service.registry().await {
-            let pool = Self::from_registry(registry);
+        if service.registry().await.is_ok()
+            && let Some(pool) = service.remotes.get().cloned()
+        {
             pool.refresh_periodically(service).await;
         }
     }

@@ -10,8 +10,9 @@ use super::{
 };
 use crate::{
     error::{Error, Result, display_path},
-    skill_metadata::{SkillMetadata, parse_utf8},
+    skill_metadata::{DocumentMetadata, SkillMetadata, parse_utf8},
     source::{
+        names::find_document,
         record::{FileNote, RefusalReason, UNREADABLE_NAME},
         root::{join_path, now_nanos},
     },
@@ -21,6 +22,10 @@ impl FileSource {
     /// Builds the skill at a folder, if the folder has a document.
     pub(super) fn build_skill(&self, folder: &str) -> Option<ScanOutcome> {
         let record = self.index.folders.get(folder)?;
+        let top = folder.split('/').next().unwrap_or(folder);
+        if self.copies.contains(top) {
+            return None;
+        }
         if !record.has_document() {
             let is_blocking = |name: &str| name == DOCUMENT || name == UNREADABLE_NAME;
             let refused = record.refused.iter().find(|(name, _)| is_blocking(name));
@@ -57,13 +62,47 @@ impl FileSource {
         Some(outcome.map_err(|error| self.make_notice(folder, RefusalReason::from(&error))))
     }
 
-    /// Returns the id of a folder: its path, or for the root its own name.
+    /// Returns the id of a folder: its path, with the name of the document as the last part if that
+    /// is a valid name that no folder beside it claims.
     fn folder_skill_id(&self, folder: &str) -> repertoire_core::Result<SkillId> {
-        if folder.is_empty() {
-            let name = self.root.path().file_name().unwrap_or_default();
-            return name.to_string_lossy().parse();
+        let name = match folder {
+            "" if !self.has_path_name => {
+                self.document(folder).and_then(DocumentMetadata::valid_name)
+            }
+            _ => None,
+        };
+        if let Some(name) = name {
+            return name.parse();
         }
-        folder.parse()
+        match self.name_claims.granted_path(folder, &self.index) {
+            Some(path) => self.below_link(path),
+            None => self.path_id(folder),
+        }
+    }
+
+    /// Returns the id that a folder has by its path alone.
+    pub(super) fn path_id(&self, folder: &str) -> repertoire_core::Result<SkillId> {
+        match folder {
+            "" => {
+                let name = self.root.path().file_name().unwrap_or_default();
+                let name = name.to_string_lossy();
+                SkillId::from_path(self.link_name.as_deref().unwrap_or(&name))
+            }
+            _ => self.below_link(folder),
+        }
+    }
+
+    /// Returns the id of a path: below the name of the link, if one leads to this root.
+    fn below_link(&self, path: &str) -> repertoire_core::Result<SkillId> {
+        match &self.link_name {
+            Some(link) => SkillId::from_path(&join_path(link, path)),
+            None => SkillId::from_path(path),
+        }
+    }
+
+    /// Returns the metadata of the document of a folder.
+    fn document(&self, folder: &str) -> Option<&DocumentMetadata> {
+        find_document(&self.index, folder)
     }
 
     fn build_metadata(&self, folder: &str, id: &SkillId) -> Result<SkillMetadata> {
@@ -120,18 +159,11 @@ impl FileSource {
         let Some(FileNote::Document(document)) = note(DOCUMENT) else {
             return Err(at(repertoire_core::Error::NoDocument));
         };
-        if *document.name != *id.name() {
-            return Err(Error::NameMismatch {
-                path: self.root.full_path(&join_path(folder, DOCUMENT)),
-                name: document.name.to_string(),
-                folder: id.name().to_owned(),
-            });
-        }
         let package = match note(repertoire_core::package::PACKAGE_FILE) {
             Some(FileNote::Package(package)) => Some(package.clone()),
             _ => None,
         };
-        Ok(SkillMetadata::new(document, manifest, package))
+        Ok(SkillMetadata::new(id, document, manifest, package))
     }
 
     /// Rebuilds the error of an earlier refusal.

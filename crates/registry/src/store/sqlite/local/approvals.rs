@@ -1,5 +1,8 @@
 //! Approvals by the user, and what each one is bound to.
 
+use std::collections::BTreeSet;
+
+use repertoire_core::SkillId;
 use rusqlite::{OptionalExtension, params};
 
 use super::{
@@ -8,6 +11,9 @@ use super::{
     now_rfc3339,
 };
 use crate::error::Result;
+
+/// The kind of a record that a skill is disabled.
+const DISABLED_KIND: &str = "disabled-skill";
 
 /// One approval.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,6 +81,29 @@ impl LocalStore {
                 },
             )
             .optional()?)
+        })
+    }
+
+    /// Disables a skill: it stays where it is and is not served.
+    pub fn disable_skill(&self, id: &SkillId) -> Result<()> {
+        self.grant_approval(DISABLED_KIND, id.as_str(), "")
+    }
+
+    /// Enables a skill again; returns whether it was disabled.
+    pub fn enable_skill(&self, id: &SkillId) -> Result<bool> {
+        self.revoke_approval(DISABLED_KIND, id.as_str())
+    }
+
+    /// Returns the skills that are disabled.
+    pub fn disabled_skills(&self) -> Result<BTreeSet<SkillId>> {
+        self.with_reader(|c| {
+            let mut query = c.prepare("SELECT subject FROM approvals WHERE kind = ?1")?;
+            let rows = query.query_map([DISABLED_KIND], |row| row.get::<_, String>(0))?;
+            let mut found = BTreeSet::new();
+            for id in rows {
+                found.extend(id?.parse::<SkillId>().ok());
+            }
+            Ok(found)
         })
     }
 }

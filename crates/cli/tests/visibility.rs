@@ -1,0 +1,104 @@
+//! `disable`, `enable` and `serve --only`.
+#![allow(clippy::panic, clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+mod wire;
+
+use std::fs;
+
+use common::{TestWorkspace, wait_for};
+use serde_json::json;
+use wire::HttpServer;
+
+fn ids(place: &TestWorkspace, args: &[&str]) -> Vec<String> {
+    let answer = place.run_json(&[&["list", "--json"], args].concat());
+    let skills = answer["skills"].as_array().unwrap().iter();
+    skills
+        .map(|skill| skill["id"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// The URIs of `skills/list`.
+fn served(http: &HttpServer) -> Vec<String> {
+    let answer = http.send_request("skills/list", json!({})).rpc_message();
+    let skills = answer["result"]["skills"].as_array().cloned();
+    skills
+        .unwrap_or_default()
+        .iter()
+        .map(|skill| skill["uri"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn a_disabled_skill_is_nowhere_until_it_is_enabled() {
+    let place = TestWorkspace::new();
+    place.write_skill("src/one", "# One\n");
+    place.write_skill("src/two", "# Two\n");
+    place.run_ok(&["add", "src", "--scope", "account"]);
+    let http = HttpServer::start(&place.home_dir(), &[]);
+    wait_for("both", || served(&http).len() == 2);
+
+    place.run_ok(&["disable", "one"]);
+    assert_eq!(ids(&place, &[]), ["two"]);
+    let all = place.run_json(&["list", "--all", "--json"]);
+    assert_eq!(all["skills"][0]["disabled"], true, "{all}");
+    // A running server follows.
+    wait_for("one", || served(&http) == ["skill://two/SKILL.md"]);
+    let read = http.send_request("resources/read", json!({"uri": "skill://one/SKILL.md"}));
+    assert!(read.rpc_message()["error"].is_object());
+    assert_ne!(place.run(&["cat", "skill://one/SKILL.md"]).exit_code(), 0);
+    let found = place.run_json(&["search", "does one", "--json"]);
+    assert!(!found.to_string().contains("\"one\""), "{found}");
+    // A new revision does not bring it back.
+    place.write_skill("src/one", "# Once more\n");
+    place.run_ok(&["add", "src/one", "--scope", "account"]);
+    assert_eq!(ids(&place, &[]), ["two"]);
+
+    place.run_ok(&["enable", "one"]);
+    assert_eq!(ids(&place, &[]), ["one", "two"]);
+    wait_for("both again", || served(&http).len() == 2);
+    assert_eq!(place.run(&["disable", "missing"]).exit_code(), 3);
+}
+
+#[test]
+fn a_server_can_serve_only_some_skills() {
+    let place = TestWorkspace::new();
+    place.write_skill("src/acme/refunds", "# R\n");
+    place.write_skill("src/acme-tools", "# T\n");
+    place.write_skill("src/one", "# One\n");
+    fs::create_dir_all(place.home_dir()).unwrap();
+    let folder = place.work_dir().join("src");
+    let args = [folder.to_str().unwrap(), "--only", "acme,one"];
+    let http = HttpServer::start(&place.home_dir(), &args);
+    wait_for("some", || {
+        served(&http) == ["skill://acme/refunds/SKILL.md", "skill://one/SKILL.md"]
+    });
+    let read = |uri: &str| {
+        let answer = http.send_request("resources/read", json!({"uri": uri}));
+        answer.rpc_message()["result"].is_object()
+    };
+    assert!(read("skill://acme/refunds/SKILL.md"));
+    assert!(!read("skill://acme-tools/SKILL.md"));
+    assert!(!read("iii://acme-tools"));
+}
+
+#[test]
+fn a_disabled_skill_is_not_read_through_the_one_around_it() {
+    let place = TestWorkspace::new();
+    place.write_skill("s/public", "# Public\n");
+    place.write_skill("s/public/inner", "# Inner\n");
+    place.write_skill("s/evil", "# Evil\n");
+    fs::create_dir_all(place.home_dir()).unwrap();
+    let folder = place.work_dir().join("s");
+    let settings = format!("folders = [{:?}]\n", folder.to_str().unwrap());
+    fs::write(place.home_dir().join("config.toml"), settings).unwrap();
+    place.run_ok(&["disable", "public/inner", "evil"]);
+    place.run_ok(&["cat", "skill://public/SKILL.md"]);
+    let read = place.run(&["cat", "skill://public/inner/SKILL.md"]);
+    assert_ne!(read.exit_code(), 0, "{}", read.stdout());
+    // Another name in the document does not bring it back.
+    let renamed = "---\nname: evil-two\ndescription: d\n---\n# Evil\n";
+    place.write_file("s/evil/SKILL.md", renamed);
+    assert_eq!(ids(&place, &[]), ["public"]);
+    assert_eq!(place.run(&["enable", "nope"]).exit_code(), 3);
+}

@@ -1,0 +1,101 @@
+"""FastMCP, agent-framework and the Python SDK on skills as people write them.
+
+    frameworks.py client URL EXPECTED     read our server
+    frameworks.py provider KIND FOLDER    serve a folder over stdio, for our client to read
+
+Prints `ok STEP` for each step that passes, and exits with an error at the first that fails.
+"""
+
+import asyncio
+import json
+import sys
+import warnings
+from pathlib import Path
+
+
+def ok(step: str) -> None:
+    print(f"ok {step}", flush=True)
+
+
+async def use_fastmcp(url: str, expected: list[dict]) -> None:
+    from fastmcp import Client
+    from fastmcp.skills import SkillsClientExtension
+
+    async with Client(url, extensions=[SkillsClientExtension()]) as client:
+        skills = await client.list_skills()
+        listed = {one["uri"] for one in expected if one["listed"]}
+        assert {skill.uri for skill in skills} == listed
+        ok(f"FastMCP lists {len(skills)} skills")
+        for skill in skills:
+            # FastMCP refuses aliases, and says so.
+            if skill.uri == "skill://anchor/SKILL.md":
+                try:
+                    await client.read_skill(skill.uri)
+                except Exception as error:
+                    assert "alias" in str(error), error
+                    continue
+                raise AssertionError("an alias was accepted")
+            read = await client.read_skill(skill.uri)
+            document = next(one["document"] for one in expected if one["uri"] == skill.uri)
+            assert read.files["SKILL.md"] == document.encode(), skill.uri
+        ok("FastMCP verifies and reads them")
+        for one in expected:
+            (content,) = await client.read_resource(one["uri"])
+            assert content.text == one["document"], one["uri"]
+        ok("FastMCP reads what is not listed")
+
+
+async def use_agent_framework(url: str, expected: list[dict]) -> None:
+    from agent_framework import MCPSkillsSource, SkillsSourceContext
+    from mcp import Client
+
+    async with Client(url) as client:
+        source = MCPSkillsSource(client=client)
+        skills = await source.get_skills(SkillsSourceContext(agent=None))
+        listed = {one["uri"].split("/")[-2]: one for one in expected if one["listed"]}
+        names = {skill.frontmatter.name for skill in skills}
+        assert names == set(listed), names ^ set(listed)
+        ok(f"agent-framework finds {len(skills)} skills")
+        for skill in skills:
+            content = await skill.get_content()
+            assert listed[skill.frontmatter.name]["document"].strip() in content, skill
+        ok("agent-framework reads them")
+
+
+async def use_sdk(url: str, expected: list[dict]) -> None:
+    from mcp import Client
+
+    async with Client(url) as client:
+        found = set()
+        cursor = None
+        while True:
+            page = await client.list_resources(cursor=cursor)
+            found |= {str(resource.uri) for resource in page.resources}
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        missing = {one["uri"] for one in expected} - found
+        assert not missing, missing
+        ok("the Python SDK lists every skill as a resource")
+
+
+def provide(kind: str, folder: str) -> None:
+    from fastmcp import FastMCP
+
+    warnings.simplefilter("ignore")
+    if kind == "final":
+        from fastmcp.skills.provider import SkillsDirectoryProvider
+    else:
+        from fastmcp.server.providers.skills import SkillsDirectoryProvider
+    server = FastMCP("provider")
+    server.add_provider(SkillsDirectoryProvider(Path(folder)))
+    server.run(transport="stdio", show_banner=False)
+
+
+match sys.argv[1:]:
+    case ["client", url, expected_file]:
+        expected = json.loads(Path(expected_file).read_text())
+        for use in (use_fastmcp, use_agent_framework, use_sdk):
+            asyncio.run(use(url, expected))
+    case ["provider", kind, folder]:
+        provide(kind, folder)
