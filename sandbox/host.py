@@ -4,11 +4,13 @@ Nothing here enforces a limit: a script can reach the bridge below, and the host
 """
 
 import json
+import re
 
 from componentize_py_types import Err
 from wit_world import call as _bridge
 
 __all__ = [
+    "Answer",
     "Error",
     "checkpoint",
     "get_history",
@@ -103,16 +105,71 @@ def get_history(name, limit=20):
     return _ask("get_history", {"name": name, "limit": limit})
 
 
+class Answer(str):
+    """The answer of a model: a text, and a list of items for whatever iterates over it.
+
+    `claims.extend(llm_query("Extract claims …"))` is what scripts write, and the characters of a text
+    are never what they mean. The items are those of a JSON list, of a list with bullets or numbers, or
+    else, with a warning, the lines.
+    """
+
+    __slots__ = ()
+
+    def __iter__(self):
+        return iter(self.as_list())
+
+    def as_list(self):
+        """The items of the answer."""
+        found = _list_items(self)
+        if found is None:
+            found = [line.strip() for line in self.splitlines() if line.strip()]
+            text = (
+                "the model answered with text where a list was expected, so each line is an item; "
+                "ask for a JSON list, or pass schema={'type': 'array', …}"
+            )
+            _ask("warn", {"text": text})
+        return found
+
+
+_BULLET = re.compile(r"\s*(?:[-*+\u2022]|\d{1,4}[.)])\s+(.*\S)")
+_FENCE = re.compile(r"\s*```[\w-]*\n(.*?)\n?\s*```\s*", re.DOTALL)
+
+
+def _list_items(text):
+    fenced = _FENCE.fullmatch(text)
+    try:
+        value = json.loads(fenced[1] if fenced else str(text))
+    except ValueError:
+        pass
+    else:
+        if isinstance(value, dict) and len(value) == 1:
+            # `{"claims": […]}` is how models that must answer with an object write a list.
+            (value,) = value.values()
+        return value if isinstance(value, list) else None
+    bullets = [_BULLET.fullmatch(line) for line in text.splitlines()]
+    found = [bullet[1] for bullet in bullets if bullet]
+    return found or None
+
+
+def _read_answer(text, schema):
+    # With a schema for a list, the answer is that list.
+    if isinstance(schema, dict) and schema.get("type") == "array":
+        found = _list_items(text)
+        if found is not None:
+            return found
+    return Answer(text)
+
+
 def llm_query(prompt, system=None, max_tokens=None, schema=None):
-    """Sends a prompt to the model; returns its answer as text."""
+    """Sends a prompt to the model; returns its answer, an `Answer`, or a list if `schema` asks for one."""
     args = {"prompt": prompt, "system": system, "max_tokens": max_tokens, "schema": schema}
-    return _ask("llm_query", args)
+    return _read_answer(_ask("llm_query", args), schema)
 
 
 def llm_query_batched(prompts, system=None, max_tokens=None, schema=None):
     """Sends several prompts at once; returns the answers in the order of the prompts."""
     args = {"prompts": list(prompts), "system": system, "max_tokens": max_tokens, "schema": schema}
-    return _ask("llm_query_batched", args)
+    return [_read_answer(text, schema) for text in _ask("llm_query_batched", args)]
 
 
 _NOTHING = object()

@@ -55,6 +55,26 @@ fn pages_are_found_by_words_names_types_and_tags() {
 }
 
 #[test]
+fn a_query_filters_by_type_and_tags() {
+    let vault = example_vault();
+    let slugs = |query: &str| -> Vec<String> {
+        let found = vault.search_pages(query, 20).unwrap();
+        found.into_iter().map(|hit| hit.slug).collect()
+    };
+    let mut people = slugs("type:person");
+    people.sort();
+    assert_eq!(people, ["people/mira", "people/tomas"]);
+    assert_eq!(slugs("type:Person lighthouse"), ["people/tomas"]);
+    assert_eq!(slugs("#harbour").len(), 4);
+    assert_eq!(slugs("tag:harbour").len(), 4);
+    assert_eq!(slugs("tag:fog tag:harbour xylophone"), [""; 0]);
+    // The name of a type finds its pages without a filter, too.
+    let found = slugs("person");
+    assert!(found.contains(&"people/mira".to_owned()), "{found:?}");
+    assert_eq!(slugs("type:"), slugs("type"));
+}
+
+#[test]
 fn links_of_both_forms_are_references() {
     let vault = example_vault();
     let found = vault.references("Grey Harbour").unwrap();

@@ -208,6 +208,54 @@ impl VaultCache {
     }
 }
 
+/// A query: words, and filters of the form `type:person`, `tag:family` or `#family`.
+#[derive(Debug, Default)]
+struct PageQuery {
+    text: String,
+    /// The page has one of these types.
+    kinds: Vec<String>,
+    /// The page has all of these tags.
+    tags: Vec<String>,
+}
+
+impl PageQuery {
+    fn parse(query: &str) -> Self {
+        let mut parsed = Self::default();
+        for word in query.split_whitespace() {
+            let kind = word.strip_prefix("type:");
+            let tag = word.strip_prefix("tag:").or_else(|| word.strip_prefix('#'));
+            let filter = |text: &str| text.trim_start_matches('#').to_lowercase();
+            match (kind, tag) {
+                (Some(kind), _) if !kind.is_empty() => parsed.kinds.push(filter(kind)),
+                (_, Some(tag)) if !tag.is_empty() => parsed.tags.push(filter(tag)),
+                _ => {
+                    parsed.text.push_str(word);
+                    parsed.text.push(' ');
+                }
+            }
+        }
+        parsed
+    }
+
+    fn has_filters(&self) -> bool {
+        !self.kinds.is_empty() || !self.tags.is_empty()
+    }
+
+    fn admits(&self, page: &PageInfo) -> bool {
+        let has_tag = |wanted: &String| {
+            let mut tags = page.tags.iter().map(|tag| tag.to_lowercase());
+            // `family` includes `family/cousins`.
+            tags.any(|tag| {
+                tag.strip_prefix(wanted.as_str())
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            })
+        };
+        let kind = page.kind.as_deref().map(str::to_lowercase);
+        let has_kind = self.kinds.is_empty() || kind.is_some_and(|kind| self.kinds.contains(&kind));
+        has_kind && self.tags.iter().all(has_tag)
+    }
+}
+
 /// The words of a text, in lower case.
 fn split_words(text: &str) -> impl Iterator<Item = String> + '_ {
     text.split(|c: char| !c.is_alphanumeric())
@@ -275,7 +323,8 @@ impl IndexedPage {
         for word in split_words(&text) {
             *counted.entry(word).or_default() += 1.0;
         }
-        let named = format!("{} {} {}", info.title, stem, info.tags.join(" "));
+        let kind = info.kind.as_deref().unwrap_or_default();
+        let named = format!("{} {} {} {}", info.title, stem, info.tags.join(" "), kind);
         for word in split_words(&named) {
             *counted.entry(word).or_default() += TITLE_WEIGHT;
         }
@@ -353,7 +402,8 @@ impl Workspace for Vault {
         const K1: f64 = 1.2;
         const B: f64 = 0.75;
         let seen = self.refresh_cache()?;
-        let mut wanted: Vec<String> = split_words(query).take(MAX_WORDS).collect();
+        let query = PageQuery::parse(query);
+        let mut wanted: Vec<String> = split_words(&query.text).take(MAX_WORDS).collect();
         wanted.sort();
         wanted.dedup();
         #[allow(clippy::cast_precision_loss, reason = "numbers of pages are small")]
@@ -384,8 +434,10 @@ impl Workspace for Vault {
         let mut hits: Vec<(f64, &IndexedPage)> = seen
             .pages
             .values()
+            .filter(|read| query.admits(&read.page.info))
             .map(|read| (score(read), read))
-            .filter(|(score, _)| *score > 0.0)
+            // A query of filters alone finds every page they admit.
+            .filter(|(score, _)| *score > 0.0 || wanted.is_empty() && query.has_filters())
             .collect();
         hits.sort_by(|a, b| b.0.total_cmp(&a.0));
         hits.truncate(limit);
