@@ -234,15 +234,18 @@ pub fn resolve_folder<E: From<Error>>(
     }
 }
 
-/// Fails if a path does not exist or is not a folder.
+/// Fails if a path does not exist, is not a folder, or cannot be read.
 pub fn require_folder(path: &Path) -> Result<()> {
-    if path.is_dir() {
-        return Ok(());
+    match path.metadata() {
+        // What cannot be read must not look like an empty folder.
+        Ok(about) if about.is_dir() => path.read_dir().map(drop).map_err(io_error_at(path)),
+        Ok(_) => Err(Error::NotAFolder(path.to_owned())),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            Err(io_error_at(path)(error))
+        }
+        Err(_) if path.symlink_metadata().is_ok() => Err(Error::NotAFolder(path.to_owned())),
+        Err(_) => Err(not_found("folder", path.display().to_string()).into()),
     }
-    if path.symlink_metadata().is_ok() {
-        return Err(Error::NotAFolder(path.to_owned()));
-    }
-    Err(not_found("folder", path.display().to_string()).into())
 }
 
 /// Fails if a path does not exist.

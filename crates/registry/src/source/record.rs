@@ -132,6 +132,11 @@ fn list_folder(
         Ok(names) => names,
         // A folder removed during the scan is no error; an existing unreadable one is.
         Err(error) => {
+            let is_gone = matches!(&error, Error::Io { error, .. }
+                if error.kind() == std::io::ErrorKind::NotFound);
+            if is_gone {
+                return None;
+            }
             root.file_stamp(folder)?;
             record.stamp = None;
             record

@@ -168,12 +168,17 @@ impl RootDir {
     /// Returns the stamp of a file or folder. Used for comparison, never to decide access.
     #[cfg(unix)]
     pub(crate) fn file_stamp(&self, relative: &str) -> Option<FileStamp> {
-        use rustix::fs::{AtFlags, statat};
-        let at = if relative.is_empty() { "." } else { relative };
-        let stat = statat(&self.dir, at, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        use rustix::fs::{AtFlags, fstat, statat};
+        let stat = if relative.is_empty() {
+            // Unlike a look at `.`, this needs no permission to enter the folder.
+            fstat(&self.dir).ok()?
+        } else {
+            statat(&self.dir, relative, AtFlags::SYMLINK_NOFOLLOW).ok()?
+        };
         if rustix::fs::FileType::from_raw_mode(stat.st_mode).is_symlink() {
             // The target of a link can change without the link changing.
-            return self.dir.metadata(at).ok().map(|m| stamp_from_metadata(&m));
+            let target = self.dir.metadata(relative).ok()?;
+            return Some(stamp_from_metadata(&target));
         }
         let nanos = |seconds: i64, nanos: i64| seconds.saturating_mul(1_000_000_000) + nanos;
         #[allow(
