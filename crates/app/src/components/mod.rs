@@ -75,6 +75,8 @@ impl ComponentKind {
 pub trait InstallProgress {
     /// A step begins.
     fn begin_step(&self, text: &str);
+    /// Part of a step is done: what is worked on, and how many per cent of the step are done.
+    fn report_progress(&self, _what: &str, _percent: usize) {}
     /// Whether the installation should end; it then leaves everything as it was.
     fn is_cancelled(&self) -> bool;
 }

@@ -52,7 +52,7 @@ fn build_guest(installation: &Installation<'_>) -> Result<Vec<u8>> {
         requirements: &requirements,
         oldest: (3, 10),
     };
-    let python = python::create_environment(&beside.path().join("python"), &environment)?;
+    let python = python::create_environment(&beside.path().join("python"), &environment, progress)?;
     check_cancelled(progress)?;
     progress.begin_step("2/3 building the guest: CPython and its standard library");
     let mut build = Command::new(python.with_file_name("componentize-py"));

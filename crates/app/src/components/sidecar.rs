@@ -173,7 +173,7 @@ fn build_environment(installation: &Installation<'_>) -> Result<()> {
         requirements: &requirements,
         oldest: (3, 11),
     };
-    let python = python::create_environment(&target.join("python"), &environment)?;
+    let python = python::create_environment(&target.join("python"), &environment, progress)?;
     check_cancelled(progress)?;
     progress.begin_step("2/2 trying it");
     let mut check = Command::new(python);

@@ -8,7 +8,9 @@ use repertoire_registry::{Origin, Registry, SkillEntry, Snapshot, Trusted};
 use serde_json::{Value, json};
 use unicode_width::UnicodeWidthStr;
 
-use crate::output::{BOLD, DIM, ID, Output, format_count, terminal_width, truncate_to_width};
+use crate::output::{
+    BOLD, DIM, ID, Output, format_count, terminal_width, truncate_to_width, wrap_to_width,
+};
 
 /// Returns the JSON form of a skill.
 pub(crate) fn entry_to_json(entry: &SkillEntry) -> Value {
@@ -85,19 +87,54 @@ pub(crate) fn print_flat(
     Ok(ExitCode::SUCCESS)
 }
 
+/// The fewest columns for descriptions on one line each; below, they are wrapped.
+const MIN_LINE_COLUMNS: usize = 40;
+/// The fewest columns beside a label; below, descriptions begin on a line of their own.
+const MIN_DESCRIPTION_COLUMNS: usize = 20;
+/// The most lines of a wrapped description.
+const MAX_WRAPPED_LINES: usize = 3;
+
 /// Writes a label in its column, then the description, fitted to the terminal.
 fn write_entry_line(text: &mut String, label: &str, column: usize, entry: &SkillEntry) {
-    let pad = column.saturating_sub(label.width());
     let description = entry.metadata.description.as_deref().unwrap_or_default();
     let description = to_single_line(description);
     let description = terminal_safe(&description);
-    let fitted = match terminal_width() {
-        Some(width) => truncate_to_width(&description, width.saturating_sub(column + 2).max(20)),
-        None => description.into_owned(),
+    write_columns(text, label, column, &description, terminal_width());
+}
+
+fn write_columns(
+    text: &mut String,
+    label: &str,
+    column: usize,
+    description: &str,
+    width: Option<usize>,
+) {
+    // A few long labels do not take the columns of all descriptions.
+    let column = width.map_or(column, |width| column.min((width * 2 / 5).max(16)));
+    let rest = width.map_or(usize::MAX, |width| width.saturating_sub(column + 2));
+    let (indent, lines) = if rest >= MIN_LINE_COLUMNS {
+        (column + 2, vec![truncate_to_width(description, rest)])
+    } else if rest >= MIN_DESCRIPTION_COLUMNS {
+        let lines = wrap_to_width(description, rest, MAX_WRAPPED_LINES);
+        (column + 2, lines)
+    } else {
+        let rest = width.unwrap_or_default().saturating_sub(2).max(10);
+        (2, wrap_to_width(description, rest, MAX_WRAPPED_LINES))
     };
-    let line = format!("{ID}{label}{ID:#}{:pad$}  {fitted}", "");
+    let mut lines = lines.iter().filter(|line| !line.is_empty());
+    let mut line = format!("{ID}{label}{ID:#}");
+    if label.width() + 2 <= indent
+        && let Some(first) = lines.next()
+    {
+        let pad = indent - label.width();
+        // Writing to a string cannot fail.
+        let _ = write!(line, "{:pad$}{first}", "");
+    }
     // Writing to a string cannot fail.
     let _ = writeln!(text, "{}", line.trim_end());
+    for line in lines {
+        let _ = writeln!(text, "{:indent$}{line}", "");
+    }
 }
 
 fn print_summary(registry: &Registry, shown: usize, output: &Output) {
@@ -315,4 +352,53 @@ pub(crate) fn print_prompts(registry: &Registry, output: &Output) -> Result<Exit
     let shown = snapshot.prompts().count();
     output.print_note(format!("{DIM}{}{DIM:#}", format_count(shown, "prompt")));
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn draw(label: &str, column: usize, width: Option<usize>) -> String {
+        let mut text = String::new();
+        let about = "Finds the commit that broke a test by bisection, alone";
+        write_columns(&mut text, label, column, about, width);
+        anstream::adapter::strip_str(&text).to_string()
+    }
+
+    #[test]
+    fn a_wide_terminal_has_a_line_for_each_skill() {
+        assert_eq!(draw("bisect", 10, None).lines().count(), 1);
+        let drawn = draw("bisect", 10, Some(60));
+        assert!(drawn.starts_with("bisect      Finds the commit"), "{drawn}");
+        assert!(
+            drawn.ends_with("…\n") && drawn.lines().count() == 1,
+            "{drawn}"
+        );
+    }
+
+    #[test]
+    fn a_narrow_terminal_wraps_within_the_column() {
+        let drawn = draw("bisect", 10, Some(40));
+        assert_eq!(
+            drawn,
+            "bisect      Finds the commit that broke\n            a test by bisection, alone\n"
+        );
+        // A label that is wider than its column has a line of its own.
+        let drawn = draw("a-very-long-name-of-a-skill", 27, Some(50));
+        assert!(
+            drawn.starts_with("a-very-long-name-of-a-skill\n      "),
+            "{drawn}"
+        );
+        assert!(drawn.lines().all(|line| line.width() <= 50), "{drawn}");
+    }
+
+    #[test]
+    fn a_very_narrow_terminal_has_descriptions_below_the_labels() {
+        let drawn = draw("bisect", 10, Some(24));
+        assert!(
+            drawn.starts_with("bisect\n  Finds the commit that\n"),
+            "{drawn}"
+        );
+        assert!(drawn.lines().all(|line| line.width() <= 24), "{drawn}");
+    }
 }

@@ -12,6 +12,7 @@ use indicatif::ProgressBar;
 use repertoire_app::{
     ComponentKind, InstallOutcome, InstallProgress, InstallRequest, MODEL, build_skill_index,
 };
+use repertoire_core::text::terminal_safe;
 use repertoire_registry::{
     Registry, Snapshot,
     search::{SentenceEncoder, SkillIndex},
@@ -111,6 +112,12 @@ impl InstallProgress for TerminalProgress<'_> {
         }
         self.output.print_note(text);
         *self.spinner.borrow_mut() = Some(self.output.progress_spinner());
+    }
+
+    fn report_progress(&self, what: &str, percent: usize) {
+        if let Some(spinner) = &*self.spinner.borrow() {
+            spinner.set_message(format!("{} {percent} %", terminal_safe(what)));
+        }
     }
 
     fn is_cancelled(&self) -> bool {
