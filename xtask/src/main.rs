@@ -9,6 +9,7 @@
 )]
 
 mod bus;
+mod collector;
 mod commands;
 mod endurance;
 mod features;

@@ -36,6 +36,12 @@ impl TestModels {
         Ok(Self { python, vectors })
     }
 
+    /// Adds the program and the script that serve the model.
+    pub(crate) fn add_server_args(&self, command: &mut Command) {
+        let script = project_dir().join("interop/models/serve.py");
+        command.arg(&self.python).arg(script);
+    }
+
     /// Sets the environment variables through which tests find them.
     pub(crate) fn set_test_env(&self, command: &mut Command) {
         command

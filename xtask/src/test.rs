@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
-    bus,
+    bus, collector,
     commands::{CheckCount, build_program, cargo_command, project_dir, run_checked, run_counted},
     endurance, features, frameworks, fuzz, interop, licences,
     models::TestModels,
@@ -34,6 +34,10 @@ pub(crate) fn test_interop() -> Result<()> {
     total.add(run_step(
         "hosts read their settings",
         &mut frameworks::test_host_programs,
+    ));
+    total.add(run_step(
+        "traces at a collector",
+        &mut collector::test_collector,
     ));
     report_total(total)
 }
@@ -201,6 +205,7 @@ pub(crate) fn run_all() -> Result<()> {
         "hosts read their settings",
         &mut frameworks::test_host_programs,
     );
+    step("traces at a collector", &mut collector::test_collector);
     step("iii SDKs", &mut bus::test_iii_sdks);
     step("the features against a worker", &mut bus::test_worker);
     step("abuse, in short", &mut endurance::test_abuse);

@@ -2,20 +2,21 @@
 
 use std::{fmt, sync::Arc};
 
-use repertoire_core::markdown::to_single_line;
+use repertoire_core::{SpanKind, markdown::to_single_line};
 use repertoire_registry::{
     Snapshot,
     search::{Recommendation, SkillIndex},
 };
 use repertoire_runtime::{
-    ArtifactOutput, ChatTurn, Error as RunError, ExecutionContext, LoadableSkill, Model,
-    ModelRequest, ModelUsage,
+    ArtifactOutput, CallPurpose, ChatTurn, Error as RunError, ExecutionContext, LoadableSkill,
+    Model, ModelRequest, ModelUsage,
     model::ReplyListener,
     orchestrate::{
         Decision, DecisionOutcome, SkillCandidate, decide_action, fill_missing_values,
         research_request,
     },
     run::RunReport,
+    spans::OpenSpan,
 };
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
@@ -130,8 +131,12 @@ impl Runner {
     ) -> Result<DecisionOutcome> {
         let context = self.ask_context(request);
         let conversation = self.conversation(request)?;
-        self.decide_in(&context, shortlist, request, &conversation)
-            .await
+        let span = begin_ask(&context, &request.message);
+        let decided = self
+            .decide_in(&context, shortlist, request, &conversation)
+            .await;
+        finish_ask(span, decided.as_ref().map(|decided| &*decided.reason));
+        decided
     }
 
     /// Decides, carries the decision out and stores the conversation.
@@ -141,14 +146,33 @@ impl Runner {
         request: AskRequest,
         progress: &mut (dyn FnMut(AskProgress<'_>) + Send),
     ) -> Result<AskOutcome> {
-        let mut context = self.ask_context(&request);
-        let mut conversation = self.conversation(&request)?;
-        if let Some(session) = &request.session {
-            context.session_id.clone_from(session);
+        let context = self.ask_context(&request);
+        let conversation = self.conversation(&request)?;
+        let span = begin_ask(&context, &request.message);
+        let work = self.ask_in(&context, shortlist, request, conversation, progress);
+        let outcome = work.await;
+        match &outcome {
+            Ok(outcome) => match &outcome.report.outcome {
+                Ok(output) => span.finish(Ok(&output.text)),
+                Err(error) => span.finish(Err(error)),
+            },
+            Err(error) => finish_ask(span, Err(error)),
         }
+        context.spans.flush();
+        outcome
+    }
+
+    async fn ask_in(
+        &self,
+        context: &ExecutionContext,
+        shortlist: SkillShortlist,
+        request: AskRequest,
+        mut conversation: Vec<ChatTurn>,
+        progress: &mut (dyn FnMut(AskProgress<'_>) + Send),
+    ) -> Result<AskOutcome> {
         let session = context.session_id.clone();
         let decided = self
-            .decide_in(&context, &shortlist, &request, &conversation)
+            .decide_in(context, &shortlist, &request, &conversation)
             .await?;
         progress(AskProgress::Decided(&decided));
         let mut usage = decided.usage;
@@ -172,9 +196,11 @@ impl Runner {
                 };
                 let mut run = self.plan_skill(chosen, &run)?;
                 run.context.session_id.clone_from(&session);
+                run.context.spans = context.spans.clone();
+                run.context.place.parent = Some(context.place.id);
                 // Both phases spend from one budget.
                 run.context.model.clone_from(&context.model);
-                let model = require_model(&context)?;
+                let model = require_model(context)?;
                 let engine = run.context.engine.clone();
                 let filled = fill_missing_values(
                     &model,
@@ -190,17 +216,18 @@ impl Runner {
                 run.context.checkpoint_scope = format!("{}>", run.context.fingerprint());
                 run.execute().await
             }
-            Decision::Clarify { question } => text_report(&context, question),
+            Decision::Clarify { question } => text_report(context, question),
             Decision::Respond => {
-                let ask = ModelRequest::new(request.message.as_str());
-                let (report, spent) = answer(&context, ask, &conversation).await?;
+                let mut ask = ModelRequest::new(request.message.as_str());
+                ask.purpose = CallPurpose::Answer;
+                let (report, spent) = answer(context, ask, &conversation).await?;
                 usage.add_usage(spent);
                 report
             }
             Decision::Research { query } => {
-                let (ask, pages) = self.research(&context, query, &request.message).await?;
+                let (ask, pages) = self.research(context, query, &request.message).await?;
                 progress(AskProgress::PagesRead(pages));
-                let (report, spent) = answer(&context, ask, &conversation).await?;
+                let (report, spent) = answer(context, ask, &conversation).await?;
                 usage.add_usage(spent);
                 report
             }
@@ -222,13 +249,14 @@ impl Runner {
     }
 
     fn ask_context(&self, request: &AskRequest) -> ExecutionContext {
-        self.new_context(&RunRequest {
+        let run = RunRequest {
             values: request.values.clone(),
             message: Some(request.message.clone()),
             listener: request.listener.clone(),
             stop: request.stop.clone(),
             ..RunRequest::default()
-        })
+        };
+        self.new_context(&run, request.session.as_deref())
     }
 
     /// The stored conversation of the session, then the one of the request.
@@ -292,6 +320,23 @@ impl Runner {
     }
 }
 
+/// Begins the span of a message.
+fn begin_ask(context: &ExecutionContext, message: &str) -> OpenSpan {
+    let mut span = context
+        .spans
+        .begin_span(context.place, SpanKind::Run, "ask");
+    span.set_input(message);
+    span
+}
+
+fn finish_ask(span: OpenSpan, outcome: std::result::Result<&str, &Error>) {
+    match outcome {
+        Ok(text) => span.finish(Ok(text)),
+        Err(Error::Run(error)) => span.finish(Err(error)),
+        Err(other) => span.finish(Err(&RunError::Decision(other.to_string()))),
+    }
+}
+
 /// The model of a request that cannot do without.
 fn require_model(context: &ExecutionContext) -> Result<Arc<dyn Model>> {
     let none = || RunError::Model("a model is asked, and none was named".to_owned());
@@ -309,7 +354,7 @@ async fn cancellable<T>(
     }
 }
 
-/// Asks the model without a skill. Nothing is executed, so no trace is stored.
+/// Asks the model without a skill.
 async fn answer(
     context: &ExecutionContext,
     mut ask: ModelRequest,

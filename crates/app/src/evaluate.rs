@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use repertoire_core::{Artifact, ArtifactKind};
+use repertoire_core::{Artifact, ArtifactKind, SpanKind};
 use repertoire_runtime::{
-    Model, ModelRequest, ModelUsage,
+    CallPurpose, Model, ModelRequest, ModelUsage,
     assertion::{self, DeclaredAssertion},
+    spans::{ChildCalls, SpanPlace},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -87,21 +88,35 @@ impl Runner {
             message: Some(case.message.clone()),
             ..RunRequest::default()
         };
-        let run = self.plan(&case.skill.parse()?, &request)?;
+        let mut run = self.plan(&case.skill.parse()?, &request)?;
         let model = run.model()?;
+        // The run, the message without the skill and the judges are parts of one case.
+        let spans = run.context.spans.clone();
+        let place = SpanPlace::below(None);
+        let mut span = spans.begin_span(place, SpanKind::Run, "eval");
+        span.set_input(&case.message);
+        run.context.place.parent = Some(place.id);
+        let model: Arc<dyn Model> = Arc::new(ChildCalls::new(model, Some(place.id)));
         let report = run.execute().await;
         let usage = report.usage();
         let text = report.outcome.map(|output| output.text);
         let with = check_output(&assertions, text, usage, &model).await;
-        let reply = model
-            .send_request(&ModelRequest::new(case.message.as_str()), None)
-            .await;
+        let mut baseline = ModelRequest::new(case.message.as_str());
+        baseline.purpose = CallPurpose::Baseline;
+        let reply = model.send_request(&baseline, None).await;
         let usage = reply.as_ref().map(|reply| reply.usage).unwrap_or_default();
         let text = reply.map(|reply| reply.text);
+        let without = check_output(&assertions, text, usage, &model).await;
+        let verdict = format!(
+            "{} of {} with, {} without",
+            with.passed, with.of, without.passed
+        );
+        span.finish(Ok(&verdict));
+        spans.flush();
         Ok(CaseResult {
             case: format!("{}: {}", case.skill, case.message),
             with,
-            without: check_output(&assertions, text, usage, &model).await,
+            without,
         })
     }
 }

@@ -56,6 +56,8 @@ mod skill_scope;
 mod stored_skill;
 mod tokens;
 mod trace_export;
+mod trace_keeper;
+mod trace_tree;
 
 pub use activation::{
     ActivationCase, ActivationGoals, ActivationReport, ActivationTally, GoalMetric, ratio,
@@ -100,4 +102,6 @@ pub use skill_scope::{
 };
 pub use stored_skill::find_stored_skill;
 pub use tokens::{TokenGrant, create_token};
-pub use trace_export::{ArtifactStats, TraceExport, artifact_stats, export_traces};
+pub use trace_export::{ArtifactStats, artifact_stats, export_examples, export_lines};
+pub use trace_keeper::TraceListener;
+pub use trace_tree::{CallGroup, SpanNode, calls_without_artifact, span_trees};

@@ -2,12 +2,13 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use repertoire_core::{Artifact, ArtifactKind};
+use repertoire_core::{Artifact, ArtifactKind, SpanKind};
 use repertoire_registry::{Origin, QualifiedSkillId, Registry, StoreScope, store::TraceFilter};
 use repertoire_runtime::{
-    Error as RunError, LoadableSkill, ModelUsage,
+    Error as RunError, ExecutionContext, LoadableSkill, ModelUsage,
     optimize::{Effort, ExampleSplit, Improvement, Optimizer, TrainingExample, optimize_module},
     sidecar::{DspyModule, Sidecar},
+    spans::OpenSpan,
     variant::choose_variant,
 };
 use serde_json::{Value, json};
@@ -86,10 +87,11 @@ impl Runner {
     ) -> Result<OptimizeReport> {
         let entry = self.find_skill(request.skill)?;
         let skill = RunnableSkill::new(&self.registry, &entry)?;
-        let mut context = self.new_context(&RunRequest {
+        let run = RunRequest {
             stop: request.stop.clone(),
             ..RunRequest::default()
-        });
+        };
+        let mut context = self.new_context(&run, None);
         context.nested_skills = None;
         let module = choose_module(&skill, request.artifact, &context.model_family())?;
         let program = DspyModule::from_artifact(&module)?;
@@ -120,6 +122,7 @@ impl Runner {
             return Err(RunError::NeedsSidecar(module.name.clone()).into());
         }
         let context = Arc::new(context);
+        let span = begin_optimization(&context, &skill);
         let how = (request.optimizer, request.effort);
         let work = optimize_module(
             sidecar,
@@ -140,6 +143,7 @@ impl Runner {
             }
         };
         (request.on_usage)(&context.notes.usage_so_far());
+        finish_optimization(span, &improved);
         let improvement = improved?;
         let is_stored = improvement.is_not_worse() || request.keep_worse;
         if is_stored {
@@ -160,6 +164,30 @@ impl Runner {
             improvement,
             is_stored,
         })
+    }
+}
+
+/// Begins the span of an optimization.
+pub(crate) fn begin_optimization(
+    context: &ExecutionContext,
+    skill: &dyn LoadableSkill,
+) -> OpenSpan {
+    let spans = &context.spans;
+    let mut span = spans.begin_span(context.place, SpanKind::Run, "optimize");
+    span.set_skill(&skill.outline().skill, &skill.outline().version);
+    span
+}
+
+pub(crate) fn finish_optimization(
+    span: OpenSpan,
+    improved: &repertoire_runtime::Result<Improvement>,
+) {
+    match improved {
+        Ok(improved) => span.finish(Ok(&format!(
+            "{:.3} → {:.3}",
+            improved.before, improved.after
+        ))),
+        Err(error) => span.finish(Err(error)),
     }
 }
 

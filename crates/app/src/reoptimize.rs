@@ -3,7 +3,7 @@
 //! Each checked state records the version, whether it was replaced or not, so that no version is
 //! paid for twice.
 
-use repertoire_core::Artifact;
+use repertoire_core::{Artifact, SkillVersion, SpanKind};
 use repertoire_registry::store::{OptimizedModule, Store};
 use repertoire_runtime::{
     Error as RunError,
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::{
     error::{Error, Result},
-    optimize::training_examples,
+    optimize::{finish_optimization, training_examples},
     runner::{RunRequest, Runner},
 };
 
@@ -112,8 +112,11 @@ impl Reoptimizer {
             Some("gepa") => Optimizer::Gepa,
             _ => Optimizer::Bootstrap,
         };
-        let mut context = self.runner.new_context(&RunRequest::default());
+        let mut context = self.runner.new_context(&RunRequest::default(), None);
         context.nested_skills = None;
+        let spans = &context.spans;
+        let mut span = spans.begin_span(context.place, SpanKind::Run, "optimize");
+        span.set_skill(skill, &SkillVersion::default());
         let work = optimize_module(
             &self.sidecar,
             artifact,
@@ -123,7 +126,9 @@ impl Reoptimizer {
             &context,
             &|_: &str| {},
         );
-        let improved = work.await?;
+        let improved = work.await;
+        finish_optimization(span, &improved);
+        let improved = improved?;
         Ok(improved.is_not_worse().then_some(improved.state))
     }
 }

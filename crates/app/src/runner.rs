@@ -6,7 +6,7 @@ use repertoire_core::ArtifactKind;
 use repertoire_registry::{QualifiedSkillId, Registry, SkillEntry, store::TraceFilter};
 use repertoire_runtime::{
     ArtifactDispatcher, ArtifactInfo, Budget, Error as RunError, ExecutionContext, ExecutionRecord,
-    LoadableSkill, MeteredModel, Model, Redactor, TemplateEngine, Workspace,
+    LoadableSkill, MeteredModel, Model, Redactor, TemplateEngine, TracedModel, Workspace,
     model::ReplyListener,
     run::{RunPlan, RunReport, plan_run, run_plan},
     template::read_constants,
@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     error::{Error, Result},
     runtime_adapter::{RunnableSkill, attach_registry},
+    trace_keeper::{TraceKeeper, TraceListener},
 };
 
 /// What one run may use.
@@ -53,6 +54,8 @@ pub struct RunnerSettings {
     pub redactor: Redactor,
     /// What each run may use.
     pub limits: RunLimits,
+    /// Receives records and spans as they end, for example to send them to a collector.
+    pub trace_listener: Option<Arc<dyn TraceListener>>,
 }
 
 impl fmt::Debug for RunnerSettings {
@@ -147,17 +150,16 @@ impl Runner {
         skill: RunnableSkill,
         request: &RunRequest,
     ) -> Result<PreparedRun> {
-        let mut context = self.new_context(request);
+        let context = self.new_context(request, request.resume.as_deref());
         let mut values_changed = false;
         if let Some(session) = &request.resume {
             values_changed = self.find_session(&skill, session, &context)?;
-            context.session_id.clone_from(session);
         }
         let dispatcher = &self.settings.dispatcher;
         let family = context.model_family();
         let plan = plan_run(&skill, dispatcher, &family, &request.artifacts)?;
         Ok(PreparedRun {
-            registry: self.registry.clone(),
+            traces: self.trace_keeper(),
             dispatcher: dispatcher.clone(),
             skill,
             plan,
@@ -166,10 +168,25 @@ impl Runner {
         })
     }
 
+    pub(crate) fn trace_keeper(&self) -> TraceKeeper {
+        TraceKeeper::new(self.registry.clone(), self.settings.trace_listener.clone())
+    }
+
     /// Builds the context of a run: values, model within its budget, pages, access to the registry.
-    pub(crate) fn new_context(&self, request: &RunRequest) -> ExecutionContext {
+    ///
+    /// Every call of its model is recorded.
+    pub(crate) fn new_context(
+        &self,
+        request: &RunRequest,
+        session: Option<&str>,
+    ) -> ExecutionContext {
         let settings = &self.settings;
         let mut context = ExecutionContext::new();
+        if let Some(session) = session {
+            session.clone_into(&mut context.session_id);
+        }
+        let traces = self.trace_keeper();
+        context.spans = traces.recorder(&context.session_id, &settings.redactor);
         context.values.clone_from(&request.values);
         context.message.clone_from(&request.message);
         context.listener.clone_from(&request.listener);
@@ -178,8 +195,9 @@ impl Runner {
         context.max_tokens = settings.limits.answer_tokens;
         if let Some(model) = &settings.model {
             let budget = Budget::new(settings.limits.max_tokens, settings.limits.max_cost);
-            let metered = MeteredModel::new(model.clone(), Arc::new(budget));
-            context.model = Some(Arc::new(metered));
+            let metered = Arc::new(MeteredModel::new(model.clone(), Arc::new(budget)));
+            let model = TracedModel::new(metered, context.spans.clone(), context.place.id);
+            context.model = Some(Arc::new(model));
         }
         if let Some(workspace) = &settings.workspace {
             context.engine = TemplateEngine::with_workspace(workspace.clone());
@@ -189,6 +207,7 @@ impl Runner {
             &self.registry,
             &settings.dispatcher,
             &settings.redactor,
+            &traces,
         );
         context
     }
@@ -232,7 +251,7 @@ pub struct PlannedStep {
 /// A planned run that has not been executed yet.
 #[derive(Debug)]
 pub struct PreparedRun {
-    registry: Arc<Registry>,
+    traces: TraceKeeper,
     dispatcher: ArtifactDispatcher,
     pub(crate) skill: RunnableSkill,
     /// The steps.
@@ -299,21 +318,17 @@ impl PreparedRun {
     /// warning of the report.
     pub async fn execute(mut self) -> RunReport {
         let mut problems = Vec::new();
-        let registry = &self.registry;
+        let traces = &self.traces;
         let mut store_trace = |record: &ExecutionRecord| {
-            // Plain folders have no store for traces.
-            if registry.trusted_stores().next().is_none() {
-                return;
-            }
-            if let Err(error) = registry.put_trace(record.clone()) {
+            if !traces.keep_record(record) && problems.is_empty() {
                 // The report may go to another machine, so the details stay in the log.
-                tracing::warn!(%error, "a trace could not be stored");
                 problems.push("a trace of this run could not be stored".to_owned());
             }
         };
         let (skill, plan) = (&self.skill, &self.plan);
         let context = &mut self.context;
         let mut report = run_plan(skill, &self.dispatcher, plan, context, &mut store_trace).await;
+        context.spans.flush();
         report.warnings.append(&mut problems);
         report
     }

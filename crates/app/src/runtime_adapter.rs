@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use repertoire_core::{Artifact, ArtifactKind};
+use repertoire_core::{Artifact, ArtifactKind, SkillVersion};
 use repertoire_registry::{
     Origin, QualifiedSkillId, Registry, SkillEntry, StoreScope, Trusted, store::SkillKey,
 };
@@ -13,7 +13,10 @@ use repertoire_runtime::{
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::skill_query::{SkillQuery, find_skill};
+use crate::{
+    skill_query::{SkillQuery, find_skill},
+    trace_keeper::TraceKeeper,
+};
 
 /// The name of the implied step that sends the message to the model.
 const MESSAGE_STEP: &str = "Message";
@@ -59,6 +62,10 @@ impl RunnableSkill {
         let outline = SkillOutline {
             skill_id: parts.skill_id,
             skill: entry.id.to_string(),
+            version: SkillVersion {
+                digest: Some(entry.metadata.digest().to_string()),
+                revision: registry.current_revision(entry),
+            },
             artifacts,
         };
         Ok(Self {
@@ -93,17 +100,16 @@ pub(crate) fn attach_registry(
     registry: &Arc<Registry>,
     dispatcher: &ArtifactDispatcher,
     redactor: &Redactor,
+    traces: &TraceKeeper,
 ) {
     let whole = Arc::new(RegistryAccess(registry.clone(), redactor.clone()));
-    let keeper = registry.clone();
+    let keeper = traces.clone();
     context.checkpoints = whole.clone();
     context.nested_skills = Some(Arc::new(NestedSkills {
         skills: whole,
         dispatcher: dispatcher.clone(),
         save_record: Arc::new(move |record| {
-            if let Err(error) = keeper.put_trace(record.clone()) {
-                tracing::warn!(%error, "a trace could not be stored");
-            }
+            keeper.keep_record(record);
         }),
     }));
 }

@@ -210,6 +210,7 @@ impl CliSettings {
         }
         Ok(Sources {
             cache: self.sources.cache.clone(),
+            traces: Some(self.account.clone()),
             folders,
             ..Sources::default()
         })
@@ -218,11 +219,7 @@ impl CliSettings {
 
 /// Resolves the global options.
 pub(crate) fn resolve_settings(global: &GlobalArgs) -> Result<CliSettings> {
-    let account = match &global.home {
-        // Programs in it are started from other working directories.
-        Some(home) => std::path::absolute(home)?,
-        None => default_home()?,
-    };
+    let account = account_folder(global)?;
     let workspace = if let Some(path) = &global.workspace {
         require_folder(path)?;
         Some(path.clone())
@@ -232,9 +229,9 @@ pub(crate) fn resolve_settings(global: &GlobalArgs) -> Result<CliSettings> {
         here.and_then(|here| trust::find_workspace(&here, &account))
     };
     let cache = Some(account.join("cache"));
+    let config = read_config(&account)?;
     if !global.from.is_empty() {
         let bare = CliSettings {
-            account,
             workspace: None,
             sources: Sources {
                 cache,
@@ -247,19 +244,24 @@ pub(crate) fn resolve_settings(global: &GlobalArgs) -> Result<CliSettings> {
             tools: Vec::new(),
             guard: Vec::new(),
             content: Vec::new(),
-            model: None,
-            vault: None,
-            providers: Providers::default(),
+            // Which skills there are is named on the command line; how they are run is not.
+            model: config.model,
+            vault: config.vault.map(|vault| account.join(vault)),
+            providers: Providers {
+                configured: config.providers,
+                prices: config.prices,
+                ..Providers::default()
+            },
             offer: Vec::new(),
-            run_limits: (None, None),
+            run_limits: (config.run_max_tokens, config.run_max_cost),
             renew: false,
-            script_limits: repertoire_runtime::Limits::default(),
+            script_limits: config.sandbox,
             workspace_problem: None,
+            account,
         };
         let sources = bare.sources_for(&global.from)?;
         return Ok(CliSettings { sources, ..bare });
     }
-    let config = read_config(&account)?;
     let mut sources = Sources {
         system_skills: config.system_skills.unwrap_or(true) && !global.no_system_skills,
         account: Some(account.clone()),
@@ -313,6 +315,26 @@ pub(crate) fn resolve_settings(global: &GlobalArgs) -> Result<CliSettings> {
         script_limits: config.sandbox,
         workspace_problem,
     })
+}
+
+/// Returns the account's folder, which need not exist yet.
+fn account_folder(global: &GlobalArgs) -> Result<PathBuf> {
+    let account = match &global.home {
+        // Programs in it are started from other working directories.
+        Some(home) => std::path::absolute(home)?,
+        None => default_home()?,
+    };
+    // Without this, an account that cannot be read would look like an empty one.
+    match account.read_dir() {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            Err(repertoire_registry::Error::Io {
+                path: account,
+                error,
+            }
+            .into())
+        }
+        _ => Ok(account),
+    }
 }
 
 /// Adds the sources that a settings file names; paths are relative to `base`.

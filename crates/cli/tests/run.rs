@@ -133,8 +133,9 @@ fn the_consistency_checker_runs_on_the_vault_and_stores_its_traces() {
         &["trace", "export", "--format", "otel"],
     ));
     let spans = &spans["resourceSpans"][0]["scopeSpans"][0]["spans"];
-    assert_eq!(spans.as_array().unwrap().len(), 2);
-    assert_eq!(spans[0]["traceId"], spans[1]["traceId"]);
+    // The run, two artifacts, the prompt and the judge.
+    assert_eq!(spans.as_array().unwrap().len(), 5);
+    assert_eq!(spans[0]["traceId"], spans[4]["traceId"]);
     assert_eq!(spans[0]["traceId"].as_str().unwrap().len(), 32);
 }
 
@@ -689,4 +690,61 @@ fn an_interrupted_run_stores_its_trace_and_exits_with_130() {
     assert_eq!(stopped["artifact_kind"], "prompt_template");
     let input = stopped["rendered_input"].as_str().unwrap();
     assert!(input.contains("Mira"), "{input}");
+}
+
+#[test]
+fn doctor_contacts_the_server_of_the_model() {
+    let list = |ids: &[&str]| {
+        let models: Vec<Value> = ids
+            .iter()
+            .map(|id| json!({"id": id, "object": "model", "created": 0, "owned_by": "me"}))
+            .collect();
+        FakeResponse::Json(200, json!({"object": "list", "data": models}).to_string())
+    };
+    let denied = json!({"error": {"message": format!("bad key {KEY}"), "type": "auth"}});
+    for (answer, is_good, words) in [
+        (list(&["m", "other"]), true, "there/m is there"),
+        (list(&["other"]), false, "the server has other"),
+        (
+            FakeResponse::Json(404, "{}".to_owned()),
+            true,
+            "its server answers",
+        ),
+        (
+            FakeResponse::Json(401, denied.to_string()),
+            false,
+            "answered 401: bad key [redacted]",
+        ),
+    ] {
+        let fake = FakeProvider::start(vec![answer]);
+        let home = home_with_provider(&fake);
+        let checked = parse_stdout(&run_cli(home.path(), &["doctor", "--json"]));
+        let checks = checked["checks"].as_array().unwrap();
+        let check = checks
+            .iter()
+            .find(|check| check["check"] == "model")
+            .unwrap();
+        assert_eq!(check["ok"], is_good, "{check}");
+        assert!(check["detail"].as_str().unwrap().contains(words), "{check}");
+        let requests = fake.recorded_requests();
+        assert_eq!(requests.len(), 1, "one request, and none that costs money");
+        assert_eq!(requests[0].path, "/v1/models");
+        assert!(!checked.to_string().contains(KEY));
+    }
+    // A server that is not there.
+    let fake = FakeProvider::start(vec![FakeResponse::NoResponse]);
+    let home = home_with_provider(&fake);
+    let config = fs::read_to_string(home.path().join("config.toml")).unwrap();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let away = format!("http://{}", free.local_addr().unwrap());
+    drop(free);
+    fs::write(
+        home.path().join("config.toml"),
+        config.replace(&fake.url, &away),
+    )
+    .unwrap();
+    let checked = run_cli(home.path(), &["doctor"]);
+    assert_eq!(checked.status.code(), Some(1));
+    let text = to_text(&checked.stdout);
+    assert!(text.contains("FAIL  model"), "{text}");
 }

@@ -168,6 +168,9 @@ pub enum Error {
          code_template, dspy_module, approach or example"
     )]
     UnknownKind(String),
+    /// The kind of a stored span is not known to this version.
+    #[error("trace: span kind {0:?} is unknown")]
+    UnknownSpanKind(String),
 }
 
 impl Error {
@@ -194,6 +197,7 @@ impl Error {
             Self::Package(_) => "invalid_package",
             Self::DuplicateArtifact { .. } => "duplicate_artifact",
             Self::UnknownKind(_) => "unknown_kind",
+            Self::UnknownSpanKind(_) => "unknown_span_kind",
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::ArtifactKind;
+use crate::{ArtifactKind, SkillVersion};
 
 /// One execution of one artifact.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -57,6 +57,15 @@ pub struct RecordDetails {
     /// The artifact's name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub artifact: String,
+    /// The span of the run it is part of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Uuid>,
+    /// The version of the skill.
+    #[serde(default, flatten)]
+    pub version: SkillVersion,
+    /// The position of the artifact in its skill.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ordinal: Option<i64>,
     /// The prefix of the digest of the input values, to compare runs.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub values: String,
@@ -78,6 +87,9 @@ pub struct RecordDetails {
     /// The text a script printed besides its result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub printed: Option<String>,
+    /// What the author of a script should know of this run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// The verdict of each assertion.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assertions: Vec<Verdict>,

@@ -99,6 +99,9 @@ pub struct Registry {
     store_selection: CatalogueContent,
     /// Where registered content is kept.
     state: RegisteredContent,
+    /// The account's folder for traces where no store is opened, and its store once it was needed.
+    traces: Option<PathBuf>,
+    trace_account: OnceLock<Option<Arc<dyn Store>>>,
     /// The rendered index, and the number of the snapshot it was rendered from.
     index: ArcSwapOption<(u64, Bytes)>,
 }
@@ -124,6 +127,8 @@ impl Registry {
             store_selection: settings.stores,
             only: settings.only.clone(),
             state: settings.state,
+            traces: settings.traces.clone(),
+            trace_account: OnceLock::new(),
             index: ArcSwapOption::empty(),
         };
         registry.attach_stores(&settings)?;

@@ -49,6 +49,8 @@ pub struct RegistrySettings {
     pub system_skills: bool,
     /// The folder that caches folder indexes and files of other servers between runs.
     pub cache: Option<PathBuf>,
+    /// The account's folder, for the traces of runs where no store is opened.
+    pub traces: Option<PathBuf>,
     /// Only skills below these paths are served; all if there are none.
     pub only: Vec<IdPrefix>,
 }

@@ -18,6 +18,7 @@ use crate::{
     dispatch::{ArtifactOutput, ExecutionContext},
     error::{Error, Result},
     model::{ChatTurn, Model, ModelRequest, data_mark},
+    spans::{CallPurpose, ChildCalls},
 };
 
 pub use schema::parse_json_output;
@@ -110,9 +111,10 @@ impl Assertion for DeclaredAssertion {
         output: &ArtifactOutput,
         context: &ExecutionContext,
     ) -> Result<(), AssertionFailure> {
-        let (verdict, usage) = self
-            .check_output(&output.text, context.model.as_ref())
-            .await;
+        let model = context.model.clone().map(|model| -> Arc<dyn Model> {
+            Arc::new(ChildCalls::new(model, context.notes.current_execution()))
+        });
+        let (verdict, usage) = self.check_output(&output.text, model.as_ref()).await;
         context.notes.add_usage(usage);
         verdict
             .explanation
@@ -375,6 +377,7 @@ async fn ask_judge(
     ))];
     ask.system = Some(system);
     ask.max_tokens = 8;
+    ask.purpose = CallPurpose::Judge;
     ask.temperature = Some(0.0);
     let reply = model.send_request(&ask, None).await?;
     let first = reply

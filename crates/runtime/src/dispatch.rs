@@ -11,7 +11,8 @@ use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use async_trait::async_trait;
 use repertoire_core::{
-    Artifact, ArtifactKind, AssertionSeverity, ExecutionRecord, RecordDetails, Verdict,
+    Artifact, ArtifactKind, AssertionSeverity, ExecutionRecord, RecordDetails, SkillVersion,
+    Verdict,
 };
 use serde_json::Value;
 use uuid::Uuid;
@@ -36,6 +37,8 @@ pub struct SkillOutline {
     pub skill_id: String,
     /// Its id in the catalogue.
     pub skill: String,
+    /// Its version.
+    pub version: SkillVersion,
     /// Its artifacts without their content, by ordinal.
     pub artifacts: Vec<ArtifactInfo>,
 }
@@ -309,11 +312,12 @@ fn begin_record(
     context: &ExecutionContext,
 ) -> ExecutionRecord {
     let outline = skill.outline();
+    let id = Uuid::new_v4();
     context
         .notes
-        .begin_execution(format!("{}/{}", outline.skill_id, info.id));
+        .begin_execution(format!("{}/{}", outline.skill_id, info.id), id);
     ExecutionRecord {
-        id: Uuid::new_v4(),
+        id,
         session_id: context.session_id.clone(),
         skill_id: outline.skill_id.clone(),
         artifact_id: info.id.clone(),
@@ -333,6 +337,9 @@ fn begin_record(
         details: RecordDetails {
             skill: outline.skill.clone(),
             artifact: info.artifact.name.clone(),
+            parent: Some(context.place.id),
+            version: outline.version.clone(),
+            ordinal: Some(info.artifact.ordinal),
             // Nested runs are never resumed on their own, so their values are not compared.
             values: match context.depth {
                 0 => context.fingerprint(),
@@ -452,6 +459,7 @@ fn finish_record(
     record.details.used = noted.used;
     record.details.others = noted.nested_usage;
     record.details.printed = noted.printed;
+    record.details.warnings = noted.warnings;
     if record.model_id.is_none() {
         record.model_id = noted.model_id;
     }

@@ -23,6 +23,7 @@ pub mod run;
 #[cfg(feature = "sandbox")]
 pub mod sandbox;
 pub mod sidecar;
+pub mod spans;
 pub mod template;
 pub mod variant;
 pub mod workspace;
@@ -37,8 +38,9 @@ pub use model::{
     Budget, ChatRole, ChatTurn, MeteredModel, Model, ModelReply, ModelRequest, ModelUsage, Price,
 };
 #[cfg(feature = "providers")]
-pub use provider::{ProviderConfig, Providers};
+pub use provider::{ModelAvailability, ProviderConfig, Providers};
 pub use record::{ExecutionRecord, MAX_RECORD_CHARS, RecordDetails, ResourceUse};
 pub use redact::Redactor;
+pub use spans::{CallPurpose, SpanRecorder, TracedModel};
 pub use template::TemplateEngine;
 pub use workspace::{Vault, Workspace};

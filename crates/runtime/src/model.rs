@@ -7,8 +7,12 @@ pub use repertoire_core::ModelUsage;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::Notify;
+use uuid::Uuid;
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    spans::CallPurpose,
+};
 
 /// The author of a message in a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +64,10 @@ pub struct ModelRequest {
     pub temperature: Option<f64>,
     /// The JSON schema the reply must match, for models that support structured output.
     pub schema: Option<Value>,
+    /// Why the model is called, for traces.
+    pub purpose: CallPurpose,
+    /// The span the call is part of; the run if none is named.
+    pub parent_span: Option<Uuid>,
 }
 
 impl ModelRequest {
@@ -71,6 +79,8 @@ impl ModelRequest {
             max_tokens: 1024,
             temperature: None,
             schema: None,
+            purpose: CallPurpose::default(),
+            parent_span: None,
         }
     }
 

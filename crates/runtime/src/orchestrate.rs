@@ -16,6 +16,7 @@ use crate::{
     error::{Error, Result},
     model::{ChatTurn, Model, ModelRequest, ModelUsage, data_mark},
     run::RunPlan,
+    spans::CallPurpose,
     template::{TemplateContext, TemplateEngine},
     variant::{choose_variant, family_of},
     workspace::Workspace,
@@ -121,6 +122,7 @@ pub async fn decide_action(
     ask.max_tokens = DECISION_TOKENS;
     ask.temperature = Some(0.0);
     ask.schema = Some(decision_schema(&choices));
+    ask.purpose = CallPurpose::Decision;
     let mut usage = ModelUsage::default();
     let mut why = String::new();
     for _ in 0..MAX_TRIES {
@@ -363,6 +365,7 @@ pub async fn fill_missing_values(
     );
     ask.max_tokens = 400;
     ask.temperature = Some(0.0);
+    ask.purpose = CallPurpose::Values;
     let field = json!({"type": "string", "maxLength": 300});
     let fields: Map<String, Value> = missing
         .iter()
@@ -428,6 +431,7 @@ pub fn research_request(
     let pages = json!(pages).to_string();
     let mark = data_mark(&pages);
     let mut ask = ModelRequest::new(message);
+    ask.purpose = CallPurpose::Answer;
     ask.system = Some(format!(
         "Answer from the pages of the user's notes, and name the pages you use as [[page]]. If \
          they do not say it, say so. The pages are a JSON list between two lines that read {mark}. \

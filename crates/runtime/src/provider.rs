@@ -19,12 +19,13 @@ use rig_core::{
     DynModel, ProviderError,
     catalog::Catalog,
     completion::{CompletionRequest, CompletionResponse, Message},
+    model::ModelList,
     operation::Completion,
     providers::{
-        anthropic::AnthropicConfig,
-        ollama::OllamaConfig,
+        anthropic::{Anthropic, AnthropicConfig},
+        ollama::{Ollama, OllamaConfig},
         openai::{
-            OpenAIConfig,
+            OpenAI, OpenAIConfig,
             wire::{self, Auth, Dialect},
         },
         registry::ProviderId,
@@ -42,6 +43,8 @@ use crate::{
 
 /// A server of any vendor that speaks the `OpenAI` protocol.
 const OPENAI_COMPATIBLE: Dialect = Dialect::gateway("openai-compatible", "", "");
+/// How long a provider may take to list its models.
+const CHECK_DEADLINE: Duration = Duration::from_secs(10);
 /// The maximum number of attempts for a transient failure.
 const MAX_ATTEMPTS: u32 = 4;
 /// The maximum `Retry-After` time that is honoured.
@@ -105,6 +108,17 @@ impl Default for Providers {
     }
 }
 
+/// Splits `PROVIDER/MODEL`.
+fn split_model_id(id: &str) -> Result<(&str, &str)> {
+    id.split_once('/')
+        .filter(|(provider, name)| !provider.is_empty() && !name.is_empty())
+        .ok_or_else(|| {
+            Error::Model(format!(
+                "model {id:?}: write PROVIDER/MODEL, such as openai/gpt-4o"
+            ))
+        })
+}
+
 fn env_value(name: &str) -> Option<String> {
     std::env::var(name)
         .ok()
@@ -165,19 +179,67 @@ impl Providers {
         keys.chain(usual).collect()
     }
 
-    /// Connects to a model by its id, such as `ollama/llama3.2`.
-    pub fn resolve_model(&self, id: &str) -> Result<Arc<dyn Model>> {
-        let (provider, name) = id
-            .split_once('/')
-            .filter(|(provider, name)| !provider.is_empty() && !name.is_empty())
-            .ok_or_else(|| {
-                Error::Model(format!(
-                    "model {id:?}: write PROVIDER/MODEL, such as openai/gpt-4o"
-                ))
-            })?;
+    /// Contacts the provider of a model and looks for the model in its list. This costs nothing.
+    pub async fn check_model(&self, id: &str) -> Result<ModelAvailability> {
+        let (provider, name) = split_model_id(id)?;
         let none = ProviderConfig::default();
         let config = self.configured.get(provider).unwrap_or(&none);
-        let model = self.connect_provider(provider, config, name)?;
+        let deadline = self.deadline.min(CHECK_DEADLINE);
+        let client = Self::connect_provider(provider, config, deadline)?;
+        let timeout = || Error::Timeout {
+            provider: provider.to_owned(),
+            after: deadline,
+        };
+        let listed = tokio::time::timeout(deadline, client.list_models());
+        let error = match listed.await.map_err(|_| timeout())? {
+            Ok(models) => {
+                let mut ids = models.data.into_iter().map(|model| model.id);
+                // Ollama names the version of a model after a colon, and vendors a folder before it.
+                let is_it = |id: &String| {
+                    let id = id.strip_prefix("models/").unwrap_or(id);
+                    id == name || id.strip_suffix(":latest") == Some(name)
+                };
+                let known: Vec<String> = ids.by_ref().take(1000).collect();
+                return Ok(if known.iter().any(is_it) {
+                    ModelAvailability::Listed
+                } else {
+                    ModelAvailability::NotListed(known.into_iter().take(5).collect())
+                });
+            }
+            Err(error) => error,
+        };
+        if let ProviderError::Http(inner) = &error
+            && http::is_timeout(inner)
+        {
+            return Err(timeout());
+        }
+        let status = error.provider_response_status().map(|s| s.as_u16());
+        // Servers that only answer prompts have no such path, or answer with something else.
+        if matches!(status, Some(404 | 405 | 501)) || matches!(error, ProviderError::Json(_)) {
+            return Ok(ModelAvailability::NoList);
+        }
+        let said = match status {
+            Some(status) => {
+                let body = error.provider_response_body().unwrap_or_default();
+                format!("answered {status}: {}", error_message(body))
+            }
+            None => repertoire_core::markdown::truncate_text(&error.to_string(), MAX_REASON_CHARS),
+        };
+        Err(Error::Provider {
+            provider: provider.to_owned(),
+            status,
+            charged: false,
+            reason: Redactor::with_environment(self.secrets()).redact(said.trim_end_matches(": ")),
+        })
+    }
+
+    /// Connects to a model by its id, such as `ollama/llama3.2`.
+    pub fn resolve_model(&self, id: &str) -> Result<Arc<dyn Model>> {
+        let (provider, name) = split_model_id(id)?;
+        let none = ProviderConfig::default();
+        let config = self.configured.get(provider).unwrap_or(&none);
+        let model = Self::connect_provider(provider, config, self.deadline)?;
+        let model = model.completion(name);
         let kind = config.kind.as_deref().unwrap_or(provider);
         let price = self.prices.get(id).copied();
         let known = price.or_else(|| match config.base_url {
@@ -196,13 +258,12 @@ impl Providers {
     }
 
     fn connect_provider(
-        &self,
         provider: &str,
         config: &ProviderConfig,
-        name: &str,
-    ) -> Result<DynModel<Completion>> {
+        deadline: Duration,
+    ) -> Result<ProviderClient> {
         let kind = config.kind.as_deref().unwrap_or(provider);
-        let http = ProviderHttpClient::new(self.deadline)?;
+        let http = ProviderHttpClient::new(deadline)?;
         let needed = |key: Option<String>, variable: &str| {
             key.ok_or_else(|| {
                 Error::Key(if config.base_url.is_some() {
@@ -225,7 +286,7 @@ impl Providers {
                 if let Some(url) = &config.base_url {
                     there = there.with_base_url(url);
                 }
-                Ok(there.connect(http).completion(name).erase())
+                Ok(ProviderClient::Anthropic(there.connect(http)))
             }
             "ollama" => {
                 let url = config
@@ -239,7 +300,7 @@ impl Providers {
                 if let Some(key) = Self::provider_key(config, Some("OLLAMA_API_KEY"))? {
                     there = there.with_api_key(key);
                 }
-                Ok(there.connect(http).native_completion(name).erase())
+                Ok(ProviderClient::Ollama(there.connect(http)))
             }
             kind => {
                 // A custom address is not one of the known vendors.
@@ -250,7 +311,7 @@ impl Providers {
                     let there = OpenAIConfig::with_key(&OPENAI_COMPATIBLE, key)
                         .with_base_url(url)
                         .with_auth(Auth::OptionalBearer);
-                    return Ok(there.connect(http).chat(name).erase());
+                    return Ok(ProviderClient::OpenAi(Box::new(there.connect(http))));
                 }
                 let vendor = VENDORS.iter().find(|vendor| vendor.name == kind);
                 let Some(vendor) = vendor else {
@@ -280,10 +341,47 @@ impl Providers {
                 if let Some(url) = &config.base_url {
                     there = there.with_base_url(url);
                 }
-                Ok(there.connect(http).chat(name).erase())
+                Ok(ProviderClient::OpenAi(Box::new(there.connect(http))))
             }
         }
     }
+}
+
+/// A connection to a provider.
+enum ProviderClient {
+    Anthropic(Anthropic),
+    Ollama(Ollama),
+    OpenAi(Box<OpenAI>),
+}
+
+impl ProviderClient {
+    fn completion(&self, name: &str) -> DynModel<Completion> {
+        match self {
+            Self::Anthropic(client) => client.completion(name).erase(),
+            Self::Ollama(client) => client.native_completion(name).erase(),
+            Self::OpenAi(client) => client.chat(name).erase(),
+        }
+    }
+
+    async fn list_models(&self) -> std::result::Result<ModelList, ProviderError> {
+        match self {
+            Self::Anthropic(client) => client.list_models().await,
+            Self::Ollama(client) => client.list_models().await,
+            Self::OpenAi(client) => client.list_models().await,
+        }
+    }
+}
+
+/// What a provider says of a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ModelAvailability {
+    /// It lists the model.
+    Listed,
+    /// It lists others, of which these are some.
+    NotListed(Vec<String>),
+    /// It answers, but it has no list of models.
+    NoList,
 }
 
 /// A model behind an API.

@@ -25,6 +25,9 @@ pub(crate) fn redact_and_truncate(record: &mut ExecutionRecord, redactor: &Redac
     for text in texts.into_iter().flatten() {
         *text = truncate_text(&redactor.redact(text), MAX_RECORD_CHARS);
     }
+    for warning in &mut record.details.warnings {
+        *warning = redactor.redact(warning);
+    }
     for verdict in &mut record.details.assertions {
         verdict.explanation = verdict
             .explanation

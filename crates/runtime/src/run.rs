@@ -3,7 +3,7 @@
 //! The description comes first, then other context artifacts, then executable artifacts by
 //! ordinal. Each output is available to the following artifacts.
 
-use repertoire_core::ArtifactKind;
+use repertoire_core::{ArtifactKind, SpanKind};
 use serde_json::{Value, json};
 
 use crate::{
@@ -174,6 +174,26 @@ pub async fn run_plan(
     context: &mut ExecutionContext,
     on_record: &mut (dyn FnMut(&ExecutionRecord) + Send),
 ) -> RunReport {
+    let outline = skill.outline();
+    let mut span = context
+        .spans
+        .begin_span(context.place, SpanKind::Run, &outline.skill);
+    span.set_skill(&outline.skill, &outline.version);
+    if let Some(message) = &context.message {
+        span.set_input(message);
+    }
+    let report = execute_steps(skill, dispatcher, plan, context, on_record).await;
+    span.finish(report.outcome.as_ref().map(|output| &*output.text));
+    report
+}
+
+async fn execute_steps(
+    skill: &dyn LoadableSkill,
+    dispatcher: &ArtifactDispatcher,
+    plan: &RunPlan,
+    context: &mut ExecutionContext,
+    on_record: &mut (dyn FnMut(&ExecutionRecord) + Send),
+) -> RunReport {
     let mut report = RunReport {
         session_id: context.session_id.clone(),
         records: Vec::new(),
@@ -193,6 +213,10 @@ pub async fn run_plan(
         }
         on_record(&executed.record);
         let name = executed.record.details.artifact.clone();
+        let warnings = executed.record.details.warnings.iter();
+        report
+            .warnings
+            .extend(warnings.map(|warning| format!("{name}: {warning}")));
         for verdict in executed
             .record
             .details

@@ -34,6 +34,7 @@ use crate::{
     error::{Error, Result},
     limits::{self, Limits},
     model::{Budget, ChatRole, ChatTurn, MeteredModel, Model, ModelRequest, ModelUsage},
+    spans::CallPurpose,
     workspace::Workspace,
 };
 
@@ -278,6 +279,8 @@ impl HostServices {
             .max_tokens
             .map_or(most, |wanted| wanted.clamp(1, most));
         ask.temperature = params.temperature.filter(|t| (0.0..=2.0).contains(t));
+        ask.purpose = CallPurpose::Program;
+        ask.parent_span = self.notes.current_execution();
         self.notes.set_model(model.id());
         let reply = model.send_request(&ask, None).await?;
         self.notes.add_usage(reply.usage);

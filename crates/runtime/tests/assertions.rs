@@ -236,9 +236,18 @@ async fn t34_judged_text_is_data() {
     assert_eq!(serde_json::from_str::<String>(lines[1]).unwrap(), hostile);
     assert_eq!(lines[4], "Question about the text: Does it name a page?");
     assert!(asked[0].system.as_ref().unwrap().contains(lines[0]));
-    assert!(
-        !asked[1].turns[0].text.contains(lines[0]),
-        "the mark is reused"
+    // The mark is a digest of the text, so no text can contain its own; another text has another one.
+    assert!(!lines[1].contains(lines[0]));
+    let other = ScriptedModel::new(&["No."]);
+    let judge: Arc<dyn Model> = other.clone();
+    let quoting = format!("{hostile}\n{}\nyes", lines[0]);
+    read[0].check_output(&quoting, Some(&judge)).await;
+    let asked = other.requests.lock().unwrap().clone();
+    let mark = asked[0].turns[0].text.lines().next().unwrap().to_owned();
+    assert_eq!(mark.len(), 32);
+    assert_ne!(
+        mark, lines[0],
+        "the mark of a text can be predicted from another one"
     );
     let (verdict, _) = read[0].check_output("x", None).await;
     assert!(!verdict.passed, "without a judge it must not pass");

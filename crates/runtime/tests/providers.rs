@@ -57,7 +57,7 @@ fn sample_request() -> ModelRequest {
         ],
         max_tokens: 77,
         temperature: Some(0.5),
-        schema: None,
+        ..ModelRequest::new("")
     }
 }
 

@@ -31,6 +31,7 @@ pub mod mcp;
 pub mod mcp_client;
 mod metrics;
 mod optional_tools;
+pub mod otlp;
 mod peer_limits;
 mod peer_owner;
 pub mod permissions;

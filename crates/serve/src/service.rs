@@ -366,6 +366,24 @@ impl SkillService {
             .set(Arc::new(OptionalToolState::new(tools)));
     }
 
+    /// Builds the search index and computes the embeddings that are missing, if there is an encoder;
+    /// until they are there, skills are found by their words.
+    pub async fn prepare_search(&self) {
+        let Some(tools) = self.optional_tools.get().cloned() else {
+            return;
+        };
+        if tools.options.embedder.is_none() {
+            return;
+        }
+        let Ok(registry) = self.registry().await.cloned() else {
+            return;
+        };
+        let built = tokio::task::spawn_blocking(move || tools.skill_index(&registry).map(drop));
+        if let Ok(Err(error)) = built.await {
+            tracing::warn!(%error, "the search index could not be built");
+        }
+    }
+
     pub(crate) fn optional_tools(&self) -> Option<&Arc<OptionalToolState>> {
         self.optional_tools.get()
     }

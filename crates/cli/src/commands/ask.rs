@@ -20,7 +20,7 @@ use super::{
 use crate::{
     args::AskArgs,
     failure::UsageError,
-    output::{BOLD, DIM, Output},
+    output::{BOLD, DIM, DelayedSpinner, Output},
     settings::CliSettings,
 };
 
@@ -30,7 +30,8 @@ pub(crate) fn run_ask(args: &AskArgs, settings: &CliSettings, output: &Output) -
     let session = session_to_continue(args, &registry)?;
     let runner = run::build_runner(registry, &args.model, ModelUse::Calls, settings)?;
     let shortlist = find_candidates(&runner, &message, args.limit, settings, output)?;
-    let listener = run::stream_answers(output);
+    let spinner = DelayedSpinner::default();
+    let listener = run::stream_answers(output, &spinner);
     let is_streamed = listener.is_some();
     let request = AskRequest {
         message: message.clone(),
@@ -43,7 +44,9 @@ pub(crate) fn run_ask(args: &AskArgs, settings: &CliSettings, output: &Output) -
     run::stop_on_signal(&request.stop);
     let runtime = build_runtime()?;
     if args.decide_only {
-        let decided = runtime.block_on(runner.decide(&shortlist, &request))?;
+        let decided = output.with_spinner("deciding", || {
+            runtime.block_on(runner.decide(&shortlist, &request))
+        })?;
         if output.json {
             let found = &shortlist.recommendations;
             let all = json!({"message": message, "recommendations": found, "decided": decided});
@@ -54,16 +57,24 @@ pub(crate) fn run_ask(args: &AskArgs, settings: &CliSettings, output: &Output) -
         return Ok(ExitCode::SUCCESS);
     }
     let found = shortlist.recommendations.clone();
-    let mut on_progress = |progress: AskProgress<'_>| match progress {
-        AskProgress::Decided(decided) if !output.json => {
-            output.print_note(explain_decision(decided));
+    let waiting = spinner.clone();
+    let mut on_progress = |progress: AskProgress<'_>| {
+        waiting.finish();
+        match progress {
+            AskProgress::Decided(decided) if !output.json => {
+                output.print_note(explain_decision(decided));
+            }
+            AskProgress::PagesRead(pages) => {
+                output.print_note(format!("{DIM}read {pages} pages{DIM:#}"));
+            }
+            _ => {}
         }
-        AskProgress::PagesRead(pages) => {
-            output.print_note(format!("{DIM}read {pages} pages{DIM:#}"));
-        }
-        _ => {}
+        waiting.restart(output, "waiting for the answer");
     };
-    let outcome = runtime.block_on(runner.ask(shortlist, request, &mut on_progress))?;
+    spinner.restart(output, "deciding");
+    let outcome = runtime.block_on(runner.ask(shortlist, request, &mut on_progress));
+    spinner.finish();
+    let outcome = outcome?;
     print_outcome(&message, &found, outcome, is_streamed, output)
 }
 

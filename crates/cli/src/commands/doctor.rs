@@ -6,6 +6,7 @@ use anyhow::Result;
 use repertoire_app::{ComponentKind, DiskUsage, HealthProblem, check_health, disk_usage};
 use repertoire_core::text::terminal_safe;
 use repertoire_registry::Registry;
+use repertoire_runtime::ModelAvailability;
 use serde_json::{Value, json};
 
 use super::{serve::build_runtime, setup::install_hint};
@@ -151,10 +152,33 @@ fn check_components(
             let none = "none is configured: `--model PROVIDER/MODEL`, or `model` in the settings";
             add("model", true, none.to_owned(), None);
         }
-        Some(id) => match settings.resolved_providers().resolve_model(id) {
-            Ok(_) => add("model", true, id.clone(), None),
-            Err(error) => add("model", false, error.to_string(), run_hint(&error)),
-        },
+        Some(id) if id == "host" => add("model", true, "the host's own".to_owned(), None),
+        Some(id) => {
+            let providers = settings.resolved_providers();
+            let checked = output.with_spinner("contacting the model's server", || {
+                let runtime = build_runtime()?;
+                anyhow::Ok(runtime.block_on(providers.check_model(id)))
+            });
+            match checked {
+                Ok(Ok(ModelAvailability::Listed)) => {
+                    add("model", true, format!("{id} is there"), None);
+                }
+                Ok(Ok(ModelAvailability::NotListed(known))) => add(
+                    "model",
+                    false,
+                    format!("{id} is not there; the server has {}", known.join(", ")),
+                    Some("correct `model` in the settings, or load the model"),
+                ),
+                // A server without a list.
+                Ok(Ok(_)) => add("model", true, format!("{id}: its server answers"), None),
+                Ok(Err(error)) => {
+                    let hint =
+                        run_hint(&error).or(Some("start the server, or correct its base_url"));
+                    add("model", false, error.to_string(), hint);
+                }
+                Err(error) => add("model", false, error.to_string(), None),
+            }
+        }
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) fn run(args: &EvalArgs, settings: &CliSettings, output: &Output) -> R
         &file.goals,
         &file.goals_with_meaning,
     )?;
-    let outputs = OutputReport::run_cases(&registry, &file.outputs, &args.model, settings)?;
+    let outputs = OutputReport::run_cases(&registry, &file.outputs, &args.model, settings, output)?;
     if output.json {
         let (activations, outputs) = (activated.to_json(), outputs.to_json());
         output.print_json(&json!({"activations": activations, "outputs": outputs}))?;

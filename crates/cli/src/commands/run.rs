@@ -9,7 +9,8 @@ use std::{
 
 use anyhow::{Context, Result};
 use repertoire_app::{
-    PlannedStep, PreparedRun, RunLimits, RunRequest, Runner, RunnerSettings, require_folder,
+    PlannedStep, PreparedRun, RunLimits, RunRequest, Runner, RunnerSettings, TraceListener,
+    require_folder,
 };
 use repertoire_core::{ArtifactKind, text::terminal_safe};
 use repertoire_registry::Registry;
@@ -18,16 +19,17 @@ use repertoire_runtime::{
     model::ReplyListener,
     run::{RunReport, SkippedArtifact},
 };
+use repertoire_serve::otlp::OtlpExporter;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{open_skill, serve::build_runtime};
 use crate::{
     args::{ModelArgs, ParamValue, RunArgs},
-    failure,
+    failure::{self, UsageError},
     hint::run_hint,
     interrupt,
-    output::{BOLD, DIM, Output, format_count},
+    output::{BOLD, DIM, DelayedSpinner, Output, format_count},
     settings::CliSettings,
 };
 
@@ -46,7 +48,8 @@ pub(crate) fn run(args: &RunArgs, settings: &CliSettings, output: &Output) -> Re
         ModelUse::Calls
     };
     let runner = build_runner(registry, &args.model, model_use, settings)?;
-    let listener = stream_answers(output);
+    let spinner = DelayedSpinner::default();
+    let listener = stream_answers(output, &spinner);
     let request = RunRequest {
         artifacts: args.artifacts.clone(),
         values: param_values(&args.params)?,
@@ -63,7 +66,10 @@ pub(crate) fn run(args: &RunArgs, settings: &CliSettings, output: &Output) -> Re
     run.require_model()?;
     warn_of_changed_values(&run, output);
     stop_on_signal(run.stop_token());
-    let report = build_runtime()?.block_on(run.execute());
+    let runtime = build_runtime()?;
+    spinner.restart(output, &format!("running {}", skill.id));
+    let report = runtime.block_on(run.execute());
+    spinner.finish();
     print_report(report, listener.is_some(), output)
 }
 
@@ -113,15 +119,27 @@ pub(super) fn runner_settings(
         dispatcher: settings.components().dispatcher(settings.script_limits),
         redactor: Redactor::with_environment(providers.secrets()),
         limits,
+        trace_listener: otlp_exporter()?,
     })
 }
 
+/// Starts the exporter of traces if the environment names a collector.
+fn otlp_exporter() -> Result<Option<Arc<dyn TraceListener>>> {
+    let exporter = OtlpExporter::from_environment();
+    let exporter = exporter.map_err(|error| UsageError(error.to_string()))?;
+    Ok(exporter.map(|exporter| exporter as Arc<dyn TraceListener>))
+}
+
 /// Returns a listener that prints answers as they are streamed, if stdout is a terminal.
-pub(super) fn stream_answers(output: &Output) -> Option<ReplyListener> {
+///
+/// The spinner is cleared before the first piece.
+pub(super) fn stream_answers(output: &Output, spinner: &DelayedSpinner) -> Option<ReplyListener> {
     if output.json || !std::io::stdout().is_terminal() {
         return None;
     }
-    Some(Arc::new(|text: &str| {
+    let spinner = spinner.clone();
+    Some(Arc::new(move |text: &str| {
+        spinner.finish();
         let mut out = std::io::stdout().lock();
         // If stdout is closed, the run still stores its trace.
         let _ = out.write_all(terminal_safe(text).as_bytes());

@@ -4,7 +4,7 @@ use std::{
     fmt::Write as _,
     io::IsTerminal as _,
     net::{IpAddr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
     time::Duration,
@@ -12,7 +12,8 @@ use std::{
 
 use anyhow::{Context, Result};
 use repertoire_app::{
-    FileWatching, Reoptimizer, RunLimits, Runner, RunnerSettings, clean_up_periodically,
+    ComponentKind, FileWatching, Reoptimizer, RunLimits, Runner, RunnerSettings,
+    clean_up_periodically,
 };
 use repertoire_core::{FunctionGuard, text::terminal_safe};
 use repertoire_registry::{
@@ -43,6 +44,13 @@ const DEFAULT_PORT: u16 = 8321;
 /// The default token limit of one run that a host starts.
 const DEFAULT_RUN_TOKENS: u64 = 100_000;
 
+/// Whether a server embeds skills in the background, if the component for it is installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BackgroundEmbedding {
+    On,
+    Off,
+}
+
 /// The address to listen on, and the hosts and origins that are accepted.
 pub(crate) struct ListenOptions {
     pub(crate) address: IpAddr,
@@ -72,7 +80,9 @@ pub(crate) fn serve_mcp(
     let _entered = runtime.enter();
     let mut sources = settings.sources_for(paths)?;
     sources.only.clone_from(&expose.only);
-    let engine = open_service(sources, expose, settings, output, |_| {})?;
+    // A host starts a process for each session, so these do not compute the same embeddings again.
+    let embedding = BackgroundEmbedding::Off;
+    let engine = open_service(sources, expose, embedding, settings, output, |_| {})?;
     let remotes = runtime.spawn(ConnectionPool::follow_servers(engine.clone()));
     let stop = engine.clone();
     interrupt::set_shutdown_handler(move || stop.shut_down());
@@ -105,14 +115,11 @@ pub(crate) fn serve_http(
         let addresses = std::iter::once(address).chain(side.address());
         Auth::for_addresses(&settings.account, addresses, listen.own_user)?
     });
-    let access_log = match listen.access_log.as_deref() {
-        None => None,
-        Some(path) if path.as_os_str() == "-" => Some(AccessLog::with_writer(std::io::stderr())),
-        Some(path) => {
-            let file = AccessLog::with_file(path);
-            Some(file.with_context(|| path.display().to_string())?)
-        }
-    };
+    let access_log = listen
+        .access_log
+        .as_deref()
+        .map(open_access_log)
+        .transpose()?;
     let runtime = build_runtime()?;
     runtime.block_on(async {
         let listener = bind_http(listen, output).await?;
@@ -138,21 +145,31 @@ pub(crate) fn serve_http(
         };
         let listening = format!("listening on {url} {who}; Ctrl-C ends");
         output.print_note(&listening);
-        let engine = open_service(sources, expose, settings, output, move |registry| {
-            let retention = RetentionPolicy::default();
-            background.spawn(clean_up_periodically(registry.clone(), account, retention));
-            if let Some((sidecar, settings)) = renewal {
-                let runner = Runner::new(registry.clone(), settings);
-                background.spawn(Reoptimizer { sidecar, runner }.reoptimize_all());
-            }
-            if !quiet {
-                let skills = format_count(registry.snapshot().len(), "skill");
-                // The address once more, below what was said about skills.
-                Output::print_stderr(&format!("serving {skills} on {url}\n"));
-            }
-            repertoire_serve::iii::startup_log::log_loaded_files(registry);
-        })?;
+        let embedding = BackgroundEmbedding::On;
+        let engine = open_service(
+            sources,
+            expose,
+            embedding,
+            settings,
+            output,
+            move |registry| {
+                let retention = RetentionPolicy::default();
+                background.spawn(clean_up_periodically(registry.clone(), account, retention));
+                if let Some((sidecar, settings)) = renewal {
+                    let runner = Runner::new(registry.clone(), settings);
+                    background.spawn(Reoptimizer { sidecar, runner }.reoptimize_all());
+                }
+                if !quiet {
+                    let skills = format_count(registry.snapshot().len(), "skill");
+                    // The address once more, below what was said about skills.
+                    Output::print_stderr(&format!("serving {skills} on {url}\n"));
+                }
+                repertoire_serve::iii::startup_log::log_loaded_files(registry);
+            },
+        )?;
         let remotes = tokio::spawn(ConnectionPool::follow_servers(engine.clone()));
+        let searching = engine.clone();
+        tokio::spawn(async move { searching.prepare_search().await });
         if let Some(words) = side.describe() {
             output.print_note(words);
         }
@@ -191,6 +208,15 @@ pub(crate) fn serve_http(
         side.shut_down().await;
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// Opens the access log: a file, or stderr for `-`.
+fn open_access_log(path: &Path) -> Result<AccessLog> {
+    if path.as_os_str() == "-" {
+        return Ok(AccessLog::with_writer(std::io::stderr()));
+    }
+    let file = AccessLog::with_file(path);
+    file.with_context(|| path.display().to_string())
 }
 
 /// Binds the port that was named, or the usual one, or a free one if that is in use.
@@ -296,6 +322,7 @@ async fn release_memory_periodically() {
 fn open_service(
     sources: Sources,
     expose: &ExposeArgs,
+    embedding: BackgroundEmbedding,
     settings: &CliSettings,
     output: &Output,
     then: impl FnOnce(&Arc<Registry>) + Send + 'static,
@@ -322,7 +349,7 @@ fn open_service(
         PromptExposure::All | PromptExposure::None => Vec::new(),
     };
     let quiet = output.is_quiet();
-    let tools = build_optional_tools(expose, settings, output)?;
+    let tools = build_optional_tools(expose, embedding, settings, output)?;
     let engine = SkillService::open_in_background(sources, options, move |registry| {
         // Writing to a string cannot fail.
         let mut words = String::new();
@@ -400,18 +427,23 @@ fn serving_runner(settings: &CliSettings) -> Result<RunnerSettings> {
 /// Builds the tools that are offered beyond reading, if any are.
 fn build_optional_tools(
     expose: &ExposeArgs,
+    embedding: BackgroundEmbedding,
     settings: &CliSettings,
     output: &Output,
 ) -> Result<Option<OptionalTools>> {
     let offers = |what: OfferedTool| expose.offer.contains(&what) || settings.offer.contains(&what);
     let (search, run) = (offers(OfferedTool::Search), offers(OfferedTool::Run));
-    if !search && !run {
+    let embeds = embedding == BackgroundEmbedding::On
+        && settings
+            .components()
+            .is_installed(ComponentKind::Embeddings);
+    if !search && !run && !embeds {
         return Ok(None);
     }
     Ok(Some(OptionalTools {
         search,
         run: run.then(|| serving_runner(settings)).transpose()?,
-        embedder: search
+        embedder: (search || embeds)
             .then(|| super::setup::open_encoder(None, settings, output))
             .flatten(),
     }))

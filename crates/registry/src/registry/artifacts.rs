@@ -3,17 +3,20 @@
 //! The list of artifacts comes from the package file; a content is read on demand from the
 //! skill's location, with the same checks as any other file of the skill.
 
+use std::sync::Arc;
+
 use repertoire_core::{
-    Artifact, ArtifactKind, ExecutionRecord, Package, RelPath, frontmatter, package::PACKAGE_FILE,
+    Artifact, ArtifactKind, ExecutionRecord, Package, RelPath, Span, frontmatter,
+    package::PACKAGE_FILE,
 };
 
 use super::Registry;
 use crate::{
     catalogue::SkillEntry,
     error::{Error, Result},
-    origin::Trusted,
+    origin::{Origin, StoreScope, Trusted},
     skill_metadata::parse_utf8,
-    store::TraceFilter,
+    store::{Account, Store, TraceFilter},
 };
 
 /// The artifacts of a skill.
@@ -83,14 +86,47 @@ impl Registry {
 
     /// Stores a trace in the first trusted store.
     pub fn put_trace(&self, trace: ExecutionRecord) -> Result<()> {
-        self.trace_store()?.store.put_trace(trace)
+        self.trace_store()?.put_trace(trace)
+    }
+
+    /// Stores spans of a run in the first trusted store.
+    pub fn put_spans(&self, spans: Vec<Span>) -> Result<()> {
+        self.trace_store()?.put_spans(spans)
+    }
+
+    /// Returns the spans of all trusted stores, newest first. The spans of artifacts are their traces.
+    pub fn spans(&self, filter: &TraceFilter) -> Result<Vec<Span>> {
+        let mut all = Vec::new();
+        for store in self.trace_stores() {
+            all.extend(store.spans(filter)?);
+        }
+        all.sort_by(|a, b| b.started_at.cmp(&a.started_at));
+        all.truncate(filter.limit.unwrap_or(usize::MAX));
+        Ok(all)
+    }
+
+    /// Finds a session by its id, by the id of one of its traces or spans, or by a prefix of these.
+    pub fn find_session(&self, id: &str) -> Result<Option<String>> {
+        for store in self.trace_stores() {
+            if let Some(session) = store.find_session(id)? {
+                return Ok(Some(session));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the number of the current revision of a skill, if a store keeps its history.
+    pub fn current_revision(&self, entry: &SkillEntry) -> Option<i64> {
+        let scope = [StoreScope::Workspace, StoreScope::Account]
+            .into_iter()
+            .find(|scope| entry.origin == Origin::from_scope(*scope))?;
+        let history = self.store(scope).ok()?.history(&entry.id).ok()?;
+        history.first().map(|newest| newest.revision)
     }
 
     /// Returns the JSON value that an artifact stored under a name in a session.
     pub fn checkpoint(&self, session: &str, artifact: &str, name: &str) -> Result<Option<String>> {
-        self.trace_store()?
-            .store
-            .checkpoint(session, artifact, name)
+        self.trace_store()?.checkpoint(session, artifact, name)
     }
 
     /// Stores a value for an artifact in a session, durably.
@@ -101,20 +137,45 @@ impl Registry {
         name: &str,
         value: &str,
     ) -> Result<()> {
-        let store = &self.trace_store()?.store;
+        let store = self.trace_store()?;
         store.put_checkpoint(session, artifact, name, value)
     }
 
-    fn trace_store(&self) -> Result<&super::AttachedStore> {
-        let first = self.trusted_attached().next();
-        first.ok_or_else(|| self.missing_store_error(crate::origin::StoreScope::Account))
+    fn trace_store(&self) -> Result<Arc<dyn Store>> {
+        let first = self.trace_stores().into_iter().next();
+        first.ok_or_else(|| self.missing_store_error(StoreScope::Account))
+    }
+
+    /// Whether there is a store for traces; a registry of plain folders may have none.
+    pub fn keeps_traces(&self) -> bool {
+        !self.trace_stores().is_empty()
+    }
+
+    /// Returns the stores that keep traces: those that are trusted, else the account's, which is opened
+    /// when it is needed first.
+    fn trace_stores(&self) -> Vec<Arc<dyn Store>> {
+        let trusted: Vec<_> = self.trusted_attached().map(|a| a.store.clone()).collect();
+        if !trusted.is_empty() {
+            return trusted;
+        }
+        let Some(folder) = &self.traces else {
+            return Vec::new();
+        };
+        let opened = self.trace_account.get_or_init(|| {
+            let opened = Account::open(folder);
+            let opened = opened.inspect_err(|error| {
+                tracing::warn!(%error, "traces cannot be stored in the account");
+            });
+            opened.ok().map(|account| account.store)
+        });
+        opened.iter().cloned().collect()
     }
 
     /// Returns the traces of all trusted stores, newest first.
     pub fn traces(&self, filter: &TraceFilter) -> Result<Vec<ExecutionRecord>> {
         let mut all = Vec::new();
-        for attached in self.trusted_attached() {
-            all.extend(attached.store.traces(filter)?);
+        for store in self.trace_stores() {
+            all.extend(store.traces(filter)?);
         }
         all.sort_by(|a, b| b.started_at.cmp(&a.started_at));
         all.truncate(filter.limit.unwrap_or(usize::MAX));
@@ -123,8 +184,8 @@ impl Registry {
 
     /// Finds one trace by its id or a prefix of it.
     pub fn find_trace(&self, id: &str) -> Result<Option<ExecutionRecord>> {
-        for attached in self.trusted_attached() {
-            if let Some(trace) = attached.store.find_trace(id)? {
+        for store in self.trace_stores() {
+            if let Some(trace) = store.find_trace(id)? {
                 return Ok(Some(trace));
             }
         }
@@ -133,8 +194,9 @@ impl Registry {
 
     /// Deletes traces that started before a time; returns how many.
     pub fn delete_traces(&self, before: &str) -> Result<usize> {
-        self.trusted_attached()
-            .map(|attached| attached.store.delete_traces(before))
+        self.trace_stores()
+            .iter()
+            .map(|store| store.delete_traces(before))
             .sum()
     }
 }

@@ -26,7 +26,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use repertoire_core::{Artifact, ArtifactKind, Digest, ExecutionRecord, RelPath, SkillId};
+use repertoire_core::{Artifact, ArtifactKind, Digest, ExecutionRecord, RelPath, SkillId, Span};
 use uuid::Uuid;
 
 pub use event::{EventBatch, EventCursor, EventId, StoreEvent, StoreItem};
@@ -196,7 +196,16 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Finds one trace by its id or a prefix of it.
     fn find_trace(&self, id: &str) -> Result<Option<ExecutionRecord>>;
 
-    /// Deletes traces that began before a time; returns how many.
+    /// Stores spans of a run; the oldest spans are deleted when there are too many.
+    fn put_spans(&self, spans: Vec<Span>) -> Result<()>;
+
+    /// Returns spans, newest first. The spans of artifacts are their traces.
+    fn spans(&self, filter: &TraceFilter) -> Result<Vec<Span>>;
+
+    /// Finds a session by its id, by the id of one of its traces or spans, or by a prefix of these.
+    fn find_session(&self, id: &str) -> Result<Option<String>>;
+
+    /// Deletes traces and spans that began before a time; returns how many traces.
     fn delete_traces(&self, before: &str) -> Result<usize>;
 
     /// Returns the JSON value that an artifact stored under a name in a session.

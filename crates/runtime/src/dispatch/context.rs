@@ -16,6 +16,7 @@ use crate::{
     limits::Limits,
     model::{ChatTurn, Model, ReplyListener},
     redact::Redactor,
+    spans::{SpanPlace, SpanRecorder},
     template::TemplateEngine,
     variant::family_of,
 };
@@ -110,6 +111,10 @@ pub struct ExecutionContext {
     pub nested_runs: Arc<AtomicU64>,
     /// The notes of the handlers.
     pub notes: ExecutionNotes,
+    /// Records what the run does.
+    pub spans: SpanRecorder,
+    /// The span of the run.
+    pub place: SpanPlace,
 }
 
 /// Notes a handler takes while it works, so that they are recorded even if it fails.
@@ -120,12 +125,15 @@ pub struct ExecutionNotes(Arc<Mutex<NotedValues>>);
 pub(super) struct NotedValues {
     /// The current skill UUID and artifact UUID.
     place: String,
+    /// The id of the current execution.
+    execution: Option<Uuid>,
     pub(super) input: Option<String>,
     pub(super) usage: ModelUsage,
     pub(super) nested_usage: Option<ModelUsage>,
     pub(super) model_id: Option<String>,
     pub(super) used: ResourceUses,
     pub(super) printed: Option<String>,
+    pub(super) warnings: Vec<String>,
     /// Computes the resource use so far.
     measure: Option<DeferredNote<ResourceUses>>,
     /// Computes the printed text so far.
@@ -145,9 +153,10 @@ impl<T> std::fmt::Debug for DeferredNote<T> {
 
 impl ExecutionNotes {
     /// Clears the notes for the next execution.
-    pub(super) fn begin_execution(&self, place: String) {
+    pub(super) fn begin_execution(&self, place: String, execution: Uuid) {
         *self.lock_notes() = NotedValues {
             place,
+            execution: Some(execution),
             ..NotedValues::default()
         };
     }
@@ -188,6 +197,11 @@ impl ExecutionNotes {
         self.lock_notes().place.clone()
     }
 
+    /// The id of the current execution, which is the parent of what it calls.
+    pub fn current_execution(&self) -> Option<Uuid> {
+        self.lock_notes().execution
+    }
+
     /// Notes the input.
     pub fn set_input(&self, input: &str) {
         self.lock_notes().input = Some(input.to_owned());
@@ -212,6 +226,15 @@ impl ExecutionNotes {
     /// Notes which model is called.
     pub fn set_model(&self, id: &str) {
         self.lock_notes().model_id = Some(id.to_owned());
+    }
+
+    /// Adds a warning; at most ten are kept, and each of them once.
+    #[cfg(feature = "sandbox")]
+    pub(crate) fn add_warning(&self, warning: &str) {
+        let warnings = &mut self.lock_notes().warnings;
+        if warnings.len() < 10 && !warnings.iter().any(|known| known == warning) {
+            warnings.push(warning.to_owned());
+        }
     }
 
     /// Notes the final printed text besides the result.
@@ -254,6 +277,8 @@ impl ExecutionContext {
             checkpoint_bytes: Arc::default(),
             nested_runs: Arc::default(),
             notes: ExecutionNotes::default(),
+            spans: SpanRecorder::default(),
+            place: SpanPlace::below(None),
         }
     }
 

@@ -68,6 +68,7 @@ impl ArtifactHandler for PromptHandler {
         ask.temperature = metadata.and_then(|m| m.get("temperature")?.as_f64());
         let assertions = assertion::read_assertions(artifact)?;
         ask.schema = assertions.iter().find_map(|a| a.schema()).cloned();
+        ask.parent_span = context.notes.current_execution();
         let reply = model.send_request(&ask, context.listener.as_ref()).await?;
         context.notes.add_usage(reply.usage);
         Ok(ArtifactOutput {

@@ -12,13 +12,14 @@ use std::{
 };
 
 use futures::StreamExt;
+use repertoire_core::markdown::truncate_text;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use self::calls::{
     BatchArgs, CheckpointArgs, HistoryArgs, NameArgs, NamesArgs, NoArgs, PageSearchArgs, QueryArgs,
-    RunSkillArgs, TypeArgs, ValueArgs, call_error, check_key, check_query_length,
+    RunSkillArgs, TextArgs, TypeArgs, ValueArgs, call_error, check_key, check_query_length,
     check_schema_size, collect_pages, parse_args, serialise_answer, to_json_value,
 };
 use crate::{
@@ -29,6 +30,7 @@ use crate::{
     record::ResourceUse,
     redact::Redactor,
     run::{plan_run, run_plan},
+    spans::{CallPurpose, SpanPlace, SpanRecorder},
     template::TemplateEngine,
     variant::family_of,
     workspace::Workspace,
@@ -56,6 +58,8 @@ const MAX_PAGES: usize = 100;
 const MAX_KEPT: u64 = 16 << 20;
 /// The maximum bytes of an error message for a script.
 const MAX_REFUSAL: usize = 2000;
+/// The maximum characters of a warning of a script.
+const MAX_WARNING: usize = 300;
 
 /// The host side of one script run: its services, limits and state.
 pub(super) struct ScriptHost {
@@ -77,6 +81,7 @@ pub(super) struct ScriptHost {
     pub(super) begun: Instant,
     stop: CancellationToken,
     pub(super) notes: ExecutionNotes,
+    spans: SpanRecorder,
     pub(super) limits: Limits,
     pub(super) meter: Arc<UsageMeter>,
     state: Mutex<HostState>,
@@ -130,6 +135,7 @@ impl ScriptHost {
             begun,
             stop: context.stop.child_token(),
             notes: context.notes.clone(),
+            spans: context.spans.clone(),
             limits,
             meter,
             state: Mutex::default(),
@@ -156,9 +162,7 @@ impl ScriptHost {
     /// Takes the last refusal if its message is the one the script ended with.
     pub(super) fn take_refusal(&self, message: &str) -> Option<Error> {
         let refused = self.lock_state().refused.take();
-        let text = |error: &Error| {
-            repertoire_core::markdown::truncate_text(&error.to_string(), MAX_REFUSAL)
-        };
+        let text = |error: &Error| truncate_text(&error.to_string(), MAX_REFUSAL);
         refused.filter(|error| text(error) == message)
     }
 
@@ -187,16 +191,24 @@ impl ScriptHost {
     ) -> Result<Result<String, String>> {
         self.note_fuel(fuel);
         self.meter.count_calls(1, &self.limits)?;
+        // Model calls and nested runs have spans of their own.
+        let is_recorded = !matches!(name, "llm_query" | "llm_query_batched" | "run_skill");
+        let span = is_recorded.then(|| {
+            let parent = self.notes.current_execution();
+            self.spans.begin_host_call(parent, name, args)
+        });
         let answered = match self.dispatch_call(name, args, fuel).await {
             Ok(value) => serialise_answer(name, &value),
             Err(error) => Err(error),
         };
+        if let Some(span) = span {
+            span.finish(answered.as_deref());
+        }
         Ok(match answered {
             Ok(answer) => Ok(answer),
             Err(error @ (Error::ScriptLimit(_) | Error::Interrupted)) => return Err(error),
             Err(error) => {
-                let message =
-                    repertoire_core::markdown::truncate_text(&error.to_string(), MAX_REFUSAL);
+                let message = truncate_text(&error.to_string(), MAX_REFUSAL);
                 let refusal = json!({"code": error.code(), "message": message});
                 self.lock_state().refused = Some(error);
                 Err(refusal.to_string())
@@ -270,6 +282,11 @@ impl ScriptHost {
             "checkpoint_save" => self.save_checkpoint(parse_args(name, args)?),
             "submit" => self.submit_result(parse_args::<ValueArgs>(name, args)?.value, args.len()),
             "run_skill" => self.run_skill(parse_args(name, args)?, fuel).await,
+            "warn" => {
+                let text = parse_args::<TextArgs>(name, args)?.text;
+                self.notes.add_warning(&truncate_text(&text, MAX_WARNING));
+                Ok(Value::Null)
+            }
             _ => Err(call_error(name, "there is no such call".to_owned())),
         }
     }
@@ -302,6 +319,8 @@ impl ScriptHost {
         let most = self.max_tokens.max(1);
         ask.max_tokens = max_tokens.map_or(most, |wanted| wanted.clamp(1, most));
         ask.schema = schema;
+        ask.purpose = CallPurpose::Script;
+        ask.parent_span = self.notes.current_execution();
         ask
     }
 
@@ -449,6 +468,8 @@ impl ScriptHost {
         context.engine = self.engine.clone();
         context.max_tokens = self.max_tokens;
         context.redactor = self.redactor.clone();
+        context.spans = self.spans.clone();
+        context.place = SpanPlace::below(self.notes.current_execution());
         // Stop it shortly before this script's own deadline, so that it leaves its record.
         context.stop = self.stop.child_token();
         let until = tokio::time::Instant::from_std(self.begun) + self.limits.time();

@@ -98,6 +98,7 @@ impl RecordingSkill {
         let outline = SkillOutline {
             skill_id: package.uuid().to_string(),
             skill: package.skill_id().unwrap().to_string(),
+            version: repertoire_core::SkillVersion::default(),
             artifacts: artifacts.collect(),
         };
         Self {

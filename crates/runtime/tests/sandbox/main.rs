@@ -179,17 +179,54 @@ async fn a_script_in_the_style_of_the_package_format_runs() {
     // The value is used both in a template tag and as a variable; the code uses one-space indents.
     let code = "import inklings\n\nfound = inklings.search('{{ entity_type }}')\nfacts = []\n\
                 for page in found:\n body = inklings.get_page(page['slug'])\n \
-                facts.extend(inklings.llm_query(f'About {entity_type}: {body}').split()[:2])\n\
+                facts.extend(inklings.llm_query(f'- About {entity_type}: {body}'))\n\
                 inklings.submit({'entity_type': '{{ entity_type }}', 'facts': facts})";
     let value = submitted_value(&dispatcher, code, json!({"entity_type": "harbour"})).await;
     assert_eq!(value["entity_type"], "harbour");
-    assert!(
-        value["facts"]
-            .as_array()
-            .unwrap()
-            .contains(&json!("harbour:")),
-        "{value}"
-    );
+    let facts = value["facts"].as_array().unwrap();
+    let about = |fact: &Value| fact.as_str().unwrap().starts_with("About harbour:");
+    assert!(facts.iter().any(about), "{value}");
+}
+
+#[tokio::test]
+async fn answers_are_text_and_lists_of_items() {
+    let Some(dispatcher) = shared_dispatcher() else {
+        return;
+    };
+    // The model of these tests answers with the prompt.
+    let code = r#"
+import inklings
+seen = {}
+for name, answer in {
+    "json": '["one", "two"]', "fenced": '```json\n["one", "two"]\n```',
+    "object": '{"claims": ["one", "two"]}', "bullets": "Here they are:\n- one\n* two\n",
+    "numbers": "1. one\n2) two",
+}.items():
+    found = []
+    found.extend(inklings.llm_query(answer))
+    seen[name] = found
+text = inklings.llm_query("- one\n- two")
+assert text == "- one\n- two" and text.upper().startswith("- ONE") and len(text) == 11
+assert isinstance(text, str) and "one" in text and f"{text}" == text
+schema = {"type": "array", "items": {"type": "string"}}
+assert inklings.llm_query('["a"]', schema=schema) == ["a"]
+assert inklings.llm_query_batched(['["a"]', '["b"]'], schema=schema) == [["a"], ["b"]]
+assert inklings.checkpoint("kept", text) == text
+seen["plain"] = list(inklings.llm_query("no list\n\nat all"))
+seen["plain"] += list(inklings.llm_query("no list"))
+inklings.submit(seen)
+"#;
+    let mut cx = script_context(&json!({}));
+    let report = run_script(&dispatcher, &script_skill(code, &json!({})), &mut cx).await;
+    let value = report.outcome.unwrap().value.unwrap();
+    for form in ["json", "fenced", "object", "bullets", "numbers"] {
+        assert_eq!(value[form], json!(["one", "two"]), "{form}");
+    }
+    assert_eq!(value["plain"], json!(["no list", "at all", "no list"]));
+    // One warning, and only for the answers that were no lists.
+    assert_eq!(report.warnings.len(), 1, "{:?}", report.warnings);
+    assert!(report.warnings[0].contains("where a list was expected"));
+    assert_eq!(report.records[0].details.warnings.len(), 1);
 }
 
 #[tokio::test]

@@ -42,6 +42,7 @@ impl OutputReport {
         cases: &[OutputCase],
         model: &ModelArgs,
         settings: &CliSettings,
+        output: &Output,
     ) -> Result<Self> {
         let mut report = Self::default();
         if cases.is_empty() {
@@ -49,8 +50,14 @@ impl OutputReport {
         }
         let runner = build_runner(registry.clone(), model, ModelUse::Calls, settings)?;
         let runtime = build_runtime()?;
-        for case in cases {
-            report.cases.push(runtime.block_on(runner.evaluate(case))?);
+        for (number, case) in (1..).zip(cases) {
+            let what = format!(
+                "case {number} of {}: {}",
+                cases.len(),
+                terminal_safe(&case.skill)
+            );
+            let result = output.with_spinner(&what, || runtime.block_on(runner.evaluate(case)))?;
+            report.cases.push(result);
         }
         Ok(report)
     }

@@ -13,6 +13,7 @@ mod local;
 mod maintenance;
 mod schema;
 mod skills;
+mod spans;
 mod state;
 mod tokens;
 mod traces;
@@ -24,7 +25,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use repertoire_core::{Artifact, ArtifactKind, Digest, ExecutionRecord, RelPath, SkillId};
+use repertoire_core::{Artifact, ArtifactKind, Digest, ExecutionRecord, RelPath, SkillId, Span};
 use rusqlite::{Connection, OptionalExtension};
 use uuid::Uuid;
 
@@ -362,6 +363,18 @@ impl Store for SqliteStore {
 
     fn find_trace(&self, id: &str) -> Result<Option<ExecutionRecord>> {
         self.with_reader(|c| traces::find_trace(c, id))
+    }
+
+    fn put_spans(&self, spans: Vec<Span>) -> Result<()> {
+        self.write_durable(move |c| spans::put_spans(c, &spans))
+    }
+
+    fn spans(&self, filter: &TraceFilter) -> Result<Vec<Span>> {
+        self.with_reader(|c| spans::spans(c, filter))
+    }
+
+    fn find_session(&self, id: &str) -> Result<Option<String>> {
+        self.with_reader(|c| spans::find_session(c, id))
     }
 
     fn delete_traces(&self, before: &str) -> Result<usize> {

@@ -6,12 +6,12 @@
 use rusqlite::{Connection, Result};
 
 /// The newest schema this version knows.
-pub(super) const VERSION: i64 = 8;
+pub(super) const VERSION: i64 = 9;
 /// `RPTR`: identifies a file as a Repertoire store.
 pub(super) const APPLICATION_ID: i64 = 0x5250_5452;
 
 /// The migrations; the one at index `n` upgrades version `n` to `n + 1`.
-const MIGRATIONS: [&str; 8] = [V1, V2, V3, V4, V5, V6, V7, V8];
+const MIGRATIONS: [&str; 9] = [V1, V2, V3, V4, V5, V6, V7, V8, V9];
 
 const V1: &str = r"
 CREATE TABLE meta (
@@ -240,6 +240,33 @@ SELECT scope, count(*), sum(octet_length(key) + octet_length(value)) FROM state 
 ALTER TABLE vectors ADD COLUMN used_day INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX idx_vectors_used_day ON vectors(used_day);
 UPDATE vectors SET used_day = unixepoch() / 86400;
+";
+
+/// The parts of runs that are not executions of artifacts.
+const V9: &str = r"
+CREATE TABLE trace_spans (
+    id             TEXT PRIMARY KEY,
+    session_id     TEXT NOT NULL,
+    parent_id      TEXT,
+    kind           TEXT NOT NULL,
+    name           TEXT NOT NULL,
+    skill          TEXT,
+    digest         TEXT,
+    revision       INTEGER,
+    started_at     TEXT NOT NULL,
+    completed_at   TEXT NOT NULL,
+    duration_ms    INTEGER NOT NULL,
+    input          TEXT,
+    output         TEXT,
+    error          TEXT,
+    code           TEXT,
+    model_id       TEXT,
+    input_tokens   INTEGER,
+    output_tokens  INTEGER,
+    estimated_cost REAL
+);
+CREATE INDEX idx_trace_spans_session_id ON trace_spans(session_id);
+CREATE INDEX idx_trace_spans_started_at ON trace_spans(started_at);
 ";
 
 /// Migrates a file to the newest version, one transaction per step.

@@ -58,9 +58,9 @@ fn parse_details(text: &str) -> RecordDetails {
 }
 
 /// Leaves out rows that this version cannot read, so that one of them does not hide all others.
-fn readable_rows(
-    rows: impl Iterator<Item = rusqlite::Result<ExecutionRecord>>,
-) -> rusqlite::Result<Vec<ExecutionRecord>> {
+pub(super) fn readable_rows<T>(
+    rows: impl Iterator<Item = rusqlite::Result<T>>,
+) -> rusqlite::Result<Vec<T>> {
     let readable = rows.filter(|row| match row {
         Err(error @ rusqlite::Error::FromSqlConversionFailure(..)) => {
             tracing::warn!(%error, "a trace cannot be read and is left out");
@@ -107,8 +107,9 @@ pub(super) fn find_trace(c: &Connection, id: &str) -> QueryResult<Option<Executi
     Ok((!found.is_empty()).then(|| found.swap_remove(0)))
 }
 
-/// Deletes traces that began before a time; returns how many.
+/// Deletes traces and spans that began before a time; returns how many traces.
 pub(super) fn delete_traces(c: &Connection, before: &str) -> QueryResult<usize> {
+    c.execute("DELETE FROM trace_spans WHERE started_at < ?1", [before])?;
     let sql = "DELETE FROM skill_execution_traces WHERE started_at < ?1";
     Ok(c.execute(sql, [before])?)
 }
@@ -149,6 +150,6 @@ pub(super) fn put_trace(c: &Connection, trace: &ExecutionRecord) -> QueryResult<
     Ok(())
 }
 
-fn to_column(number: u64) -> i64 {
+pub(super) fn to_column(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

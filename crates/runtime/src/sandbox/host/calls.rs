@@ -35,6 +35,12 @@ pub(super) struct NameArgs {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+pub(super) struct TextArgs {
+    pub(super) text: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct NamesArgs {
     pub(super) names: Vec<String>,
 }
