@@ -4,18 +4,22 @@
 //! for one. Requests that need the registry wait until it is open.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
+use repertoire_core::SkillUri;
 use repertoire_registry::{Registry, RegistrySettings, WatchHandle};
-use tokio::sync::{SetOnce, watch};
+use tokio::sync::{Semaphore, SetOnce, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// How long no change must happen before the whole catalogue is looked at.
 const QUIET: Duration = Duration::from_millis(100);
 /// The longest time between two such looks while changes go on.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
+
+/// How many files are read at a time before the registry is open.
+const MAX_EARLY_READS: usize = 4;
 
 /// Whether changes on disk are followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +39,10 @@ pub struct LiveRegistry {
     registry: SetOnce<Result<Arc<Registry>, Arc<repertoire_registry::Error>>>,
     /// The number of the last event.
     changes: watch::Sender<u64>,
+    /// The settings, until it is open.
+    opening: Mutex<Option<Arc<RegistrySettings>>>,
+    /// How many files are read before it is open.
+    early_reads: Semaphore,
     watcher: Mutex<Option<WatchHandle>>,
     stop: CancellationToken,
     _stop_on_drop: DropGuard,
@@ -47,6 +55,8 @@ impl LiveRegistry {
         Arc::new(Self {
             registry: SetOnce::new(),
             changes: watch::Sender::new(0),
+            opening: Mutex::new(None),
+            early_reads: Semaphore::new(MAX_EARLY_READS),
             watcher: Mutex::new(None),
             _stop_on_drop: stop.clone().drop_guard(),
             stop,
@@ -62,14 +72,45 @@ impl LiveRegistry {
         then: impl FnOnce(&Arc<Registry>) + Send + 'static,
     ) {
         let live = self.clone();
+        *self.lock_opening() = Some(Arc::new(settings.clone()));
         // A thread instead of a task, because opening blocks on disk reads.
-        std::thread::spawn(move || match Registry::open(settings) {
-            Ok(registry) => {
-                then(&registry);
-                live.follow(registry, watching, on_settled);
+        std::thread::spawn(move || {
+            match Registry::open(settings) {
+                Ok(registry) => {
+                    then(&registry);
+                    live.follow(registry, watching, on_settled);
+                }
+                Err(error) => drop(live.registry.set(Err(Arc::new(error)))),
             }
-            Err(error) => drop(live.registry.set(Err(Arc::new(error)))),
+            *live.lock_opening() = None;
         });
+    }
+
+    fn lock_opening(&self) -> MutexGuard<'_, Option<Arc<RegistrySettings>>> {
+        self.opening.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns a registry for reading one file: the registry, or if it is not open yet, one of the only
+    /// folder that the file can be in. Waits for the registry where that is not certain.
+    pub async fn registry_for_file(
+        &self,
+        uri: &SkillUri,
+    ) -> Result<Arc<Registry>, Arc<repertoire_registry::Error>> {
+        let early = async {
+            let permit = self.early_reads.try_acquire().ok()?;
+            let settings = self.lock_opening().clone()?;
+            let uri = uri.clone();
+            let opened =
+                tokio::task::spawn_blocking(move || Registry::open_for_file(&settings, &uri));
+            let opened = opened.await.ok().flatten();
+            drop(permit);
+            opened
+        };
+        tokio::select! {
+            biased;
+            opened = self.registry() => opened.cloned(),
+            Some(early) = early => Ok(early),
+        }
     }
 
     /// Follows an open registry. A second one has no effect.

@@ -3,6 +3,7 @@
 //! This file opens the sources. Reading, writing and following them are in the files beside it.
 
 mod artifacts;
+mod early;
 mod read;
 mod state;
 mod sync;
@@ -267,7 +268,8 @@ impl Registry {
             .flat_map(|(places, kind)| places.iter().map(move |place| (place, kind)))
         {
             number += 1;
-            match self.open_source(place, kind, Origin::Files(number), settings.cache.as_ref()) {
+            let (origin, scope) = (Origin::Files(number), settings.only_folder.as_deref());
+            match self.open_source(place, kind, origin, settings.cache.as_ref(), scope) {
                 Ok(source) => {
                     tracing::info!(
                         origin = %source.origin,
@@ -295,6 +297,7 @@ impl Registry {
         kind: SourceKind,
         origin: Origin,
         cache: Option<&PathBuf>,
+        scope: Option<&str>,
     ) -> Result<FileSource> {
         let text = place.pattern.as_deref().unwrap_or_default();
         let (folder, plan) = match kind {
@@ -315,7 +318,7 @@ impl Registry {
             let local = self.local.as_ref().map(|local| local.store.clone());
             LinkPolicy::new(&folder, workspace, local)
         });
-        FileSource::open(&folder, plan, origin, trusted, cache.cloned(), links)
+        FileSource::open(&folder, plan, origin, trusted, cache.cloned(), links, scope)
     }
 
     /// Returns the trust of a location. An untrusted workspace may only name folders within it.

@@ -51,6 +51,8 @@ pub struct RegistrySettings {
     pub cache: Option<PathBuf>,
     /// The account's folder, for the traces of runs where no store is opened.
     pub traces: Option<PathBuf>,
+    /// Only this folder beneath each folder of skills is read.
+    pub only_folder: Option<String>,
     /// Only skills below these paths are served; all if there are none.
     pub only: Vec<IdPrefix>,
 }

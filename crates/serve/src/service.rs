@@ -11,7 +11,7 @@ use std::{
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use repertoire_app::{Caller, FileWatching, LiveRegistry, OnSettled};
-use repertoire_core::{Digest, SkillId, permission::IdPrefix};
+use repertoire_core::{Digest, SkillId, SkillUri, permission::IdPrefix};
 use repertoire_registry::{Registry, RegistrySettings, SkillEntry, Snapshot, Trusted};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -308,6 +308,12 @@ impl SkillService {
     /// Waits until the registry is open and returns it.
     pub async fn registry(&self) -> Result<&Arc<Registry>> {
         self.live.registry().await.map_err(Error::Open)
+    }
+
+    /// Returns a registry for reading a file of a skill, which need not know any other skill.
+    pub(crate) async fn registry_for_file(&self, uri: &SkillUri) -> Result<Arc<Registry>> {
+        let registry = self.live.registry_for_file(uri);
+        registry.await.map_err(Error::Open)
     }
 
     /// Returns the registry if it is already open.

@@ -154,10 +154,14 @@ impl FileSource {
         trusted: Trusted,
         cache: Option<PathBuf>,
         link_policy: Option<LinkPolicy>,
+        scope: Option<&str>,
     ) -> Result<Self> {
         let root = RootDir::open(folder)?;
         let mut source = Self::from_root(root, plan, origin, trusted, cache);
         source.link_policy = link_policy;
+        if let Some(scope) = scope {
+            source.index.scan_tree(&source.root, scope);
+        }
         source.rebuild_all();
         Ok(source)
     }

@@ -169,11 +169,23 @@ impl McpConnection {
         context: &RequestContext<RoleServer>,
         work: impl AsyncFnOnce(&Arc<Registry>, &Caller) -> Result<T, ErrorData>,
     ) -> Result<T, ErrorData> {
+        let registry = async { self.service.registry().await.cloned() };
+        self.answer_with(method, context, registry, work).await
+    }
+
+    /// The same with a registry that is chosen for the request.
+    async fn answer_with<T>(
+        &self,
+        method: &str,
+        context: &RequestContext<RoleServer>,
+        registry: impl Future<Output = crate::error::Result<Arc<Registry>>>,
+        work: impl AsyncFnOnce(&Arc<Registry>, &Caller) -> Result<T, ErrorData>,
+    ) -> Result<T, ErrorData> {
         let start = Instant::now();
         let answer = match self.authorize(method, context) {
             Err(refused) => Err(refused),
-            Ok(caller) => match self.service.registry().await {
-                Ok(registry) => work(registry, &caller).await,
+            Ok(caller) => match registry.await {
+                Ok(registry) => work(&registry, &caller).await,
                 Err(error) => Err(registry_error(&error)),
             },
         };
@@ -335,7 +347,13 @@ impl ServerHandler for McpConnection {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        self.answer_with_registry("resources/read", &context, async |registry, caller| {
+        // A part of the catalogue for a restricted caller is made from the whole one.
+        let skill_file = match request.uri.parse() {
+            Ok(Uri::Skill(path)) if !self.caller_of(&context).is_restricted() => Some(path),
+            _ => None,
+        };
+        let method = "resources/read";
+        let work = async |registry: &Arc<Registry>, caller: &Caller| {
             let read =
                 resources::read_content(&self.service, registry, caller, &request.uri).await?;
             let mut contents = resources::resource_contents(&request.uri, read);
@@ -345,8 +363,14 @@ impl ServerHandler for McpConnection {
                     contents.with_meta(resources::untrusted_meta(&entry).unwrap_or_default());
             }
             Ok(ReadResourceResult::new(vec![contents]).into())
-        })
-        .await
+        };
+        match skill_file {
+            None => self.answer_with_registry(method, &context, work).await,
+            Some(path) => {
+                let registry = self.service.registry_for_file(&path);
+                self.answer_with(method, &context, registry, work).await
+            }
+        }
     }
 
     async fn subscribe(
