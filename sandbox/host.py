@@ -4,7 +4,6 @@ Nothing here enforces a limit: a script can reach the bridge below, and the host
 """
 
 import json
-import re
 
 from componentize_py_types import Err
 from wit_world import call as _bridge
@@ -105,6 +104,9 @@ def get_history(name, limit=20):
     return _ask("get_history", {"name": name, "limit": limit})
 
 
+_warned = []
+
+
 class Answer(str):
     """The answer of a model: a text, and a list of items for whatever iterates over it.
 
@@ -127,28 +129,52 @@ class Answer(str):
                 "the model answered with text where a list was expected, so each line is an item; "
                 "ask for a JSON list, or pass schema={'type': 'array', …}"
             )
-            _ask("warn", {"text": text})
+            if not _warned:
+                _warned.append(True)
+                _ask("warn", {"text": text})
         return found
 
 
-_BULLET = re.compile(r"\s*(?:[-*+\u2022]|\d{1,4}[.)])\s+(.*\S)")
-_FENCE = re.compile(r"\s*```[\w-]*\n(.*?)\n?\s*```\s*", re.DOTALL)
-
-
 def _list_items(text):
-    fenced = _FENCE.fullmatch(text)
-    try:
-        value = json.loads(fenced[1] if fenced else str(text))
-    except ValueError:
-        pass
-    else:
+    """The items of a JSON list, or of a text that is a list with bullets or numbers; else None."""
+    text = text.strip()
+    if text.startswith("```") and text.endswith("```") and "\n" in text:
+        text = text[text.index("\n") + 1 : -3].strip()
+    if text[:1] in ("[", "{"):
+        try:
+            value = json.loads(str(text))
+        except (ValueError, RecursionError):
+            return None
         if isinstance(value, dict) and len(value) == 1:
             # `{"claims": […]}` is how models that must answer with an object write a list.
             (value,) = value.values()
         return value if isinstance(value, list) else None
-    bullets = [_BULLET.fullmatch(line) for line in text.splitlines()]
-    found = [bullet[1] for bullet in bullets if bullet]
+    found = []
+    for line in text.splitlines():
+        content = line.strip()
+        item = _bullet(content)
+        if item is not None:
+            found.append(item)
+        elif content and found:
+            if not line[:1].isspace():
+                # Text after a list, which would be lost.
+                return None
+            found[-1] += " " + content
+        elif content and not content.endswith(":"):
+            return None
     return found or None
+
+
+def _bullet(line):
+    """What follows the bullet or the number of a line, or None."""
+    if line[:1] in ("-", "*", "+", "\u2022"):
+        rest = line[1:]
+    else:
+        digits = len(line) - len(line.lstrip("0123456789"))
+        if not 1 <= digits <= 4 or line[digits : digits + 1] not in (".", ")"):
+            return None
+        rest = line[digits + 1 :]
+    return rest.strip() if rest[:1].isspace() else None
 
 
 def _read_answer(text, schema):

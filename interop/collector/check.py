@@ -85,6 +85,8 @@ def main(phoenix, program, skills, home, model_python, model_server):
         exported = environment | {
             "REPERTOIRE_HOME": home,
             "OTEL_EXPORTER_OTLP_ENDPOINT": address,
+            # Its first request takes seconds on a busy machine.
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "60000",
             "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "true",
         }
         run = [program, "--from", skills, "run", "hello-world", "-m", "Hello", "--json"]
@@ -92,6 +94,8 @@ def main(phoenix, program, skills, home, model_python, model_server):
             run + ["--answer-tokens", "12"], env=exported, capture_output=True, text=True
         )
         check("the run succeeds", report.returncode == 0, report.stderr)
+        # It says why, if spans could not be sent.
+        print(report.stderr)
         session = json.loads(report.stdout)["session"]
         listed = address + "/v1/projects/default/spans?limit=100"
         spans = wait_for("the spans", lambda: get(listed)["data"], collector)

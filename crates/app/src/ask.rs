@@ -236,7 +236,8 @@ impl Runner {
         if let Ok(output) = &report.outcome {
             conversation.push(ChatTurn::user(request.message));
             conversation.push(ChatTurn::assistant(output.text.clone()));
-            let stored = save_conversation(&self.registry, &session, &conversation);
+            let redactor = &context.redactor;
+            let stored = save_conversation(&self.registry, &session, &conversation, redactor);
             if let Err(error) = stored {
                 tracing::warn!(%error, "the conversation could not be stored");
             }

@@ -5,7 +5,7 @@
 
 use repertoire_core::markdown::truncate_text;
 use repertoire_registry::Registry;
-use repertoire_runtime::ChatTurn;
+use repertoire_runtime::{ChatTurn, Redactor};
 
 use crate::error::Result;
 
@@ -39,9 +39,15 @@ pub(crate) fn save_conversation(
     registry: &Registry,
     session: &str,
     turns: &[ChatTurn],
+    redactor: &Redactor,
 ) -> Result<()> {
+    let mut turns = recent_turns(turns);
+    // Like traces, conversations outlive the run and hold no secret.
+    for turn in &mut turns {
+        turn.text = redactor.redact(&turn.text);
+    }
     // Serializing texts cannot fail.
-    let text = serde_json::to_string(&recent_turns(turns)).unwrap_or_default();
+    let text = serde_json::to_string(&turns).unwrap_or_default();
     registry.put_checkpoint(session, OWNER, TURNS, &text)?;
     registry.put_checkpoint(LAST, OWNER, LAST, session)?;
     Ok(())

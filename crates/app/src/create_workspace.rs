@@ -91,6 +91,12 @@ pub fn create_workspace(path: &Path, account: &Path, existing: ExistingSkills) -
     Ok(())
 }
 
+/// Keeps the store of a workspace that came with a `.repertoire` folder out of version control.
+pub fn ignore_store(workspace: &Path) -> Result<()> {
+    let own = workspace.join(trust::WORKSPACE_FOLDER);
+    write_new(&own.join(".gitignore"), "agents.db*\n")
+}
+
 /// Writes a new file, never through a link; an existing file stays unchanged.
 fn write_new(path: &Path, text: &str) -> Result<()> {
     let file = std::fs::File::options()

@@ -75,7 +75,9 @@ pub fn check_health(registry: &Registry) -> Vec<HealthCheck> {
     }
     for notice in registry.notices() {
         let text = format!("[{}] {}", notice.code, notice.message);
-        add("skipped", text, Some(HealthProblem::Skipped(notice.code)));
+        let problem = notice.is_problem();
+        let problem = problem.then_some(HealthProblem::Skipped(notice.code));
+        add("skipped", text, problem);
     }
     checks
 }

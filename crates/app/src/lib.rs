@@ -71,7 +71,9 @@ pub use components::{
     ComponentKind, Components, InstallOutcome, InstallProgress, InstallRequest, MODEL,
 };
 pub use conversation::{last_session, load_conversation};
-pub use create_workspace::{CONFIG_FILE, ExistingSkills, create_workspace, existing_skill_folders};
+pub use create_workspace::{
+    CONFIG_FILE, ExistingSkills, create_workspace, existing_skill_folders, ignore_store,
+};
 pub use error::{Error, Result};
 pub use evaluate::{CaseOutcome, CaseResult, OutputCase};
 pub use evaluation_file::EvaluationFile;
@@ -104,4 +106,4 @@ pub use stored_skill::find_stored_skill;
 pub use tokens::{TokenGrant, create_token};
 pub use trace_export::{ArtifactStats, artifact_stats, export_examples, export_lines};
 pub use trace_keeper::TraceListener;
-pub use trace_tree::{CallGroup, SpanNode, calls_without_artifact, span_trees};
+pub use trace_tree::{SpanNode, span_trees};

@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use repertoire_core::{ExecutionRecord, Span};
+use repertoire_core::{CallGroup, ExecutionRecord, Span};
 use serde_json::{Value, json};
-
-use crate::trace_tree::CallGroup;
 
 /// Statistics of one artifact over all its executions.
 #[derive(Debug, Default)]
@@ -46,20 +44,23 @@ pub fn artifact_stats(
         sums.runs += 1;
         sums.errors += usize::from(trace.error.is_some());
         sums.times.extend(trace.duration_ms);
-        sums.tokens += trace.input_tokens.unwrap_or(0) + trace.output_tokens.unwrap_or(0);
+        let tokens = [trace.input_tokens, trace.output_tokens];
+        for tokens in tokens.into_iter().flatten() {
+            sums.tokens = sums.tokens.saturating_add(tokens);
+        }
         if let Some(cost) = trace.estimated_cost {
             sums.cost = Some(sums.cost.unwrap_or(0.0) + cost);
         }
-        sums.checked += trace.assertions_run;
-        sums.passed += trace.assertions_passed;
+        sums.checked = sums.checked.saturating_add(trace.assertions_run);
+        sums.passed = sums.passed.saturating_add(trace.assertions_passed);
     }
     for group in calls {
         let key = (group.run.clone(), group.purpose.clone());
         let sums = all.entry(key).or_default();
-        sums.runs += group.calls;
+        sums.runs += group.durations.len();
         sums.errors += group.errors;
         sums.times.extend(&group.durations);
-        sums.tokens += group.usage.total_tokens();
+        sums.tokens = sums.tokens.saturating_add(group.usage.total_tokens());
         if let Some(cost) = group.usage.cost {
             sums.cost = Some(sums.cost.unwrap_or(0.0) + cost);
         }

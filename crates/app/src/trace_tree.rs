@@ -1,10 +1,13 @@
-//! The spans of a session as trees, and the model calls that belong to no artifact.
+//! The spans of a session as trees.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
-use repertoire_core::{ExecutionRecord, ModelUsage, Span, SpanKind};
+use repertoire_core::{ExecutionRecord, Span};
 use serde::Serialize;
 use uuid::Uuid;
+
+/// Runs nest a few times; deeper data was not written by a run.
+const MAX_TREE_DEPTH: usize = 64;
 
 /// A span with the spans it consists of.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -40,100 +43,31 @@ pub fn span_trees(spans: Vec<Span>, records: &[ExecutionRecord]) -> Vec<SpanNode
             None => roots.push(span),
         }
     }
-    into_nodes(roots, &mut parts)
+    into_nodes(roots, &mut parts, 0)
 }
 
-/// Each span is taken out once, so that no data can make this endless.
-fn into_nodes(mut spans: Vec<Span>, parts: &mut HashMap<Uuid, Vec<Span>>) -> Vec<SpanNode> {
+/// Each span is taken out once, and what is too deep is left out, so that no data can make this endless.
+fn into_nodes(
+    mut spans: Vec<Span>,
+    parts: &mut HashMap<Uuid, Vec<Span>>,
+    depth: usize,
+) -> Vec<SpanNode> {
     spans.sort_by(|a, b| a.started_at.cmp(&b.started_at));
     let nodes = spans.into_iter().map(|span| {
         let children = parts.remove(&span.id).unwrap_or_default();
-        SpanNode {
-            children: into_nodes(children, parts),
-            span,
-        }
+        let children = if depth < MAX_TREE_DEPTH {
+            into_nodes(children, parts, depth + 1)
+        } else {
+            Vec::new()
+        };
+        SpanNode { span, children }
     });
     nodes.collect()
 }
 
-/// Model calls of one purpose within one run that belong to no artifact: decisions, answers without a
-/// skill, programs that are optimized.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct CallGroup {
-    /// The session.
-    pub session_id: String,
-    /// The span the calls are part of.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub parent: Option<Uuid>,
-    /// The command: `ask`, `eval`, `optimize`, or the skill.
-    pub run: String,
-    /// Why the model was called.
-    pub purpose: String,
-    /// The model.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub model_id: Option<String>,
-    /// When the first call began.
-    pub started_at: String,
-    /// How many calls there were.
-    pub calls: usize,
-    /// How many of them failed.
-    pub errors: usize,
-    /// The duration of each call.
-    #[serde(skip)]
-    pub durations: Vec<u64>,
-    /// The sum of the durations.
-    pub duration_ms: u64,
-    /// The sum of tokens and cost.
-    #[serde(flatten)]
-    pub usage: ModelUsage,
-}
-
-/// Groups the model calls that belong to no artifact, newest first.
-///
-/// The tokens of an artifact's own calls are in its record.
-pub fn calls_without_artifact(spans: &[Span]) -> Vec<CallGroup> {
-    let runs: HashMap<Uuid, &str> = spans
-        .iter()
-        .filter(|span| span.kind == SpanKind::Run)
-        .map(|span| (span.id, &*span.name))
-        .collect();
-    let mut groups: BTreeMap<_, CallGroup> = BTreeMap::new();
-    let calls = spans.iter().filter(|s| s.kind == SpanKind::ModelCall);
-    for call in calls {
-        let Some(run) = call.parent.and_then(|parent| runs.get(&parent)) else {
-            continue;
-        };
-        let key = (call.session_id.clone(), call.parent, call.name.clone());
-        let group = groups.entry(key).or_insert_with(|| CallGroup {
-            session_id: call.session_id.clone(),
-            parent: call.parent,
-            run: (*run).to_owned(),
-            purpose: call.name.clone(),
-            model_id: call.model_id.clone(),
-            started_at: call.started_at.clone(),
-            calls: 0,
-            errors: 0,
-            durations: Vec::new(),
-            duration_ms: 0,
-            usage: ModelUsage::default(),
-        });
-        if call.started_at < group.started_at {
-            group.started_at.clone_from(&call.started_at);
-        }
-        group.calls += 1;
-        group.errors += usize::from(call.error.is_some());
-        group.durations.push(call.duration_ms);
-        group.duration_ms += call.duration_ms;
-        group.usage.add_usage(call.usage);
-    }
-    let mut groups: Vec<CallGroup> = groups.into_values().collect();
-    groups.sort_by(|a, b| b.started_at.cmp(&a.started_at));
-    groups
-}
-
 #[cfg(test)]
 mod tests {
-    use repertoire_core::SkillVersion;
+    use repertoire_core::{ModelUsage, SkillVersion, SpanKind};
 
     use super::*;
 
@@ -188,17 +122,12 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_artifacts_are_not_counted_twice() {
-        let spans = vec![
-            span(1, None, SpanKind::Run, "ask", "t1"),
-            span(2, Some(1), SpanKind::ModelCall, "decision", "t2"),
-            span(3, Some(1), SpanKind::ModelCall, "decision", "t3"),
-            // The parent is the record of an artifact.
-            span(4, Some(77), SpanKind::ModelCall, "prompt", "t4"),
-        ];
-        let groups = calls_without_artifact(&spans);
-        assert_eq!(groups.len(), 1);
-        assert_eq!((groups[0].calls, &*groups[0].run), (2, "ask"));
-        assert_eq!(groups[0].usage.input_tokens, Some(20));
+    fn a_chain_of_spans_has_a_bounded_depth() {
+        let chain = (0..60_000).map(|n| {
+            let parent = (n > 0).then(|| n - 1);
+            span(n, parent, SpanKind::Run, "a", "t")
+        });
+        let trees = span_trees(chain.collect(), &[]);
+        assert!(!trees[0].contains(Uuid::from_u128(59_999)));
     }
 }

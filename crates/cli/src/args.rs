@@ -505,7 +505,7 @@ pub(crate) enum Command {
         #[arg(value_name = "NEW", add = ArgValueCompleter::new(complete_skill))]
         new: Option<String>,
     },
-    /// Stop serving skills, without removing them
+    /// Stop serving skills, in all your projects, without removing them
     #[command(after_help = "Examples:\n  repertoire disable acme/refunds\n  repertoire list --all")]
     Disable {
         /// Their ids
@@ -526,7 +526,7 @@ pub(crate) enum Command {
                       repertoire connect claude-code\n  \
                       repertoire connect cursor .agents/skills\n  repertoire connect codex --user\n  \
                       repertoire connect vscode --print\n  \
-                      repertoire connect cursor --url http://127.0.0.1:8808/mcp"
+                      repertoire connect cursor --url http://127.0.0.1:8321/mcp"
     )]
     Connect {
         /// The host, for instance claude-code, codex, cursor, vscode, gemini-cli

@@ -139,12 +139,13 @@ pub(crate) fn report_usage_error(error: &clap::Error) -> ExitCode {
     let wants_json = std::env::args_os().any(|arg| arg == "--json");
     if error.use_stderr() && wants_json {
         let text = error.to_string();
-        let message = text
-            .trim_start_matches("error: ")
-            .lines()
-            .next()
-            .unwrap_or_default();
-        let body = json!({"error": {"code": "usage", "message": message, "hint": null}});
+        // The first paragraph names the arguments, a later one may say what was meant.
+        let paragraphs = text.trim_start_matches("error: ").split("\n\n");
+        let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let mut paragraphs = paragraphs.map(one_line);
+        let message = paragraphs.next().unwrap_or_default();
+        let hint = paragraphs.find_map(|text| Some(text.strip_prefix("tip: ")?.to_owned()));
+        let body = json!({"error": {"code": "usage", "message": message, "hint": hint}});
         // A closed stderr cannot be reported anywhere.
         let _ = writeln!(std::io::stderr(), "{body}");
         return ExitCode::from(EXIT_USAGE);

@@ -348,3 +348,131 @@ fn a_copy_with_files_of_the_user_is_left_alone() {
     let kept = fs::read_to_string(place.work_dir().join("out/pdf/.git/work"));
     assert_eq!(kept.unwrap(), "mine");
 }
+
+#[test]
+fn t45_a_record_that_this_account_did_not_write_removes_nothing() {
+    let place = TestWorkspace::new();
+    place.write_skill("src/one", "# One\n");
+    run_ok(&place, &["add", "src", "--scope", "account"]);
+    let skills = place.work_dir().join(".claude/skills");
+    place.write_skill(".claude/skills/mine", "# Mine\n");
+    // A colleague's record, or a forged one, with the right digest.
+    let shown = place.run_json(&["--from", ".claude/skills", "show", "mine", "--json"]);
+    let digest = shown["digest"].as_str().unwrap();
+    for signature in ["", "00"] {
+        let record = format!(
+            "{{\"signature\": {signature:?}, \"skills\": {{\"mine\": {{\"id\": \"mine\", \"digest\": {digest:?}}}}}}}"
+        );
+        place.write_file(".claude/skills/.repertoire-copies.json", &record);
+        for args in [
+            &["link", "claude-code", "--project"][..],
+            &["link", "claude-code", "--project", "--remove"],
+        ] {
+            let refused = run(&place, args);
+            assert_ne!(refused.exit_code(), 0);
+            let errors = refused.stderr();
+            assert!(errors.contains("not written by this account"), "{errors}");
+            assert!(skills.join("mine/SKILL.md").is_file());
+        }
+    }
+    // Neither is it read through a link, for as long as that goes on.
+    #[cfg(unix)]
+    {
+        let record = skills.join(".repertoire-copies.json");
+        fs::remove_file(&record).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &record).unwrap();
+        assert_ne!(
+            run(&place, &["link", "claude-code", "--project"]).exit_code(),
+            0
+        );
+        fs::remove_file(&record).unwrap();
+    }
+    run_ok(&place, &["link", "claude-code", "--project"]);
+    assert!(skills.join("one/SKILL.md").is_file() && skills.join("mine/SKILL.md").is_file());
+}
+
+#[cfg(unix)]
+#[test]
+fn copies_of_scripts_stay_executable() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = TestWorkspace::new();
+    place.write_skill("src/one", "# One\n");
+    place.write_file("src/one/scripts/run.sh", "#!/bin/sh\n");
+    place.write_file("src/one/notes.md", "Notes.\n");
+    let script = place.work_dir().join("src/one/scripts/run.sh");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir_all(place.home_dir()).unwrap();
+    let settings = format!(
+        "folders = [{:?}]\n",
+        place.work_dir().join("src").display().to_string()
+    );
+    fs::write(place.home_dir().join("config.toml"), settings).unwrap();
+    run_ok(&place, &["link", "goose", "--project"]);
+    let mode = |path: &str| {
+        let copy = place.work_dir().join(".goose/skills/one").join(path);
+        copy.metadata().unwrap().permissions().mode() & 0o111
+    };
+    assert_ne!(mode("scripts/run.sh"), 0);
+    assert_eq!(mode("notes.md"), 0);
+}
+
+#[test]
+fn addresses_hold_no_secret_and_are_connected_once() {
+    let place = TestWorkspace::new();
+    for url in [
+        "http://user:pw@127.0.0.1:8321/mcp",
+        "https://a.example/mcp?token=pw",
+        "https://a.example/mcp#pw",
+    ] {
+        let refused = run(
+            &place,
+            &["connect", "claude-code", "--project", "--url", url],
+        );
+        assert_eq!(refused.exit_code(), 2, "{url}");
+        assert!(!refused.stderr().contains("pw"), "{}", refused.stderr());
+    }
+    let file = place.work_dir().join(".mcp.json");
+    assert!(!file.exists());
+    let connect = |url: &str| {
+        run_ok(
+            &place,
+            &["connect", "claude-code", "--project", "--url", url],
+        )
+    };
+    connect("http://192.168.1.5:3888/mcp");
+    assert!(connect("http://192.168.1.5:3888/mcp").contains("already"));
+    connect("https://skills.example.com/mcp");
+    assert!(
+        fs::read_to_string(&file)
+            .unwrap()
+            .contains("skills.example.com")
+    );
+    run_ok(&place, &["disconnect", "claude-code", "--project"]);
+    assert!(
+        !fs::read_to_string(&file)
+            .unwrap_or_default()
+            .contains("skills.example.com")
+    );
+    // Which of two is used depends on the host.
+    let twice =
+        r#"{"mcpServers": {"repertoire": {"command": "x"}, "repertoire": {"command": "y"}}}"#;
+    fs::write(&file, twice).unwrap();
+    let refused = run(&place, &["connect", "claude-code", "--project"]);
+    assert_ne!(refused.exit_code(), 0);
+    assert_eq!(fs::read_to_string(&file).unwrap(), twice);
+}
+
+#[test]
+fn folders_are_named_from_where_the_host_starts() {
+    let place = TestWorkspace::new();
+    fs::create_dir_all(place.work_dir().join(".git")).unwrap();
+    place.write_skill("sub/dir/sk/one", "# One\n");
+    let mut command = place.command(&["connect", "vscode", "--project", "sk"]);
+    command.current_dir(place.work_dir().join("sub/dir"));
+    command.env("HOME", user_dir(&place));
+    let connected = CommandOutput(command.output().unwrap());
+    assert_eq!(connected.exit_code(), 0, "{}", connected.stderr());
+    let file = place.work_dir().join(".vscode/mcp.json");
+    let text = fs::read_to_string(file).unwrap();
+    assert!(text.contains("\"sub/dir/sk\""), "{text}");
+}

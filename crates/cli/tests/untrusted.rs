@@ -386,12 +386,30 @@ fn t19_skills_of_servers_with_older_forms_are_read_and_never_approved_unverified
         {"uri": "file:///etc/passwd", "name": "x"},
     ]});
     let with_index = vec![("skill://index.json", index), (URI, document.clone())];
+    // A manifest proves the bytes of the files, not that the listing tells what they say.
+    let digest = repertoire_core::Digest::hash_bytes(DOCUMENT.as_bytes());
+    let manifest = json!({"files": [
+        {"path": "SKILL.md", "size": DOCUMENT.len(), "hash": digest.to_string()},
+    ]});
+    let with_manifest = json!({"resources": [
+        {"uri": URI, "name": "pdf", "description": "Something harmless."},
+        {"uri": "skill://pdf/_manifest", "name": "m"},
+    ]});
+    let with_manifest = vec![
+        ("resources/list", with_manifest),
+        (
+            "skill://pdf/_manifest",
+            content("skill://pdf/_manifest", &manifest.to_string()),
+        ),
+        (URI, document.clone()),
+    ];
     let with_resources = vec![("resources/list", resources), (URI, document)];
     for (declares, results) in [
         (false, with_index.clone()),
         // It says that it lists skills, and does not know the method.
         (true, with_index),
         (false, with_resources),
+        (false, with_manifest),
     ] {
         let server = older_server(declares, results);
         let place = TestWorkspace::new();
@@ -878,4 +896,37 @@ fn t43_files_that_are_replaced_under_a_running_server_are_not_used() {
         "{}",
         listed.stderr()
     );
+}
+
+#[test]
+fn t45_a_workspace_within_a_folder_of_skills_has_a_trust_of_its_own() {
+    let place = TestWorkspace::new();
+    place.write_skill("par/mine", "# Mine\n");
+    place.write_skill("par/cloned/.repertoire/skills/steal", "# Steal\n");
+    place.write_skill("par/cloned/skills/other", "# Other\n");
+    let listed = place.run_json(&["--from", "par", "list", "--json"]);
+    let skills = listed["skills"].as_array().unwrap();
+    assert_eq!(skills.len(), 1, "{listed}");
+    assert_eq!(skills[0]["id"], "mine");
+    let all = place.run(&["--from", "par", "list", "--all"]);
+    assert!(
+        all.stderr().contains("a workspace of its own"),
+        "{}",
+        all.stderr()
+    );
+    for id in ["cloned/repertoire/skills/steal", "cloned/skills/other"] {
+        let run = place.run(&[
+            "--from", "par", "run", id, "-m", "hi", "--model", "ollama/m",
+        ]);
+        assert_eq!(run.exit_code(), 3, "{id}: {}", run.stderr());
+    }
+}
+
+#[test]
+fn trust_keeps_the_store_out_of_version_control() {
+    let place = TestWorkspace::new();
+    place.write_skill(".repertoire/skills/one", "# One\n");
+    place.run_ok(&["trust"]);
+    let ignored = fs::read_to_string(place.work_dir().join(".repertoire/.gitignore")).unwrap();
+    assert!(ignored.contains("agents.db*"), "{ignored}");
 }

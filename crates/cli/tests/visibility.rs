@@ -102,3 +102,26 @@ fn a_disabled_skill_is_not_read_through_the_one_around_it() {
     assert_eq!(ids(&place, &[]), ["public"]);
     assert_eq!(place.run(&["enable", "nope"]).exit_code(), 3);
 }
+
+#[test]
+fn a_disabled_name_stays_disabled_when_a_second_folder_claims_it() {
+    let place = TestWorkspace::new();
+    let document = "---\nname: pdf\ndescription: d\n---\n# Pdf\n";
+    place.write_file("s/pdf-tools/SKILL.md", document);
+    place.write_skill("s/plain", "# Plain\n");
+    fs::create_dir_all(place.home_dir()).unwrap();
+    let folder = place.work_dir().join("s");
+    let settings = format!("folders = [{:?}]\n", folder.to_str().unwrap());
+    fs::write(place.home_dir().join("config.toml"), settings).unwrap();
+    place.run_ok(&["disable", "pdf"]);
+    assert_eq!(ids(&place, &[]), ["plain"]);
+    // Now neither has the name.
+    place.write_file("s/other/SKILL.md", document);
+    assert_eq!(ids(&place, &[]), ["plain"]);
+    assert_ne!(
+        place
+            .run(&["cat", "skill://pdf-tools/SKILL.md"])
+            .exit_code(),
+        0
+    );
+}

@@ -54,5 +54,5 @@ pub use package::{Artifact, ArtifactKind, Package};
 pub use path::{DOCUMENT, RelPath};
 pub use prompt::{Prompt, PromptArgument, PromptBody};
 pub use skill::{Skill, SkillReference, Skills};
-pub use span::{SkillVersion, Span, SpanKind};
+pub use span::{CallGroup, SkillVersion, Span, SpanKind};
 pub use uri::{FunctionId, SkillUri, Uri};

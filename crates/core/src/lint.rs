@@ -115,6 +115,12 @@ impl<'a> LintSubject<'a> {
 /// ```
 pub fn lint_skill(subject: &LintSubject<'_>) -> Vec<LintFinding> {
     let mut out = Vec::new();
+    let is_document = |(path, _): &&(&str, _)| path.eq_ignore_ascii_case(DOCUMENT);
+    let mut documents = subject.files.iter().filter(is_document);
+    if let (Some((path, _)), false) = (documents.next(), subject.has_file(DOCUMENT)) {
+        let reason = "hosts look for SKILL.md: rename it".to_owned();
+        rules::report_invalid_document(path, 1, reason, &mut out);
+    }
     for &(path, text) in &subject.files {
         let Some(text) = text else {
             if path == DOCUMENT {

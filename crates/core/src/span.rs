@@ -94,6 +94,34 @@ pub struct Span {
     pub usage: ModelUsage,
 }
 
+/// Model calls of one purpose within one run that belong to no stored artifact: decisions, answers
+/// without a skill, programs that are optimized, and what a killed process had called.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CallGroup {
+    /// The session.
+    pub session_id: String,
+    /// The span the calls are part of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Uuid>,
+    /// The command (`ask`, `eval`, `optimize`) or the skill; `unfinished` without a span of the run.
+    pub run: String,
+    /// Why the model was called.
+    pub purpose: String,
+    /// The model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model_id: Option<String>,
+    /// When the first call began.
+    pub started_at: String,
+    /// How many of the calls failed.
+    pub errors: usize,
+    /// The duration of each call in milliseconds.
+    #[serde(rename = "durations_ms")]
+    pub durations: Vec<u64>,
+    /// The sum of tokens and cost.
+    #[serde(flatten)]
+    pub usage: ModelUsage,
+}
+
 /// Which version of a skill was run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkillVersion {

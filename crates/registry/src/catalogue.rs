@@ -334,6 +334,23 @@ impl Snapshot {
         let alias = entry.alias.as_ref();
         !self.visibility.hides(&entry.id)
             && !alias.is_some_and(|alias| self.visibility.disabled.contains(alias))
+            && !self.claims_disabled_name(entry)
+    }
+
+    /// Whether the document of a skill claims a name that was disabled: two folders that claim it have
+    /// other ids than one that does.
+    fn claims_disabled_name(&self, entry: &SkillEntry) -> bool {
+        let Some(frontmatter) = entry.metadata.frontmatter.as_deref() else {
+            return false;
+        };
+        let is_beside = |id: &&SkillId| id.parent() == entry.id.parent();
+        let mut disabled = self.visibility.disabled.iter().filter(is_beside);
+        disabled.any(|id| {
+            // Parsed only if it may be there.
+            frontmatter.contains(id.name())
+                && repertoire_core::json::from_str::<serde_json::Value>(frontmatter)
+                    .is_ok_and(|fields| fields["name"] == id.name())
+        })
     }
 
     /// Returns the visible skills, sorted by id.

@@ -113,6 +113,15 @@ pub enum Error {
     /// A skill whose content is generated at each read cannot be approved.
     #[error("{0}: its content is generated at each read, so it cannot be approved")]
     DynamicSkill(SkillId),
+    /// A workspace within a folder of skills has a trust of its own.
+    #[error("{}: a workspace of its own: name it itself to use its skills", .0.display())]
+    NestedWorkspace(PathBuf),
+    /// A skill whose frontmatter its server does not list cannot be approved.
+    #[error(
+        "{0}: its server lists skills in an older form, without what their documents say, so it \
+             cannot be approved"
+    )]
+    PartialSkill(SkillId),
     /// Only skills of other servers are approved one by one.
     #[error("{id} comes from {origin}: only skills of other servers can be approved individually")]
     NotRemote {
@@ -282,6 +291,8 @@ impl Error {
             | Self::AlreadyInWorkspace(_)
             | Self::KeptOnBus
             | Self::DynamicSkill(_)
+            | Self::PartialSkill(_)
+            | Self::NestedWorkspace(_)
             | Self::NotRemote { .. }
             | Self::InvalidStateChange(_)
             | Self::Search(_)

@@ -79,7 +79,7 @@ pub fn read_small_file(folder: &Path, name: &str, max: u64) -> Result<Option<Byt
 }
 
 /// Finds every folder with a document at or beneath a folder, sorted, and the entries that were
-/// skipped. A folder that cannot be read is an error and is not skipped.
+/// skipped. Only the folder itself must be readable.
 pub fn find_skills(folder: &Path) -> Result<(Vec<PathBuf>, Vec<Error>)> {
     let root = RootDir::open(folder)?;
     let (mut found, mut passed) = (Vec::new(), Vec::new());
@@ -87,7 +87,14 @@ pub fn find_skills(folder: &Path) -> Result<(Vec<PathBuf>, Vec<Error>)> {
     let mut open = vec![String::new()];
     while let Some(here) = open.pop() {
         let mut is_skill = false;
-        for (name, kind) in root.list_folder(&here)? {
+        let names = match root.list_folder(&here) {
+            Err(error) if !here.is_empty() => {
+                passed.push(error);
+                continue;
+            }
+            names => names?,
+        };
+        for (name, kind) in names {
             match kind {
                 Ok(EntryKind::Folder) if !is_ignored(&name) && here.matches('/').count() < 32 => {
                     open.push(join_path(&here, &name));

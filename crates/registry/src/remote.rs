@@ -233,7 +233,12 @@ pub(crate) fn listing_entries(
                 refuse("duplicate_uri", "is listed twice".to_owned());
             }
             Ok((id, head, place)) => {
-                let trusted = skill_trust(local, label, &listed.uri, &head)?;
+                // What was listed is not what its document says, so no approval covers it.
+                let trusted = if listed.partial {
+                    Trusted::No
+                } else {
+                    skill_trust(local, label, &listed.uri, &head)?
+                };
                 let entry = SkillEntry {
                     id: id.clone(),
                     alias: None,
@@ -331,6 +336,9 @@ pub(crate) fn approve_skill(local: &LocalStore, entry: &SkillEntry) -> Result<()
     let place = remote_location(entry)?;
     if entry.metadata.dynamic {
         return Err(Error::DynamicSkill(entry.id.clone()));
+    }
+    if place.partial {
+        return Err(Error::PartialSkill(entry.id.clone()));
     }
     let (subject, binding) = approval_identity(&place.label, &place.uri, &entry.metadata);
     local.grant_approval(REMOTE_APPROVAL_KIND, &subject, &binding)

@@ -92,7 +92,11 @@ fn what_other_folders_could_decide_waits_for_them() {
     // The other folder could have a skill `plain/references`.
     assert!(!read_early(&settings, "skill://plain/references/more.md"));
     // Copies that `link` made are not read back.
-    fs::write(first.join(".repertoire-copies.json"), r#"{"skills": {"plain": {}}}"#).unwrap();
+    fs::write(
+        first.join(".repertoire-copies.json"),
+        r#"{"skills": {"plain": {}}}"#,
+    )
+    .unwrap();
     assert!(!read_early(&settings, "skill://plain/SKILL.md"));
 }
 
@@ -116,7 +120,9 @@ fn stores_and_settings_decide_early_too() {
     // Registered content takes precedence over files.
     let registry = Registry::open(settings.clone()).unwrap();
     let id = "pdf".parse().unwrap();
-    registry.register_skill(&id, "# Registered\n\nA body.\n").unwrap();
+    registry
+        .register_skill(&id, "# Registered\n\nA body.\n")
+        .unwrap();
     drop(registry);
     assert!(!read_early(&settings, "skill://pdf/SKILL.md"));
     assert!(read_early(&settings, "skill://csv/SKILL.md"));

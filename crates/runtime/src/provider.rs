@@ -52,6 +52,9 @@ const MAX_RETRY_WAIT: Duration = Duration::from_secs(30);
 /// The maximum characters of a provider's error message that are reported.
 const MAX_REASON_CHARS: usize = 300;
 
+/// The maximum characters of the name of a model that a server lists.
+const MAX_LISTED_CHARS: usize = 80;
+
 /// The vendors known by name.
 const VENDORS: [&Dialect; 12] = [
     &wire::OPENAI,
@@ -203,7 +206,12 @@ impl Providers {
                 return Ok(if known.iter().any(is_it) {
                     ModelAvailability::Listed
                 } else {
-                    ModelAvailability::NotListed(known.into_iter().take(5).collect())
+                    let redactor = Redactor::with_environment(self.secrets());
+                    let some = known.iter().take(5).map(|id| {
+                        let id = redactor.redact(id);
+                        repertoire_core::markdown::truncate_text(&id, MAX_LISTED_CHARS)
+                    });
+                    ModelAvailability::NotListed(some.collect())
                 });
             }
             Err(error) => error,
@@ -223,13 +231,15 @@ impl Providers {
                 let body = error.provider_response_body().unwrap_or_default();
                 format!("answered {status}: {}", error_message(body))
             }
-            None => repertoire_core::markdown::truncate_text(&error.to_string(), MAX_REASON_CHARS),
+            None => error.to_string(),
         };
+        // A key that was cut would no longer be recognized.
+        let said = Redactor::with_environment(self.secrets()).redact(said.trim_end_matches(": "));
         Err(Error::Provider {
             provider: provider.to_owned(),
             status,
             charged: false,
-            reason: Redactor::with_environment(self.secrets()).redact(said.trim_end_matches(": ")),
+            reason: repertoire_core::markdown::truncate_text(&said, MAX_REASON_CHARS),
         })
     }
 

@@ -3,6 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use regex::Regex;
+use serde_json::Value;
 
 /// The replacement for a secret.
 pub(crate) const REDACTED: &str = "[redacted]";
@@ -24,7 +25,9 @@ static PATTERNS: LazyLock<Option<Regex>> = LazyLock::new(|| {
         r"(?i:\bbearer\s+)[A-Za-z0-9._~+/=-]{16,}",
         r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\z)",
     ];
-    Regex::new(&all.join("|")).ok()
+    // A line break that is written as an escape would otherwise be part of the word.
+    let all = all.join("|").replace(r"\b", r"(?:\b|\\[nrt])");
+    Regex::new(&all).ok()
 });
 
 /// Parts of names of variables that hold secrets.
@@ -61,6 +64,16 @@ impl Redactor {
             .filter(|secret| secret.len() >= MIN_SECRET_LEN)
             .collect();
         // Replace longer secrets first, because they may contain shorter ones.
+        // JSON within other text has them with escapes.
+        let escaped: Vec<String> = known
+            .iter()
+            .filter_map(|secret| {
+                let quoted = Value::from(secret.as_str()).to_string();
+                let inner = quoted.trim_matches('"').to_owned();
+                (inner != *secret).then_some(inner)
+            })
+            .collect();
+        known.extend(escaped);
         known.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
         known.dedup();
         Self {
@@ -81,8 +94,52 @@ impl Redactor {
         Self::new(secrets.into_iter().chain(from_environment))
     }
 
-    /// Returns the text without secrets.
+    /// Returns the text without secrets. In JSON, the strings are looked at as they are read, because
+    /// escapes change how a secret is written.
     pub fn redact(&self, text: &str) -> String {
+        if text.trim_start().starts_with(['{', '[', '"'])
+            && let Ok(mut value) = repertoire_core::json::from_str::<Value>(text)
+        {
+            return if self.redact_value(&mut value) {
+                value.to_string()
+            } else {
+                text.to_owned()
+            };
+        }
+        self.redact_plain(text)
+    }
+
+    /// Removes secrets from every string of a value; returns whether there were any.
+    fn redact_value(&self, value: &mut Value) -> bool {
+        match value {
+            Value::String(text) => {
+                let clean = self.redact(text);
+                let is_changed = clean != *text;
+                *text = clean;
+                is_changed
+            }
+            Value::Array(items) => {
+                let changed = items.iter_mut().filter_map(|item| {
+                    let is_changed = self.redact_value(item);
+                    is_changed.then_some(())
+                });
+                changed.count() > 0
+            }
+            Value::Object(fields) => {
+                let mut is_changed = false;
+                let clean = std::mem::take(fields).into_iter().map(|(key, mut item)| {
+                    let name = self.redact_plain(&key);
+                    is_changed |= self.redact_value(&mut item) || name != key;
+                    (name, item)
+                });
+                *fields = clean.collect();
+                is_changed
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => false,
+        }
+    }
+
+    fn redact_plain(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for secret in self.known.iter() {
             if text.contains(secret.as_str()) {
@@ -135,6 +192,29 @@ mod tests {
             let text = redactor.redact(&format!("a {secret} b"));
             assert!(text.starts_with("a [redacted]"), "{text}");
         }
+        // However it is written down.
+        for secret in [&*long, "hf_abcdefghijklmnopqrstuvwxyz"] {
+            let prompt =
+                serde_json::json!({"turns": [{"text": format!("x\n{secret}")}], secret: 1});
+            for text in [
+                prompt.to_string(),
+                serde_json::json!({"inner": prompt.to_string()}).to_string(),
+                format!("The arguments were {prompt}."),
+            ] {
+                let clean = redactor.redact(&text);
+                assert!(!clean.contains(secret), "{clean}");
+                assert!(clean.contains(REDACTED), "{clean}");
+            }
+        }
+        let redactor = Redactor::new(["correct\"horse\\battery".to_owned()]);
+        let value = serde_json::json!({"said": "it is correct\"horse\\battery."});
+        let clean = redactor.redact(&value.to_string());
+        assert_eq!(clean, r#"{"said":"it is [redacted]."}"#);
+        let clean = redactor.redact(&format!("The value is {value}"));
+        assert!(!clean.contains("battery"), "{clean}");
+        // What has no secret stays as it was written.
+        let text = "{ \"a\" : 1.50 }";
+        assert_eq!(redactor.redact(text), text);
         let harmless = "task-force risk-averse skeleton sk-8 bearer of news";
         assert_eq!(redactor.redact(harmless), harmless);
     }

@@ -28,6 +28,8 @@ use crate::{
 const MAX_HOST_CALLS: usize = 1_000;
 /// The maximum characters of the arguments and the result of a host call.
 const MAX_HOST_CHARS: usize = 2_000;
+/// The maximum characters of a name.
+const MAX_NAME_CHARS: usize = 200;
 /// How many host calls are stored at once.
 const HOST_CALL_BATCH: usize = 100;
 
@@ -132,6 +134,7 @@ impl RecorderState {
             SpanKind::HostCall => MAX_HOST_CHARS,
             _ => MAX_RECORD_CHARS,
         };
+        span.name = truncate_text(&self.redactor.redact(&span.name), MAX_NAME_CHARS);
         for text in [&mut span.input, &mut span.output, &mut span.error]
             .into_iter()
             .flatten()

@@ -187,8 +187,11 @@ impl RunningProgram {
 fn run_and_follow(command: &mut Command, on_line: &mut dyn FnMut(&str)) -> Result<()> {
     let mut running = RunningProgram::start(command, Stdio::piped())?;
     if let Some(stdout) = running.child.stdout.take() {
-        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            on_line(&line);
+        for line in BufReader::new(stdout)
+            .split(b'\n')
+            .map_while(std::result::Result::ok)
+        {
+            on_line(String::from_utf8_lossy(&line).trim_end());
         }
     }
     running.finish()

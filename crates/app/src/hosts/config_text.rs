@@ -108,11 +108,12 @@ fn is_ours(entry: &Value) -> bool {
     }
 }
 
-/// Whether an address is one of a server on this machine, as this program writes them.
+/// Whether an address is one of a server of this program, as this program writes them.
 fn is_our_url(url: &str) -> bool {
-    let rest = url.strip_prefix("http://").unwrap_or_default();
-    let host = rest.split([':', '/']).next().unwrap_or_default();
-    matches!(host, "127.0.0.1" | "localhost") && url.ends_with("/mcp")
+    let rest = url
+        .strip_prefix("https://")
+        .or_else(|| url.strip_prefix("http://"));
+    rest.is_some_and(|rest| rest.ends_with("/mcp") && !rest.contains(['@', '?', '#']))
 }
 
 fn is_our_command(command: &str) -> bool {
@@ -141,6 +142,21 @@ fn add_json(text: &str, key: &str, name: &str, entry: &Value) -> EditResult {
     let servers = object
         .object_value_or_create(key)
         .ok_or_else(|| format!("`{key}` is not an object"))?;
+    let is_it = |property: &jsonc_parser::cst::CstObjectProp| {
+        let found = property.name().and_then(|found| found.decoded_value().ok());
+        found.as_deref() == Some(name)
+    };
+    if servers
+        .properties()
+        .iter()
+        .filter(|property| is_it(property))
+        .count()
+        > 1
+    {
+        return Err(format!(
+            "there are several servers named {name:?}: keep one of them"
+        ));
+    }
     match servers.get(name) {
         Some(old) => {
             let value = old.value().and_then(|value| value.to_serde_value());

@@ -11,17 +11,27 @@ use std::{
 };
 
 use bytes::Bytes;
-use repertoire_core::{FileEntry, Manifest, RelPath, SkillId, permission::IdPrefix};
-use repertoire_registry::{COPIES_FILE, Registry, SkillEntry, Trusted, folder};
+use repertoire_core::{Digest, FileEntry, Manifest, RelPath, SkillId, permission::IdPrefix};
+use repertoire_registry::{
+    COPIES_FILE, Registry, SkillEntry, Trusted, folder, store::create_private_dir,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Result, io_error_at};
+
+/// A larger record is not read.
+const MAX_RECORD_BYTES: u64 = 16 * 1024 * 1024;
+/// The key that signs records, in the account's folder.
+const KEY_FILE: &str = "link-key";
+const KEY_BYTES: usize = 32;
 
 /// A folder that has copies of skills.
 #[derive(Debug)]
 pub struct SkillLinks {
     folder: PathBuf,
     only: Vec<IdPrefix>,
+    /// The account's folder, with the key that signs records.
+    account: PathBuf,
 }
 
 /// What happened to a copy.
@@ -50,6 +60,9 @@ pub struct LinkReport {
 /// The copies of a folder that are ours.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct CopyRecord {
+    /// Proves that this account wrote it: a record that a repository brings names nothing of ours.
+    #[serde(default)]
+    signature: String,
     skills: BTreeMap<String, SkillCopy>,
 }
 
@@ -64,8 +77,12 @@ struct SkillCopy {
 
 impl SkillLinks {
     /// Names a folder, and which skills are copied there: all, or those below some paths.
-    pub fn new(folder: PathBuf, only: Vec<IdPrefix>) -> Self {
-        Self { folder, only }
+    pub fn new(folder: PathBuf, only: Vec<IdPrefix>, account: PathBuf) -> Self {
+        Self {
+            folder,
+            only,
+            account,
+        }
     }
 
     /// Brings the copies up to date.
@@ -87,6 +104,7 @@ impl SkillLinks {
                 }
             }
         }
+        let is_untrusted = matches!(registry.workspace(), Some((_, Trusted::No)));
         let names: BTreeSet<String> = record.skills.keys().chain(wanted.keys()).cloned().collect();
         for name in names {
             if stopped() {
@@ -111,6 +129,12 @@ impl SkillLinks {
                         .conflicts
                         .push((name, "a folder of this name is there"));
                 }
+                (None, CopyState::Ours(_)) if is_untrusted => {
+                    // Its skills are only not seen, so the copies stay.
+                    report
+                        .conflicts
+                        .push((name, "the workspace is not trusted"));
+                }
                 (None, CopyState::Changed) => {
                     // It belongs to the one who changed it.
                     record.skills.remove(&name);
@@ -125,7 +149,7 @@ impl SkillLinks {
                 }
             }
         }
-        self.write_record(&record)?;
+        self.write_record(&mut record)?;
         Ok(report)
     }
 
@@ -239,9 +263,11 @@ impl SkillLinks {
         let target = self.folder.join(name);
         if replaces.is_none() {
             folder::write_folder(&target, &files, &|| false)?;
+            keep_executable(entry, &files, &target)?;
         } else {
             let (new, old) = (self.hidden_path("new"), self.hidden_path("old"));
             folder::write_folder(&new, &files, &|| false)?;
+            keep_executable(entry, &files, &new)?;
             std::fs::rename(&target, &old).map_err(io_error_at(&target))?;
             std::fs::rename(&new, &target).map_err(io_error_at(&target))?;
             std::fs::remove_dir_all(&old).map_err(io_error_at(&old))?;
@@ -273,24 +299,68 @@ impl SkillLinks {
 
     fn read_record(&self) -> Result<CopyRecord> {
         let file = self.folder.join(COPIES_FILE);
-        let text = match std::fs::read(&file) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Ok(CopyRecord::default());
-            }
-            Err(error) => return Err(io_error_at(&file)(error)),
+        // Never through a link, and never more than a record can be.
+        let read = folder::read_small_file(&self.folder, COPIES_FILE, MAX_RECORD_BYTES)?;
+        let Some(text) = read else {
+            return Ok(CopyRecord::default());
+        };
+        let refuse = |reason: String| crate::Error::HostConfig {
+            path: file.clone(),
+            reason,
         };
         let read = repertoire_core::json::from_slice(&text);
-        let mut record: CopyRecord = read.map_err(|error| crate::Error::HostConfig {
-            path: file.clone(),
-            reason: format!("is not the record of this program: {error}"),
-        })?;
+        let mut record: CopyRecord =
+            read.map_err(|error| refuse(format!("is not the record of this program: {error}")))?;
+        if record.signature != self.sign(&record)? {
+            return Err(refuse(
+                "was not written by this account, so nothing beside it is changed; remove the file to \
+                 keep what is there and to add copies of your own"
+                    .to_owned(),
+            ));
+        }
         // A name is one folder here, whatever the file says.
         record.skills.retain(|name, _| is_plain_name(name));
         Ok(record)
     }
 
-    fn write_record(&self, record: &CopyRecord) -> Result<()> {
+    /// Returns the signature of a record: a keyed digest of the copies it names.
+    fn sign(&self, record: &CopyRecord) -> Result<String> {
+        let key = self.signing_key()?;
+        let names = serde_json::to_vec(&record.skills).unwrap_or_default();
+        // Twice, because a plain digest of key and text can be extended.
+        let inner = Digest::hash_bytes(&[key.as_slice(), &names].concat());
+        let outer = Digest::hash_bytes(&[key.as_slice(), inner.as_bytes()].concat());
+        Ok(outer.hex_digits())
+    }
+
+    /// Returns the account's key for records, which is created when it is first needed.
+    fn signing_key(&self) -> Result<Vec<u8>> {
+        let file = self.account.join(KEY_FILE);
+        let io = io_error_at(&file);
+        match std::fs::read(&file) {
+            Ok(key) if key.len() == KEY_BYTES => return Ok(key),
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(io(error)),
+        }
+        create_private_dir(&self.account)?;
+        let key = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()].map(uuid::Uuid::into_bytes);
+        // Temporary files are readable by their owner only.
+        let mut new = tempfile::NamedTempFile::new_in(&self.account).map_err(&io)?;
+        new.write_all(&key.concat()).map_err(&io)?;
+        new.as_file().sync_all().map_err(&io)?;
+        match new.persist_noclobber(&file) {
+            Ok(_) => Ok(key.concat()),
+            // Another process was first.
+            Err(error) if error.error.kind() == std::io::ErrorKind::AlreadyExists => {
+                std::fs::read(&file).map_err(io)
+            }
+            Err(error) => Err(io(error.error)),
+        }
+    }
+
+    fn write_record(&self, record: &mut CopyRecord) -> Result<()> {
+        record.signature = self.sign(record)?;
         let file = self.folder.join(COPIES_FILE);
         let io = io_error_at(&file);
         let mut new = tempfile::NamedTempFile::new_in(&self.folder).map_err(&io)?;
@@ -312,6 +382,33 @@ enum CopyState {
     Changed,
     /// Something else.
     Foreign,
+}
+
+/// Makes the copies of executable files executable: hosts run the scripts of a skill.
+#[cfg(unix)]
+fn keep_executable(
+    entry: &SkillEntry,
+    files: &BTreeMap<RelPath, Bytes>,
+    target: &Path,
+) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let Some(source) = entry.path() else {
+        return Ok(());
+    };
+    for path in files.keys() {
+        let original = source.join(path.as_str()).symlink_metadata();
+        if original.is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o100 != 0) {
+            let copy = target.join(path.as_str());
+            let mode = std::fs::Permissions::from_mode(0o755);
+            std::fs::set_permissions(&copy, mode).map_err(io_error_at(&copy))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn keep_executable(_: &SkillEntry, _: &BTreeMap<RelPath, Bytes>, _: &Path) -> Result<()> {
+    Ok(())
 }
 
 /// Fails if a folder has other files than these, including those that skills ignore.

@@ -27,6 +27,9 @@ use crate::{
 pub(crate) fn run_ask(args: &AskArgs, settings: &CliSettings, output: &Output) -> Result<ExitCode> {
     let registry = open_registry(&[], settings, output)?;
     let message = run::read_message(&args.message.join(" "))?;
+    if message.trim().is_empty() {
+        return Err(UsageError("the message is empty".to_owned()).into());
+    }
     let session = session_to_continue(args, &registry)?;
     let runner = run::build_runner(registry, &args.model, ModelUse::Calls, settings)?;
     let shortlist = find_candidates(&runner, &message, args.limit, settings, output)?;

@@ -69,15 +69,13 @@ pub(crate) struct ServerChoice {
 
 /// How a host starts this program, or reaches a running server.
 fn server_entry(
-    scope: HostScope,
+    (scope, base): (HostScope, &Path),
     server: &ServerChoice,
     settings: &CliSettings,
     output: &Output,
 ) -> Result<ServerEntry> {
     if let Some(url) = server.url.clone() {
-        if !url.starts_with("http://") && !url.starts_with("https://") {
-            bail!(UsageError(format!("{url:?} is no http address")));
-        }
+        check_address(&url)?;
         return Ok(ServerEntry::Address(url));
     }
     // Others have the program elsewhere; programs with windows do not know the shell's path.
@@ -94,9 +92,15 @@ fn server_entry(
     args.push("mcp".to_owned());
     for path in &server.paths {
         repertoire_app::require_folder(path)?;
+        let real = path.canonicalize()?;
         let path = match scope {
-            HostScope::Project => path.clone(),
-            HostScope::User => path.canonicalize()?,
+            // Relative to the project, where hosts start programs; others have it elsewhere.
+            HostScope::Project => match real.strip_prefix(base.canonicalize()?) {
+                Ok(below) if below.as_os_str().is_empty() => PathBuf::from("."),
+                Ok(below) => below.to_owned(),
+                Err(_) => real,
+            },
+            HostScope::User => real,
         };
         args.push(path.to_string_lossy().into_owned());
     }
@@ -104,6 +108,27 @@ fn server_entry(
         output.print_warning("`repertoire` is not in the PATH, where the host will look for it");
     }
     Ok(ServerEntry::Program { command, args })
+}
+
+/// Checks the address of a server. Settings of a project are shared, so it holds nothing else.
+fn check_address(url: &str) -> Result<()> {
+    let rest = url
+        .strip_prefix("https://")
+        .or_else(|| url.strip_prefix("http://"));
+    let Some(rest) = rest.filter(|rest| !rest.is_empty()) else {
+        bail!(UsageError(format!("{url:?} is no http address")));
+    };
+    let authority = rest.split('/').next().unwrap_or_default();
+    if authority.contains('@') || rest.contains(['?', '#']) {
+        // The address is not repeated, because it may hold a password.
+        bail!(UsageError(
+            "the address holds more than a host and a path: settings of hosts are no place for \
+             passwords; create a token with `repertoire token create` and add it to the host's own \
+             settings"
+                .to_owned()
+        ));
+    }
+    Ok(())
 }
 
 fn is_in_path(name: &str) -> bool {
@@ -138,7 +163,7 @@ pub(crate) fn connect(
             scope.as_str()
         )));
     };
-    let entry = server_entry(scope, server, settings, output)?;
+    let entry = server_entry((scope, &base), server, settings, output)?;
     if print {
         let text = host.config_snippet(&place.name, &entry)?;
         if output.json {
@@ -205,6 +230,14 @@ fn report_config(
     {
         output.print_note(format!("as it was before: {}", backup.display()));
     }
+    let has_project_file = host
+        .config_file(HostScope::Project, Path::new(""))
+        .is_some();
+    if scope == HostScope::User && has_project_file {
+        output.print_note(
+            "this file is for all your projects; `--project` changes the one of this folder",
+        );
+    }
     if connected {
         output.print_note(format!("start {} anew, so that it reads this", host.name));
     }
@@ -262,7 +295,7 @@ pub(crate) fn link(
         let folder = host.writable_skills_folder(scope, &base)?;
         folder.ok_or_else(|| UsageError(format!("{} reads no folder of skills", host.name)))?
     };
-    let links = SkillLinks::new(folder.clone(), only.to_vec());
+    let links = SkillLinks::new(folder.clone(), only.to_vec(), settings.account.clone());
     if remove {
         report_links(&folder, &links.remove_all()?, output)?;
         return Ok(ExitCode::SUCCESS);

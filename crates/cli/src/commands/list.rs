@@ -147,7 +147,8 @@ fn print_summary(registry: &Registry, shown: usize, output: &Output) {
         .skills()
         .filter(|entry| entry.metadata.unlisted.is_some());
     let unlisted = unlisted.count();
-    let skipped = registry.notices().len();
+    let notices = registry.notices();
+    let skipped = notices.iter().filter(|notice| notice.is_problem()).count();
     let mut text = format_count(shown, "skill");
     if hidden > 0 {
         let _ = write!(text, ", {hidden} shadowed");

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use super::{open_skill, serve::build_runtime};
 use crate::{
     args::{ModelArgs, ParamValue, RunArgs},
-    failure::{self, UsageError},
+    failure,
     hint::run_hint,
     interrupt,
     output::{BOLD, DIM, DelayedSpinner, Output, format_count},
@@ -119,15 +119,20 @@ pub(super) fn runner_settings(
         dispatcher: settings.components().dispatcher(settings.script_limits),
         redactor: Redactor::with_environment(providers.secrets()),
         limits,
-        trace_listener: otlp_exporter()?,
+        trace_listener: otlp_exporter(),
     })
 }
 
-/// Starts the exporter of traces if the environment names a collector.
-fn otlp_exporter() -> Result<Option<Arc<dyn TraceListener>>> {
-    let exporter = OtlpExporter::from_environment();
-    let exporter = exporter.map_err(|error| UsageError(error.to_string()))?;
-    Ok(exporter.map(|exporter| exporter as Arc<dyn TraceListener>))
+/// Starts the exporter of traces if the environment names a collector. The variables may be meant for
+/// other programs, so none of them keeps a skill from running.
+fn otlp_exporter() -> Option<Arc<dyn TraceListener>> {
+    match OtlpExporter::from_environment() {
+        Ok(exporter) => exporter.map(|exporter| exporter as Arc<dyn TraceListener>),
+        Err(error) => {
+            tracing::warn!(%error, "traces are not exported");
+            None
+        }
+    }
 }
 
 /// Returns a listener that prints answers as they are streamed, if stdout is a terminal.

@@ -380,7 +380,8 @@ fn open_service(
         let is_unlisted = |entry: &&Arc<SkillEntry>| entry.metadata.unlisted.is_some();
         let unlisted = snapshot.skills().filter(is_unlisted).count();
         let mut parts = Vec::new();
-        match registry.notices().len() {
+        let notices = registry.notices();
+        match notices.iter().filter(|notice| notice.is_problem()).count() {
             0 => {}
             skipped => parts.push(format!("{skipped} skipped")),
         }

@@ -4,12 +4,9 @@ use std::{collections::HashSet, fmt::Write as _, process::ExitCode, time::Durati
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
-use repertoire_app::{
-    CallGroup, artifact_stats, calls_without_artifact, export_examples, export_lines,
-    resolve_skill, span_trees,
-};
+use repertoire_app::{artifact_stats, export_examples, export_lines, resolve_skill, span_trees};
 use repertoire_core::{
-    ExecutionRecord, ModelUsage, Span, markdown::to_single_line, text::terminal_safe,
+    CallGroup, ExecutionRecord, ModelUsage, Span, markdown::to_single_line, text::terminal_safe,
 };
 use repertoire_registry::{Error, Registry, store::TraceFilter};
 use repertoire_serve::otlp;
@@ -34,15 +31,14 @@ pub(crate) fn run(
         TraceCommand::List { which, limit } => {
             let filter = build_filter(&registry, &which, Some(limit))?;
             let traces = registry.traces(&filter)?;
-            let mut calls = calls_without_artifact(&read_spans(&registry, filter)?);
-            calls.truncate(limit);
+            let calls = registry.model_calls(&filter)?;
             list_traces(&traces, &calls, limit, &which, output)
         }
         TraceCommand::Show { id } => show_any(&registry, &id, output),
         TraceCommand::Stats { which } => {
             let filter = build_filter(&registry, &which, None)?;
             let traces = registry.traces(&filter)?;
-            let calls = calls_without_artifact(&read_spans(&registry, filter)?);
+            let calls = registry.model_calls(&filter)?;
             print_stats(&traces, &calls, output)
         }
         TraceCommand::Export {
@@ -240,7 +236,7 @@ fn record_row(trace: &ExecutionRecord) -> ListRow {
 
 fn call_row(group: &CallGroup) -> ListRow {
     let parent = group.parent.map(|id| id.to_string());
-    let found = match (group.errors, group.calls) {
+    let found = match (group.errors, group.durations.len()) {
         (0, 1) => "ok".to_owned(),
         (0, calls) => format!("ok, {calls} calls"),
         (errors, calls) => format!("{errors} of {calls} calls failed"),
@@ -250,7 +246,7 @@ fn call_row(group: &CallGroup) -> ListRow {
         &group.started_at,
         &format!("{} / {}", group.run, group.purpose),
         group.model_id.as_deref(),
-        group.duration_ms,
+        group.durations.iter().sum(),
         group.usage,
         &found,
     )
@@ -440,7 +436,7 @@ fn print_stats(
     for (name, sums) in names.iter().zip(all.values()) {
         let rate = match sums.checked {
             0 => "   -".to_owned(),
-            checked => format!("{:>3}%", sums.passed * 100 / checked),
+            checked => format!("{:>3}%", sums.passed.saturating_mul(100) / checked),
         };
         let bar = latency_bar(
             sums.duration_percentile(50),
@@ -465,7 +461,7 @@ fn print_stats(
 /// Draws the median and the p95 latency as a bar.
 fn latency_bar(middle: u64, slow: u64, slowest: u64) -> String {
     const COLUMNS: u64 = 20;
-    let columns = |time: u64| usize::try_from(time * COLUMNS / slowest).unwrap_or(0);
+    let columns = |time: u64| usize::try_from(time.saturating_mul(COLUMNS) / slowest).unwrap_or(0);
     let full = columns(middle);
     format!(
         "{}{}",

@@ -63,6 +63,8 @@ pub(crate) fn run(
         local.distrust_workspace(&workspace)?;
     } else {
         local.trust_workspace_as(&workspace, journals)?;
+        // It may have come without: its store would be committed with all that was run.
+        repertoire_app::ignore_store(&workspace)?;
     }
     settings.clear_instructions_cache();
     if output.json {

@@ -64,5 +64,8 @@ fn report(
     for id in skills {
         output.print_text(&format!("{id} is {word}\n"))?;
     }
+    if !enabled {
+        output.print_note("in all your projects; `repertoire enable` undoes it");
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -203,3 +203,11 @@ fn rule_ids_are_unique() {
     ids.dedup();
     assert_eq!(ids.len(), all_rules().len());
 }
+
+#[test]
+fn a_document_of_another_spelling_is_found() {
+    assert_eq!(
+        single_finding(&[("skill.md", GOOD)]),
+        ("not-a-document", "skill.md".to_owned(), 1)
+    );
+}

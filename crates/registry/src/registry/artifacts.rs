@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use repertoire_core::{
-    Artifact, ArtifactKind, ExecutionRecord, Package, RelPath, Span, frontmatter,
+    Artifact, ArtifactKind, CallGroup, ExecutionRecord, Package, RelPath, Span, frontmatter,
     package::PACKAGE_FILE,
 };
 
@@ -99,6 +99,18 @@ impl Registry {
         let mut all = Vec::new();
         for store in self.trace_stores() {
             all.extend(store.spans(filter)?);
+        }
+        all.sort_by(|a, b| b.started_at.cmp(&a.started_at));
+        all.truncate(filter.limit.unwrap_or(usize::MAX));
+        Ok(all)
+    }
+
+    /// Returns the model calls of all trusted stores that belong to no stored artifact, in groups, newest
+    /// first.
+    pub fn model_calls(&self, filter: &TraceFilter) -> Result<Vec<CallGroup>> {
+        let mut all = Vec::new();
+        for store in self.trace_stores() {
+            all.extend(store.model_calls(filter)?);
         }
         all.sort_by(|a, b| b.started_at.cmp(&a.started_at));
         all.truncate(filter.limit.unwrap_or(usize::MAX));

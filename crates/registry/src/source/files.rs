@@ -12,6 +12,7 @@
 mod build;
 mod linked;
 
+use linked::COPIES_CODE;
 pub use linked::COPIES_FILE;
 
 use std::{
@@ -52,6 +53,13 @@ pub struct Notice {
     pub code: &'static str,
     /// The reason.
     pub message: String,
+}
+
+impl Notice {
+    /// Whether something is wrong; copies that `link` made are left out on purpose.
+    pub fn is_problem(&self) -> bool {
+        self.code != COPIES_CODE
+    }
 }
 
 /// How a source finds skills or prompts.

@@ -11,6 +11,7 @@ use super::root::{DirEntryKind, FileStamp, RootDir, join_path, now_nanos};
 use crate::{
     error::{Error, Result},
     skill_metadata::{DocumentMetadata, PackageMetadata},
+    trust::WORKSPACE_FOLDER,
 };
 
 /// A hash map with a random seed, because its keys are paths from untrusted sources.
@@ -145,6 +146,18 @@ fn list_folder(
             return Some(record);
         }
     };
+    let is_workspace = |(name, kind): &(String, Result<DirEntryKind>)| {
+        name == WORKSPACE_FOLDER && matches!(kind, Ok(DirEntryKind::Folder))
+    };
+    if !folder.is_empty() && names.iter().any(is_workspace) {
+        // A clone within a folder of skills: its trust is asked for where it is named itself.
+        let error = Error::NestedWorkspace(root.full_path(folder));
+        record
+            .refused
+            .push((UNREADABLE_NAME.into(), RefusalReason::from(&error)));
+        record.stamp = None;
+        return Some(record);
+    }
     for (name, kind) in names {
         if is_ignored(&name) {
             continue;

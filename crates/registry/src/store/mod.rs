@@ -26,7 +26,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use repertoire_core::{Artifact, ArtifactKind, Digest, ExecutionRecord, RelPath, SkillId, Span};
+use repertoire_core::{
+    Artifact, ArtifactKind, CallGroup, Digest, ExecutionRecord, RelPath, SkillId, Span,
+};
 use uuid::Uuid;
 
 pub use event::{EventBatch, EventCursor, EventId, StoreEvent, StoreItem};
@@ -201,6 +203,9 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// Returns spans, newest first. The spans of artifacts are their traces.
     fn spans(&self, filter: &TraceFilter) -> Result<Vec<Span>>;
+
+    /// Returns the model calls that belong to no stored artifact, in groups, newest first.
+    fn model_calls(&self, filter: &TraceFilter) -> Result<Vec<CallGroup>>;
 
     /// Finds a session by its id, by the id of one of its traces or spans, or by a prefix of these.
     fn find_session(&self, id: &str) -> Result<Option<String>>;

@@ -58,6 +58,21 @@ const MAX_PAGES: usize = 100;
 const MAX_KEPT: u64 = 16 << 20;
 /// The maximum bytes of an error message for a script.
 const MAX_REFUSAL: usize = 2000;
+/// The calls that have spans.
+const RECORDED_CALLS: [&str; 10] = [
+    "workspace_search",
+    "get_page",
+    "get_pages",
+    "get_pages_by_type",
+    "get_tags",
+    "get_references",
+    "get_history",
+    "checkpoint_load",
+    "checkpoint_save",
+    "submit",
+];
+/// The maximum bytes of the arguments of a call that has a span.
+const MAX_RECORDED_ARGS: usize = 256 * 1024;
 /// The maximum characters of a warning of a script.
 const MAX_WARNING: usize = 300;
 
@@ -191,8 +206,9 @@ impl ScriptHost {
     ) -> Result<Result<String, String>> {
         self.note_fuel(fuel);
         self.meter.count_calls(1, &self.limits)?;
-        // Model calls and nested runs have spans of their own.
-        let is_recorded = !matches!(name, "llm_query" | "llm_query_batched" | "run_skill");
+        // The guest chooses name and arguments, so both are checked before anything keeps them. Model
+        // calls and nested runs have spans of their own.
+        let is_recorded = RECORDED_CALLS.contains(&name) && args.len() <= MAX_RECORDED_ARGS;
         let span = is_recorded.then(|| {
             let parent = self.notes.current_execution();
             self.spans.begin_host_call(parent, name, args)

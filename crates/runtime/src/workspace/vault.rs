@@ -36,6 +36,8 @@ const MAX_HISTORY: u64 = 8 << 20;
 const GIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The maximum number of query words; more cost time without finding more.
 const MAX_WORDS: usize = 64;
+/// The maximum number of filters of each sort in a query.
+const MAX_FILTERS: usize = 8;
 /// The maximum characters of an excerpt.
 const EXCERPT_CHARS: usize = 200;
 /// The weight of a word in the title, relative to one in the text.
@@ -226,8 +228,11 @@ impl PageQuery {
             let tag = word.strip_prefix("tag:").or_else(|| word.strip_prefix('#'));
             let filter = |text: &str| text.trim_start_matches('#').to_lowercase();
             match (kind, tag) {
-                (Some(kind), _) if !kind.is_empty() => parsed.kinds.push(filter(kind)),
-                (_, Some(tag)) if !tag.is_empty() => parsed.tags.push(filter(tag)),
+                (Some(kind), _) if !kind.is_empty() => parsed.add_kind(filter(kind)),
+                // `#1` is a number and no tag.
+                (_, Some(tag)) if tag.starts_with(char::is_alphabetic) => {
+                    parsed.add_tag(filter(tag));
+                }
                 _ => {
                     parsed.text.push_str(word);
                     parsed.text.push(' ');
@@ -235,6 +240,18 @@ impl PageQuery {
             }
         }
         parsed
+    }
+
+    fn add_kind(&mut self, kind: String) {
+        if self.kinds.len() < MAX_FILTERS && !self.kinds.contains(&kind) {
+            self.kinds.push(kind);
+        }
+    }
+
+    fn add_tag(&mut self, tag: String) {
+        if self.tags.len() < MAX_FILTERS && !self.tags.contains(&tag) {
+            self.tags.push(tag);
+        }
     }
 
     fn has_filters(&self) -> bool {

@@ -40,7 +40,8 @@ pub fn log_loaded_files(registry: &Registry) {
             }
         }
     }
-    let notices = registry.notices();
+    let mut notices = registry.notices();
+    notices.retain(repertoire_registry::Notice::is_problem);
     for notice in &notices {
         let message = repertoire_core::text::terminal_safe(&notice.message);
         tracing::warn!(path = %notice.path.display(), code = notice.code, "skipped: {message}");

@@ -2,7 +2,7 @@
 //!
 //! In this order: the index `skill://index.json`; resources named `skill://…/SKILL.md`, with the files
 //! of a `_manifest` beside them if there is one. Without digests nothing can be verified, so such
-//! skills count as dynamic and cannot be approved.
+//! skills count as dynamic. With or without, their frontmatter is not in the listing, so they cannot be approved.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use prost::{Message, Oneof};
 use repertoire_core::{Digest, ExecutionRecord, Span, SpanKind};
 use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 /// The spans of one resource, as a collector takes them.
@@ -226,11 +227,19 @@ impl OtelSpan {
         ];
         let texts = texts.into_iter().filter(|(_, value)| !value.is_empty());
         attributes.extend(texts.map(|(key, value)| KeyValue::text(key, value)));
+        // The calls of an artifact have their own, and a collector adds up what has the usual name.
+        let (input_tokens, output_tokens) = match span.kind {
+            SpanKind::ModelCall => ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"),
+            _ => (
+                "repertoire.usage.input_tokens",
+                "repertoire.usage.output_tokens",
+            ),
+        };
         let revision = span.version.revision.and_then(|r| u64::try_from(r).ok());
         let numbers = [
             ("repertoire.skill.revision", revision),
-            ("gen_ai.usage.input_tokens", span.usage.input_tokens),
-            ("gen_ai.usage.output_tokens", span.usage.output_tokens),
+            (input_tokens, span.usage.input_tokens),
+            (output_tokens, span.usage.output_tokens),
         ];
         let numbers = numbers.into_iter().filter_map(|(key, n)| Some((key, n?)));
         attributes.extend(numbers.map(|(key, number)| KeyValue::number(key, number)));
@@ -251,8 +260,12 @@ impl OtelSpan {
             end_time_unix_nano: unix_nanos(&span.completed_at),
             attributes,
             status: Some(match &span.error {
+                // Errors quote what was sent: providers repeat prompts, scripts their values.
                 Some(error) => Status {
-                    message: error.clone(),
+                    message: match (content, &span.code) {
+                        (ContentExport::Included, _) => error.clone(),
+                        (ContentExport::Omitted, code) => code.clone().unwrap_or_default(),
+                    },
                     code: STATUS_ERROR,
                 },
                 None => Status {
@@ -285,7 +298,7 @@ impl OtelSpan {
 /// Prompts and completions, or arguments and results.
 fn content_attributes(span: &Span) -> Vec<KeyValue> {
     let (input, output) = match span.kind {
-        SpanKind::ModelCall => ("gen_ai.input.messages", "gen_ai.output.messages"),
+        SpanKind::ModelCall => return message_attributes(span),
         SpanKind::HostCall => ("gen_ai.tool.call.arguments", "gen_ai.tool.call.result"),
         SpanKind::Run | SpanKind::Artifact => ("repertoire.input", "repertoire.output"),
     };
@@ -293,6 +306,40 @@ fn content_attributes(span: &Span) -> Vec<KeyValue> {
         .into_iter()
         .filter_map(|(key, text)| Some(KeyValue::text(key, text.as_ref()?.as_str())))
         .collect()
+}
+
+/// The messages of a model call, in the form of the conventions.
+fn message_attributes(span: &Span) -> Vec<KeyValue> {
+    let parts = |text: &str| json!([{"type": "text", "content": text}]);
+    let prompt = span.input.as_deref().unwrap_or_default();
+    let mut attributes = Vec::new();
+    let read: Option<Value> = repertoire_core::json::from_str(prompt).ok();
+    let messages = match &read {
+        Some(read) => {
+            if let Some(system) = read["system"].as_str() {
+                let system = parts(system).to_string();
+                attributes.push(KeyValue::text("gen_ai.system_instructions", system));
+            }
+            let turns = read["messages"].as_array().into_iter().flatten();
+            let turns = turns.map(|turn| {
+                let text = turn["text"].as_str().unwrap_or_default();
+                json!({"role": turn["role"], "parts": parts(text)})
+            });
+            turns.collect()
+        }
+        // It was cut, because it is long.
+        None => vec![json!({"role": "user", "parts": parts(prompt)})],
+    };
+    attributes.push(KeyValue::text(
+        "gen_ai.input.messages",
+        json!(messages).to_string(),
+    ));
+    if let Some(answer) = &span.output {
+        let answer =
+            json!([{"role": "assistant", "parts": parts(answer), "finish_reason": "stop"}]);
+        attributes.push(KeyValue::text("gen_ai.output.messages", answer.to_string()));
+    }
+    attributes
 }
 
 /// All spans of a session share one trace. Sessions are UUIDs unless a caller named them.

@@ -35,6 +35,8 @@ const MAX_BATCH: usize = 512;
 const MAX_BATCH_BYTES: usize = 2 * 1024 * 1024;
 /// How long spans wait for others.
 const BATCH_DELAY: Duration = Duration::from_secs(1);
+/// How long a connection to a collector may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often a request is repeated that a collector refused for a while.
 const MAX_TRIES: u32 = 4;
 
@@ -86,9 +88,9 @@ impl OtlpExporter {
         }
     }
 
-    /// Waits until all spans so far were sent or dropped, no longer than one request may take.
+    /// Waits for a while until all spans so far were sent or dropped.
     pub fn flush(&self) {
-        let deadline = Instant::now() + self.settings.timeout;
+        let deadline = Instant::now() + self.settings.patience;
         let mut state = self.queue.lock_state();
         state.is_flushing = true;
         self.queue.changed.notify_all();
@@ -206,7 +208,9 @@ fn send_batches(settings: &OtlpSettings, queue: &SpanQueue) {
         match sent {
             // Once is enough: a collector that is away would fill the log.
             Err(error) if !failed => {
-                let address = settings.url.host_str().unwrap_or_default();
+                let host = settings.url.host_str().unwrap_or_default();
+                let port = settings.url.port_or_known_default().unwrap_or_default();
+                let address = format!("{host}:{port}");
                 tracing::warn!(%error, address, "traces cannot be exported");
                 failed = true;
             }
@@ -225,6 +229,7 @@ fn build_client(settings: &OtlpSettings) -> Result<Client, String> {
     Client::builder()
         .redirect(Policy::none())
         .timeout(settings.timeout)
+        .connect_timeout(CONNECT_TIMEOUT)
         .default_headers(settings.headers.clone())
         .user_agent(concat!("repertoire/", env!("CARGO_PKG_VERSION")))
         .build()

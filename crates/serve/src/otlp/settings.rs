@@ -9,6 +9,8 @@ use super::message::{ContentExport, KeyValue};
 
 /// How long one request may take, unless it is set.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the end of a command waits for a collector, unless a timeout is set.
+const DEFAULT_PATIENCE: Duration = Duration::from_secs(5);
 /// The most attributes that the environment may add.
 const MAX_ATTRIBUTES: usize = 64;
 
@@ -32,7 +34,10 @@ pub(super) enum OtlpEncoding {
 pub(super) struct OtlpSettings {
     pub(super) url: Url,
     pub(super) headers: HeaderMap,
+    /// How long one request may take.
     pub(super) timeout: Duration,
+    /// How long the end of a command waits for a collector.
+    pub(super) patience: Duration,
     pub(super) encoding: OtlpEncoding,
     pub(super) content: ContentExport,
     pub(super) resource: Vec<KeyValue>,
@@ -71,11 +76,13 @@ impl OtlpSettings {
             "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
             "OTEL_EXPORTER_OTLP_PROTOCOL",
         );
+        let timeout = timeout.map(read_timeout).transpose()?;
         let captured = set("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT");
         Ok(Some(Self {
             url,
             headers: headers.map_or_else(|| Ok(HeaderMap::new()), read_headers)?,
-            timeout: timeout.map_or(Ok(DEFAULT_TIMEOUT), read_timeout)?,
+            timeout: timeout.unwrap_or(DEFAULT_TIMEOUT),
+            patience: timeout.unwrap_or(DEFAULT_PATIENCE),
             encoding: protocol.map_or(Ok(OtlpEncoding::Protobuf), read_protocol)?,
             content: content_export(captured.as_deref()),
             resource: resource_attributes(&set),

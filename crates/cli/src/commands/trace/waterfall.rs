@@ -109,7 +109,8 @@ fn describe(span: &Span) -> String {
 
 fn draw_bar(offset: u64, duration: u64, total: u64, columns: usize) -> String {
     let columns = u64::try_from(columns).unwrap_or(0);
-    let scale = |time: u64| usize::try_from(time.min(total) * columns / total).unwrap_or(0);
+    let scale =
+        |time: u64| usize::try_from(time.min(total).saturating_mul(columns) / total).unwrap_or(0);
     let begin = scale(offset);
     let length = (scale(offset.saturating_add(duration)).saturating_sub(begin)).max(1);
     format!("{}{}", " ".repeat(begin), "█".repeat(length))

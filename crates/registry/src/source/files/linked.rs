@@ -12,6 +12,8 @@ use crate::{
 
 /// The record of copies of skills in a folder. They come from the registry and are not read back.
 pub const COPIES_FILE: &str = ".repertoire-copies.json";
+/// The code of the notice that copies are not read.
+pub(super) const COPIES_CODE: &str = "copies";
 /// A larger record is not read.
 const MAX_RECORD_BYTES: u64 = 16 * 1024 * 1024;
 /// The most links to skills of one folder; each keeps a folder open.
@@ -148,7 +150,7 @@ impl FileSource {
             display_path(&self.root.full_path(COPIES_FILE))
         );
         let why = RefusalReason {
-            code: "copies",
+            code: COPIES_CODE,
             message,
         };
         (count > 0).then(|| self.make_notice(COPIES_FILE, why))

@@ -25,7 +25,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use repertoire_core::{Artifact, ArtifactKind, Digest, ExecutionRecord, RelPath, SkillId, Span};
+use repertoire_core::{
+    Artifact, ArtifactKind, CallGroup, Digest, ExecutionRecord, RelPath, SkillId, Span,
+};
 use rusqlite::{Connection, OptionalExtension};
 use uuid::Uuid;
 
@@ -371,6 +373,10 @@ impl Store for SqliteStore {
 
     fn spans(&self, filter: &TraceFilter) -> Result<Vec<Span>> {
         self.with_reader(|c| spans::spans(c, filter))
+    }
+
+    fn model_calls(&self, filter: &TraceFilter) -> Result<Vec<CallGroup>> {
+        self.with_reader(|c| spans::model_calls(c, filter))
     }
 
     fn find_session(&self, id: &str) -> Result<Option<String>> {

@@ -1,6 +1,6 @@
 //! Spans of runs: everything of a run but its artifacts, which are traces.
 
-use repertoire_core::{ModelUsage, SkillVersion, Span};
+use repertoire_core::{CallGroup, ModelUsage, SkillVersion, Span};
 use rusqlite::{Connection, Row, params};
 
 use super::{QueryResult, TraceFilter, artifacts::parse_column};
@@ -62,6 +62,57 @@ pub(super) fn spans(c: &Connection, filter: &TraceFilter) -> QueryResult<Vec<Spa
     let rows = statement.query_map(
         params![filter.skill, filter.session, filter.since, limit],
         span_from_row,
+    )?;
+    Ok(super::traces::readable_rows(rows)?)
+}
+
+/// Returns the model calls whose parent is no stored execution of an artifact, in groups.
+pub(super) fn model_calls(c: &Connection, filter: &TraceFilter) -> QueryResult<Vec<CallGroup>> {
+    // Numbers are bounded, so that no row of a damaged store makes the sums overflow.
+    let sql = "SELECT s.session_id, s.parent_id, ifnull(r.name, 'unfinished'), s.name,
+             max(s.model_id), min(s.started_at), sum(s.error IS NOT NULL),
+             json_group_array(max(0, min(s.duration_ms, 1000000000))),
+             sum(min(s.input_tokens, 1000000000000)), sum(min(s.output_tokens, 1000000000000)),
+             sum(s.estimated_cost)
+         FROM trace_spans s LEFT JOIN trace_spans r ON r.id = s.parent_id
+         WHERE s.kind = 'model_call'
+           AND NOT EXISTS (SELECT 1 FROM skill_execution_traces t WHERE t.id = s.parent_id)
+           AND (?1 IS NULL
+                OR s.session_id IN (SELECT session_id FROM trace_spans WHERE skill = ?1))
+           AND (?2 IS NULL OR s.session_id = ?2)
+           AND (?3 IS NULL OR s.started_at >= ?3)
+         GROUP BY s.session_id, s.parent_id, s.name
+         ORDER BY min(s.started_at) DESC LIMIT ?4";
+    let limit = filter
+        .limit
+        .and_then(|limit| i64::try_from(limit).ok())
+        .unwrap_or(-1);
+    let mut statement = c.prepare_cached(sql)?;
+    let rows = statement.query_map(
+        params![filter.skill, filter.session, filter.since, limit],
+        |row| {
+            let number = |index: usize| -> rusqlite::Result<Option<u64>> {
+                let number: Option<i64> = row.get(index)?;
+                Ok(number.map(|number| u64::try_from(number).unwrap_or(0)))
+            };
+            let parent: Option<String> = row.get(1)?;
+            let durations: String = row.get(7)?;
+            Ok(CallGroup {
+                session_id: row.get(0)?,
+                parent: parent.and_then(|id| id.parse().ok()),
+                run: row.get(2)?,
+                purpose: row.get(3)?,
+                model_id: row.get(4)?,
+                started_at: row.get(5)?,
+                errors: usize::try_from(row.get::<_, i64>(6)?).unwrap_or(0),
+                durations: repertoire_core::json::from_str(&durations).unwrap_or_default(),
+                usage: ModelUsage {
+                    input_tokens: number(8)?,
+                    output_tokens: number(9)?,
+                    cost: row.get(10)?,
+                },
+            })
+        },
     )?;
     Ok(super::traces::readable_rows(rows)?)
 }
