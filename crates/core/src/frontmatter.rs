@@ -95,6 +95,17 @@ pub enum UnsupportedYaml {
     Indentation,
 }
 
+/// A YAML construct that hosts read differently. They compare what they read with the listing, and
+/// refuse the skill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AmbiguousYaml {
+    /// Text without quotes that was a date, a truth value or a number in YAML 1.1.
+    Yaml11Scalar,
+    /// A line break at the very end, after a block that begins with `|` or `>`.
+    LastLineBreak,
+}
+
 /// One top-level field.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FrontmatterField {
@@ -124,6 +135,7 @@ pub struct FrontmatterField {
 pub struct Frontmatter {
     fields: Vec<FrontmatterField>,
     unsupported_yaml: Vec<(usize, UnsupportedYaml)>,
+    ambiguous_yaml: Vec<(usize, AmbiguousYaml)>,
 }
 
 impl Frontmatter {
@@ -169,6 +181,11 @@ impl Frontmatter {
     /// Constructs that the reference validator refuses, each with its line.
     pub fn unsupported_yaml(&self) -> &[(usize, UnsupportedYaml)] {
         &self.unsupported_yaml
+    }
+
+    /// Constructs that hosts read differently, each with its line.
+    pub fn ambiguous_yaml(&self) -> &[(usize, AmbiguousYaml)] {
+        &self.ambiguous_yaml
     }
 
     /// Every field the author wrote, in order, as JSON.

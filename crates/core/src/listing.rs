@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     error::{Error, Result},
-    frontmatter::{self, Frontmatter},
+    frontmatter::{self, AmbiguousYaml, Frontmatter, UnsupportedYaml},
     id::SkillName,
     markdown::{MarkdownSummary, to_single_line},
 };
@@ -31,6 +31,8 @@ pub enum ListingRule {
     InvalidField,
     /// The name is not the last part of the skill's path.
     NameMismatch,
+    /// The frontmatter has YAML that hosts refuse or read differently.
+    AmbiguousYaml,
     /// Its server does not list all of the frontmatter.
     PartialListing,
 }
@@ -43,6 +45,7 @@ impl ListingRule {
             Self::InvalidFrontmatter => "invalid_frontmatter",
             Self::InvalidField => "invalid_field",
             Self::NameMismatch => "name_mismatch",
+            Self::AmbiguousYaml => "ambiguous_yaml",
             Self::PartialListing => "partial_listing",
         }
     }
@@ -89,6 +92,36 @@ impl ListingProblem {
                 "`name: {name}` is not the name it is served under, `{path}`: rename one of them"
             ),
         }
+    }
+
+    /// Finds the first field that hosts refuse, or YAML that they do not all read in the same way.
+    pub fn find_in(front: &Frontmatter) -> Option<Self> {
+        let odd = || {
+            let anchors = front.unsupported_yaml().iter();
+            let mut anchors = anchors.filter(|(_, kind)| *kind == UnsupportedYaml::Anchor);
+            if let Some((line, _)) = anchors.next() {
+                let rule = "an anchor or alias is refused by some hosts: write the value out";
+                return Some((*line, rule));
+            }
+            let (line, kind) = front.ambiguous_yaml().first()?;
+            let rule = match kind {
+                AmbiguousYaml::Yaml11Scalar => {
+                    "some hosts read this value as a date, a number or a truth value: put it in \
+                     quotes"
+                }
+                AmbiguousYaml::LastLineBreak => {
+                    "some hosts drop the line break at the end: begin the block with `>-` or `|-`"
+                }
+            };
+            Some((*line, rule))
+        };
+        Self::find(&front.to_json()).or_else(|| {
+            let (line, rule) = odd()?;
+            Some(Self {
+                rule: ListingRule::AmbiguousYaml,
+                message: format!("line {line}: {rule}"),
+            })
+        })
     }
 
     /// Finds the first field that hosts refuse, in frontmatter as JSON.
@@ -229,7 +262,7 @@ impl SkillDocument {
             name: field("name"),
             description: field("description").or(summary.summary),
             title: summary.title,
-            problem: ListingProblem::find(&front.to_json()),
+            problem: ListingProblem::find_in(&front),
             frontmatter: Some(front),
         }
     }
@@ -449,6 +482,32 @@ mod tests {
                 read.problem.is_some() && read.frontmatter.is_none(),
                 "{text:?}"
             );
+        }
+    }
+
+    #[test]
+    fn yaml_that_hosts_read_differently_is_found() {
+        let front = |more: &str| format!("---\nname: a\ndescription: b\n{more}---\n# T\n");
+        for (more, found) in [
+            ("metadata:\n  updated: 2025-10-20\n", true),
+            ("metadata:\n  at: 2001-12-14t21:59:43.10-05:00\n", true),
+            ("metadata:\n  updated: \"2025-10-20\"\n", false),
+            ("metadata:\n  updated: 2025-10\n", false),
+            ("metadata:\n  on: yes\n", true),
+            ("license: No\n", true),
+            ("license: 1_000\n", true),
+            ("license: 12:30:45\n", true),
+            ("license: v12:30\n", false),
+            ("metadata:\n  port: a:1_0\n", false),
+            ("license: |\n  MIT\n", true),
+            ("license: |-\n  MIT\n", false),
+            ("compatibility: >\n  Git.\nlicense: MIT\n", false),
+            ("license: &x MIT\n", true),
+        ] {
+            let read = SkillDocument::read(&front(more)).unwrap();
+            let problem = read.problem.map(|problem| problem.rule);
+            let expected = found.then_some(ListingRule::AmbiguousYaml);
+            assert_eq!(problem, expected, "{more:?}");
         }
     }
 

@@ -248,7 +248,7 @@ impl SkillMetadata {
             .collect::<repertoire_core::Result<Vec<_>>>()?;
         let front = skill.frontmatter().ok();
         let problem = front.as_ref();
-        let problem = problem.and_then(|front| ListingProblem::find(&front.to_json()));
+        let problem = problem.and_then(ListingProblem::find_in);
         Ok(Self {
             title: Summary::from_markdown(skill.body()).title.map(Into::into),
             description: skill.description().map(|d| to_single_line(d).into()),

@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle};
 use serde_json::{Number, Value};
 
-use super::{Frontmatter, FrontmatterField, MAX_BYTES, UnsupportedYaml};
+use super::{AmbiguousYaml, Frontmatter, FrontmatterField, MAX_BYTES, UnsupportedYaml};
 use crate::error::{Error, Result};
 
 const MAX_DEPTH: usize = 16;
@@ -46,6 +46,9 @@ pub(super) struct Composer<'a> {
     aliases: usize,
     nodes: usize,
     unsupported_yaml: Vec<(usize, UnsupportedYaml)>,
+    ambiguous_yaml: Vec<(usize, AmbiguousYaml)>,
+    /// The line of the last scalar, if it ends with a line break.
+    last_line_break: Option<usize>,
 }
 
 impl<'a> Composer<'a> {
@@ -61,6 +64,8 @@ impl<'a> Composer<'a> {
             aliases: 0,
             nodes: 0,
             unsupported_yaml: Vec::new(),
+            ambiguous_yaml: Vec::new(),
+            last_line_break: None,
         }
     }
 
@@ -114,9 +119,14 @@ impl<'a> Composer<'a> {
                     self.note_flow(mark);
                     let fields = self.read_mapping(1)?.0;
                     self.expect_stream_end()?;
+                    if let Some(line) = self.last_line_break {
+                        self.ambiguous_yaml
+                            .push((line, AmbiguousYaml::LastLineBreak));
+                    }
                     return Ok(Frontmatter {
                         fields,
                         unsupported_yaml: self.unsupported_yaml,
+                        ambiguous_yaml: self.ambiguous_yaml,
                     });
                 }
                 (Event::StreamStart | Event::DocumentStart(_) | Event::Nothing, _) => {}
@@ -159,6 +169,10 @@ impl<'a> Composer<'a> {
             let (event, value_mark) = self.next_event()?;
             let value = self.read_node(event, value_mark, depth)?;
             weight += key.weight + value.weight;
+            if self.last_line_break == Some(value.line) {
+                // The block begins after its key.
+                self.last_line_break = Some(key.line);
+            }
             if value.is_mapping && *child_column.get_or_insert(value.column) != value.column {
                 self.unsupported_yaml
                     .push((value.line, UnsupportedYaml::Indentation));
@@ -195,6 +209,13 @@ impl<'a> Composer<'a> {
             Event::Scalar(text, style, anchor, tag) => {
                 self.check_properties(anchor, tag.is_some(), mark)?;
                 let value = parse_scalar(&text, style);
+                if style == ScalarStyle::Plain && value.is_string() && is_yaml_11_value(&text) {
+                    self.ambiguous_yaml
+                        .push((line, AmbiguousYaml::Yaml11Scalar));
+                }
+                let is_block = matches!(style, ScalarStyle::Literal | ScalarStyle::Folded);
+                let has_break = is_block && text.ends_with('\n');
+                self.last_line_break = has_break.then_some(line);
                 let text = text.into_owned();
                 self.store_anchor(anchor, &value, Some(&text), 1, mark)?;
                 Ok(node(value, Some(text), false, 1))
@@ -333,6 +354,39 @@ impl<'a> Composer<'a> {
             self.unsupported_yaml.push((line, UnsupportedYaml::Flow));
         }
     }
+}
+
+/// Whether readers of YAML 1.1 take a text without quotes for a date, a truth value or a number.
+fn is_yaml_11_value(text: &str) -> bool {
+    if matches!(
+        text,
+        "yes" | "Yes" | "YES" | "no" | "No" | "NO" | "on" | "On" | "ON" | "off" | "Off" | "OFF"
+    ) {
+        return true;
+    }
+    let bytes = text.as_bytes();
+    let digits = |from: usize, to: usize| {
+        bytes
+            .get(from..to)
+            .is_some_and(|part| !part.is_empty() && part.iter().all(u8::is_ascii_digit))
+    };
+    // 2025-10-20, alone or with a time.
+    let is_date = digits(0, 4) && bytes.get(4) == Some(&b'-') && digits(5, 6);
+    if is_date {
+        let rest = bytes.get(5..).unwrap_or_default();
+        let parts: Vec<&[u8]> = rest.splitn(2, |byte| *byte == b'-').collect();
+        return parts.len() == 2 && parts[1].first().is_some_and(u8::is_ascii_digit);
+    }
+    // 12:30:45 in base 60, 1_000 and 0b101.
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let is_number = |extra: &[char]| {
+        unsigned.starts_with(|c: char| c.is_ascii_digit())
+            && unsigned.contains(extra)
+            && unsigned
+                .chars()
+                .all(|c| c.is_ascii_digit() || c == '.' || extra.contains(&c))
+    };
+    is_number(&[':']) || is_number(&['_']) || unsigned.starts_with("0b")
 }
 
 /// Estimates how many bytes a copy of a value takes.

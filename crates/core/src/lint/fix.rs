@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    frontmatter::{self, Frontmatter},
+    frontmatter::{self, AmbiguousYaml, Frontmatter},
     id::SkillName,
     listing::{ListingProblem, SkillDocument},
     markdown::truncate_text,
@@ -39,9 +39,11 @@ pub fn fix_document(text: &str, folder: &str) -> Option<String> {
             quote_value(line);
         }
     }
-    let yaml = lines.join("\n");
-    let front = Frontmatter::parse(&yaml, 1).ok()?;
-    repair_fields(&front, &mut lines, folder);
+    // A field that is removed can leave another one at the end, which then needs a repair of its own.
+    for _ in 0..2 {
+        let front = Frontmatter::parse(&(lines.join("\n") + "\n"), 1).ok()?;
+        repair_fields(&front, &mut lines, folder);
+    }
     let end = if is_crlf { "\r\n" } else { "\n" };
     let mut out = format!("---{end}");
     for line in &lines {
@@ -52,7 +54,7 @@ pub fn fix_document(text: &str, folder: &str) -> Option<String> {
     out.push_str(end);
     out.push_str(cut.body);
     let front = Frontmatter::from_document(&out).ok()?;
-    let is_listed = ListingProblem::find(&front.to_json()).is_none();
+    let is_listed = ListingProblem::find_in(&front).is_none();
     // Nothing else may read differently.
     let keeps = read.frontmatter.as_ref().is_none_or(|old| {
         old.fields().iter().all(|field| {
@@ -61,7 +63,15 @@ pub fn fix_document(text: &str, folder: &str) -> Option<String> {
                 "name" | "compatibility" | "license" | "metadata" | "description"
             );
             let new = front.get(&field.key);
-            let is_same = new.is_some_and(|new| new.value == field.value);
+            // The line break at the end of a block is dropped.
+            let is_same = new.is_some_and(|new| {
+                let [new, old] = [&new.value, &field.value];
+                new == old
+                    || new
+                        .as_str()
+                        .zip(old.as_str())
+                        .is_some_and(|(new, old)| Some(new) == old.strip_suffix('\n'))
+            });
             is_same || (is_repaired && !(field.value.is_string() && field.key == "description"))
         })
     });
@@ -124,6 +134,23 @@ fn repair_fields(front: &Frontmatter, lines: &mut Vec<String>, folder: &str) {
             && let Some(line) = lines.get_mut(at(field.line))
         {
             quote_scalar(line, key);
+        }
+    }
+    for (line, kind) in front.ambiguous_yaml() {
+        let Some(line) = lines.get_mut(at(*line)) else {
+            continue;
+        };
+        match kind {
+            AmbiguousYaml::Yaml11Scalar => {
+                let key = line.split_once(':').map(|(key, _)| key.trim().to_owned());
+                quote_scalar(line, &key.unwrap_or_default());
+            }
+            AmbiguousYaml::LastLineBreak => {
+                if line.trim_end().ends_with(['|', '>']) {
+                    line.truncate(line.trim_end().len());
+                    line.push('-');
+                }
+            }
         }
     }
     let name = front.get("name");
@@ -251,6 +278,7 @@ mod tests {
             fixed.contains("  compatibility: needs python 3\n"),
             "{fixed}"
         );
+        assert!(fixed.contains("description: |-\n"), "{fixed}");
         assert!(!fixed.contains("compatibility: \"\""), "{fixed}");
     }
 
