@@ -2,9 +2,9 @@
 
 use std::{fmt, sync::Arc};
 
-use repertoire_core::{SpanKind, markdown::to_single_line};
+use repertoire_core::{SkillId, SpanKind, markdown::to_single_line};
 use repertoire_registry::{
-    Snapshot,
+    Snapshot, Trusted,
     search::{Recommendation, SkillIndex},
 };
 use repertoire_runtime::{
@@ -28,7 +28,7 @@ use crate::{
     runtime_adapter::RunnableSkill,
 };
 
-/// How many untrusted skills may be passed over in a search.
+/// How many untrusted skills a search reports.
 const MAX_UNTRUSTED: usize = 20;
 
 /// A message to answer.
@@ -100,10 +100,20 @@ impl Runner {
         message: &str,
         limit: usize,
     ) -> Result<SkillShortlist> {
+        let is_trusted = |id: &SkillId| {
+            let entry = snapshot.get(id);
+            entry.is_some_and(|entry| entry.trusted == Trusted::Yes)
+        };
         let mut list = SkillShortlist {
-            results: index.find_skills(message, limit + MAX_UNTRUSTED)?,
+            // Untrusted skills are reported, and take no place from trusted ones.
+            results: index.find_skills_among(message, limit, is_trusted)?,
             ..SkillShortlist::default()
         };
+        let untrusted = index.find_skills_among(message, MAX_UNTRUSTED, |id| !is_trusted(id))?;
+        list.results.extend(untrusted);
+        let by_score = |a: &Recommendation, b: &Recommendation| b.score.total_cmp(&a.score);
+        list.results
+            .sort_by(|a, b| by_score(a, b).then_with(|| a.id.cmp(&b.id)));
         for one in list.results.iter().filter(|one| one.fits) {
             let Some(entry) = snapshot.get(&one.id) else {
                 continue;

@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use repertoire_core::SkillId;
 use repertoire_registry::{
     ItemKind, Registry, Result, Snapshot,
     search::{EmbeddingBatch, Recommendation, SentenceEncoder, SkillIndex},
@@ -96,6 +97,18 @@ impl LiveSkillIndex {
         let mut current = self.lock_state();
         self.catch_up(&mut current)?;
         current.index.find_skills(message, limit)
+    }
+
+    /// Finds the skills that fit a message among some skills, after applying all pending changes.
+    pub fn find_skills_among(
+        &self,
+        message: &str,
+        limit: usize,
+        is_wanted: impl Fn(&SkillId) -> bool + Sync,
+    ) -> Result<Vec<Recommendation>> {
+        let mut current = self.lock_state();
+        self.catch_up(&mut current)?;
+        current.index.find_skills_among(message, limit, is_wanted)
     }
 
     fn lock_state(&self) -> std::sync::MutexGuard<'_, IndexState> {

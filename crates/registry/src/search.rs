@@ -157,6 +157,9 @@ struct IndexedSegment {
     documents: Vec<Arc<SkillDocument>>,
 }
 
+/// The skills that a search is about.
+type WantedSkills<'a> = dyn Fn(&SkillId) -> bool + Sync + 'a;
+
 /// A search index of skills.
 #[derive(Debug)]
 pub struct SkillIndex {
@@ -353,12 +356,23 @@ impl SkillIndex {
 
     /// Returns the best matches for a message, best first, including those that do not fit.
     pub fn find_skills(&self, message: &str, limit: usize) -> Result<Vec<Recommendation>> {
-        self.search_text(message, limit, self.embeddings.as_ref())
+        self.find_skills_among(message, limit, |_| true)
+    }
+
+    /// Returns the best matches among some skills. The others take no place from them, however many
+    /// there are.
+    pub fn find_skills_among(
+        &self,
+        message: &str,
+        limit: usize,
+        is_wanted: impl Fn(&SkillId) -> bool + Sync,
+    ) -> Result<Vec<Recommendation>> {
+        self.search_text(message, limit, self.embeddings.as_ref(), &is_wanted)
     }
 
     /// The same without embeddings.
     pub fn find_lexical(&self, message: &str, limit: usize) -> Result<Vec<Recommendation>> {
-        self.search_text(message, limit, None)
+        self.search_text(message, limit, None, &|_| true)
     }
 
     fn search_text(
@@ -366,12 +380,14 @@ impl SkillIndex {
         message: &str,
         limit: usize,
         meaning: Option<&EmbeddingIndex>,
+        is_wanted: &WantedSkills<'_>,
     ) -> Result<Vec<Recommendation>> {
         let mut found: HashMap<SkillId, Recommendation> = HashMap::new();
-        for one in self.rank_candidates(message, limit, meaning)? {
+        for one in self.rank_candidates(message, limit, meaning, is_wanted)? {
             found.insert(one.id.clone(), one);
         }
-        for (id, score, why) in self.match_terms(message) {
+        let matched = self.match_terms(message).into_iter();
+        for (id, score, why) in matched.filter(|(id, ..)| is_wanted(id)) {
             let known = found.get(id);
             if known.is_none_or(|known| known.score < score) {
                 let one = Recommendation {
@@ -416,17 +432,20 @@ impl SkillIndex {
         message: &str,
         limit: usize,
         meaning: Option<&EmbeddingIndex>,
+        is_wanted: &WantedSkills<'_>,
     ) -> Result<Vec<Recommendation>> {
         let parts = SegmentSet(self.segments.iter().map(|one| &one.segment).collect());
         let most = match meaning {
             None => limit,
             Some(_) => limit.max(LEXICAL_CANDIDATES),
         };
-        let words =
-            parts.score_documents(message, most, |at, id| match self.segment_of.get(id) {
+        let words = parts.score_documents(message, most, |at, id| {
+            let is_current = match self.segment_of.get(id) {
                 None => at == 0,
                 Some(number) => *number == Some(self.segments[at].number),
-            })?;
+            };
+            is_current && is_wanted(id)
+        })?;
         let Some(meaning) = meaning.filter(|_| limit > 0) else {
             let all = words.into_iter().map(|(id, score)| Recommendation {
                 id,
@@ -437,7 +456,7 @@ impl SkillIndex {
             });
             return Ok(all.collect());
         };
-        let near = meaning.nearest_skills(message, words.iter().map(|(id, _)| id));
+        let near = meaning.nearest_skills(message, words.iter().map(|(id, _)| id), is_wanted);
         let shares: HashMap<SkillId, f64> = words.into_iter().collect();
         let ids: HashSet<&SkillId> = near.keys().chain(shares.keys()).collect();
         let all = ids.into_iter().map(|id| {

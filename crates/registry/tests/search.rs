@@ -294,6 +294,29 @@ fn an_embedding_of_a_changed_skill_is_discarded() {
 }
 
 #[test]
+fn t44_skills_that_are_not_wanted_take_no_place_from_others() {
+    let (_folder, registry) = open_registry();
+    for n in 0..150 {
+        let about = "Invoices, invoices and invoices: writes an invoice for every invoice.";
+        put_skill(&registry, &format!("Flood {n}"), about, &[]);
+    }
+    let about = "Keeps books of everything a small company does in a year, and an invoice.";
+    put_skill(&registry, "Bookkeeping", about, &[]);
+    let finder = SkillIndex::new(&registry, &registry.snapshot()).unwrap();
+    let mine = |id: &SkillId| id.as_str() == "bookkeeping";
+    let all = finder.find_skills("write an invoice", 5).unwrap();
+    assert!(
+        !all.iter().any(|one| mine(&one.id)),
+        "the flood ranks first"
+    );
+    let found = finder
+        .find_skills_among("write an invoice", 5, mine)
+        .unwrap();
+    assert_eq!(found.len(), 1);
+    assert!(mine(&found[0].id));
+}
+
+#[test]
 fn removed_skills_stay_removed_and_hide_no_other_skill() {
     let (_folder, registry) = open_registry();
     let about = |n: usize| format!("Writes invoices of sort {n} for invoices and invoices.");

@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use repertoire_core::{Digest, Hasher, SkillId};
 use repertoire_embed::{EmbeddingModel, Vector};
 
-use super::SkillDocument;
+use super::{SkillDocument, WantedSkills};
 use crate::{
     error::{Error, Result},
     store::LocalStore,
@@ -228,13 +228,15 @@ impl EmbeddingIndex {
         &self,
         message: &str,
         others: impl Iterator<Item = &'a SkillId>,
+        is_wanted: &WantedSkills<'_>,
     ) -> HashMap<SkillId, f64> {
         let message = self.encoder.model.embed_text(message);
         let each = self.vectors.par_iter().with_min_len(VECTORS_PER_TASK);
         let cosines: Vec<f32> = each
             .map(|vector| vector.cosine_similarity(&message))
             .collect();
-        let mut order: Vec<usize> = (0..cosines.len()).collect();
+        let all = 0..cosines.len();
+        let mut order: Vec<usize> = all.filter(|at| is_wanted(&self.ids[*at])).collect();
         if order.len() > NEAREST_COUNT {
             let by_cosine = |a: &usize, b: &usize| cosines[*b].total_cmp(&cosines[*a]);
             order.select_nth_unstable_by(NEAREST_COUNT, by_cosine);

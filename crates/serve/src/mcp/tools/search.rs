@@ -40,29 +40,23 @@ pub(super) async fn search_skills(call: ToolCall<'_>) -> Result<CallToolResponse
     let catalogue = registry.clone();
     // Building the index and embedding the message block.
     let include_untrusted = bool_argument(arguments, "include_untrusted")?;
-    let wanted = if call.caller.is_restricted() {
-        // The skills of others are dropped from what is found.
-        registry.snapshot().len()
-    } else {
-        // Untrusted ones, too.
-        limit + 100
-    };
+    let snapshot = call.service.visible_snapshot(registry, call.caller);
+    let visible = snapshot.clone();
     let looked = tokio::task::spawn_blocking(move || {
         let finding = tools.skill_index(&catalogue)?;
-        finding.find_skills(&message, wanted)
+        // Skills that are not shown take no place from those that are.
+        finding.find_skills_among(&message, limit, |id| {
+            let entry = visible.get(id);
+            entry.is_some_and(|entry| include_untrusted || entry.trusted == Trusted::Yes)
+        })
     });
     let found = looked.await.map_err(|_| "interrupted".to_owned())?;
     let mut found = found.map_err(|error| public_message(&error))?;
-    let snapshot = call.service.visible_snapshot(registry, call.caller);
+    found.retain(|one| one.fits);
     let is_trusted = |one: &Recommendation| {
         let entry = snapshot.get(&one.id);
         entry.is_some_and(|entry| entry.trusted == Trusted::Yes)
     };
-    found.retain(|one| {
-        let is_visible = one.fits && snapshot.get(&one.id).is_some();
-        is_visible && (include_untrusted || is_trusted(one))
-    });
-    found.truncate(limit);
     let about = |one: &Recommendation| {
         let entry = snapshot.get(&one.id);
         let about = entry.and_then(|entry| entry.metadata.description.as_deref());
