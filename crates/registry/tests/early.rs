@@ -5,7 +5,7 @@
 use std::{fs, path::Path};
 
 use repertoire_core::{SkillUri, Uri};
-use repertoire_registry::{Origin, Registry, RegistrySettings, SourceLocation};
+use repertoire_registry::{Origin, Registry, RegistrySettings, RequestedBy, SourceLocation};
 
 fn write_skill(root: &Path, folder: &str, name: &str) {
     let folder = root.join(folder);
@@ -100,6 +100,33 @@ fn what_other_folders_could_decide_waits_for_them() {
     assert!(!read_early(&settings, "skill://plain/SKILL.md"));
 }
 
+/// A clone's folders come first in the settings, and its skills last in the catalogue.
+#[test]
+fn t17_a_folder_of_an_untrusted_workspace_does_not_decide_early() {
+    let root = tempfile::tempdir().unwrap();
+    let (clone, own) = (root.path().join("clone"), root.path().join("own"));
+    write_skill(&clone, "deploy", "deploy");
+    write_skill(&own, "deploy", "deploy");
+    let location = |path: &Path, requested_by| SourceLocation {
+        path: path.to_owned(),
+        pattern: None,
+        requested_by,
+    };
+    let settings = RegistrySettings {
+        account: Some(root.path().join("home")),
+        workspace: Some(root.path().join("clone")),
+        folders: vec![
+            location(&clone, RequestedBy::Workspace),
+            location(&own, RequestedBy::User),
+        ],
+        ..RegistrySettings::default()
+    };
+    let whole = Registry::open(settings.clone()).unwrap();
+    let deploy = whole.snapshot().get(&"deploy".parse().unwrap()).cloned();
+    assert_eq!(deploy.unwrap().origin, Origin::Files(2));
+    assert!(!read_early(&settings, "skill://deploy/SKILL.md"));
+}
+
 #[test]
 fn stores_and_settings_decide_early_too() {
     let root = tempfile::tempdir().unwrap();
@@ -109,7 +136,7 @@ fn stores_and_settings_decide_early_too() {
     let location = |path: &Path| SourceLocation {
         path: path.to_owned(),
         pattern: None,
-        requested_by: repertoire_registry::RequestedBy::User,
+        requested_by: RequestedBy::User,
     };
     let mut settings = RegistrySettings {
         account: Some(account),

@@ -9,7 +9,11 @@ use std::{path::Path, sync::Arc};
 use repertoire_core::{DOCUMENT, SkillUri, path::is_ignored};
 
 use super::Registry;
-use crate::{origin::Origin, settings::RegistrySettings, source::COPIES_FILE};
+use crate::{
+    origin::{Origin, Trusted},
+    settings::RegistrySettings,
+    source::COPIES_FILE,
+};
 
 impl Registry {
     /// Opens a registry of the stores and one folder, if these are certain to decide what a URI leads to.
@@ -35,8 +39,10 @@ impl Registry {
         };
         let registry = Self::open(narrow).ok()?;
         let (entry, path) = registry.snapshot().locate_file(uri)?;
-        // A store may replace it, and one with another name in its document has another id.
+        // A store may replace it, one with another name in its document has another id, and an
+        // untrusted one ranks after those of trusted folders.
         let is_certain = entry.origin == Origin::Files(1)
+            && (is_only_source || entry.trusted == Trusted::Yes)
             && entry.id.as_str() == folder
             && path.as_str() == rest
             && entry.metadata.unlisted.is_none();
