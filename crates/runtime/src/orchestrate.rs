@@ -33,10 +33,13 @@ const MAX_MISSING: usize = 8;
 /// The maximum number of attempts to get a valid decision.
 const MAX_TRIES: usize = 2;
 /// The maximum characters of the text and of the reason in a decision.
-const MAX_ANSWER_TEXT: usize = 200;
-/// The maximum tokens of a decision. A character can cost several tokens, and a model that uses up the
-/// lengths of the schema must still be able to close the object.
-const DECISION_TOKENS: u64 = 1_500;
+const MAX_ANSWER_TEXT: usize = 160;
+const MAX_REASON: usize = 80;
+/// The maximum tokens of a decision. An escaped character can cost seven tokens, and a model that uses up
+/// the lengths of the schema must still be able to close the object.
+const DECISION_TOKENS: u64 = 2_000;
+/// The maximum characters of an invalid decision that the model sees when it decides again.
+const MAX_REJECTED: usize = 500;
 
 /// A recommended skill.
 pub struct SkillCandidate<'a> {
@@ -137,7 +140,8 @@ pub async fn decide_action(
                 });
             }
             Err(reason) => {
-                ask.turns.push(ChatTurn::assistant(reply.text));
+                let rejected = truncate_text(&reply.text, MAX_REJECTED);
+                ask.turns.push(ChatTurn::assistant(rejected));
                 ask.turns.push(ChatTurn::user(format!(
                     "That cannot be done: {reason}. Decide again."
                 )));
@@ -269,7 +273,7 @@ fn decision_schema(choices: &[SkillChoice<'_>]) -> Value {
             "skill": {"type": "string", "enum": skills},
             "artifacts": {"type": "array", "items": names, "maxItems": 8},
             "text": {"type": "string", "maxLength": MAX_ANSWER_TEXT},
-            "reason": {"type": "string", "maxLength": MAX_ANSWER_TEXT},
+            "reason": {"type": "string", "maxLength": MAX_REASON},
         },
     })
 }

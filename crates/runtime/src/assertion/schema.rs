@@ -117,7 +117,43 @@ pub fn parse_json_output(output: &str) -> Option<Value> {
         let (_, rest) = rest.split_once('\n')?;
         rest.trim_end().strip_suffix("```")
     });
-    repertoire_core::json::from_str(fenced.unwrap_or(text).trim()).ok()
+    let text = fenced.unwrap_or(text).trim();
+    let parsed = repertoire_core::json::from_str(text);
+    parsed.ok().or_else(|| {
+        let repaired = replace_lone_surrogates(text)?;
+        repertoire_core::json::from_str(&repaired).ok()
+    })
+}
+
+/// Replaces escapes of half a character, which a model writes if a limit of its text cuts an emoji in
+/// two. Returns `None` if there are none.
+fn replace_lone_surrogates(text: &str) -> Option<String> {
+    let escape_at = |at: usize| {
+        let digits = text.get(at..at + 6)?.strip_prefix("\\u")?;
+        u16::from_str_radix(digits, 16).ok()
+    };
+    let mut repaired = String::with_capacity(text.len());
+    let (mut at, mut has_changed) = (0, false);
+    while let Some(next) = text[at..].chars().next() {
+        let mut length = next.len_utf8();
+        if next == '\\' {
+            length = match (escape_at(at), escape_at(at + 6)) {
+                (Some(0xD800..=0xDBFF), Some(0xDC00..=0xDFFF)) => 12,
+                (Some(0xD800..=0xDFFF), _) => {
+                    repaired.push('\u{FFFD}');
+                    has_changed = true;
+                    at += 6;
+                    continue;
+                }
+                (Some(_), _) => 6,
+                // The escaped character may be a backslash.
+                (None, _) => 1 + text[at + 1..].chars().next().map_or(0, char::len_utf8),
+            };
+        }
+        repaired.push_str(&text[at..at + length]);
+        at += length;
+    }
+    has_changed.then_some(repaired)
 }
 
 /// Checks an output; reports where it does not match without repeating its text.
@@ -141,4 +177,31 @@ pub(super) fn check_output(validator: &Validator, output: &str) -> Result<(), St
         })
         .collect();
     Err(faults.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn half_characters_of_a_model_are_replaced() {
+        for (text, expected) in [
+            (r#"{"a":"x\ud83d"}"#, "x\u{FFFD}"),
+            (r#"{"a":"\ud83d\ud83d\ude00"}"#, "\u{FFFD}\u{1F600}"),
+            (r#"{"a":"\ude00é"}"#, "\u{FFFD}é"),
+            (r#"{"a":"\\ud83d"}"#, "\\ud83d"),
+            (r#"{"a":"\\\ud83d\"\n"}"#, "\\\u{FFFD}\"\n"),
+        ] {
+            assert_eq!(
+                parse_json_output(text),
+                Some(json!({"a": expected})),
+                "{text}"
+            );
+        }
+        for text in [r#"{"a":"\ud8"#, r#"{"a":"\"#, r#"{"a":"\ud83d"#, "\\"] {
+            assert_eq!(parse_json_output(text), None, "{text}");
+        }
+    }
 }
