@@ -43,6 +43,18 @@ impl PeerOwner {
         connect().is_ok_and(|owner| owner == Self::SameUser)
     }
 
+    /// Whether an address on this machine certainly belongs to a program of another user.
+    pub(crate) fn is_other_user(url: &str) -> bool {
+        let address = url.split("://").nth(1).unwrap_or_default();
+        let address = address.split('/').next().unwrap_or_default();
+        let mut addresses = std::net::ToSocketAddrs::to_socket_addrs(address)
+            .into_iter()
+            .flatten();
+        addresses.any(|address| {
+            address.ip().is_loopback() && matches!(Self::of_listener(address), Self::OtherUser(_))
+        })
+    }
+
     /// Finds the user that listens on an address of this machine.
     pub(crate) fn of_listener(address: SocketAddr) -> Self {
         match listener_owner(canonical(address)).filter(|uid| *uid != overflow_uid()) {

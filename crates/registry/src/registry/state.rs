@@ -45,6 +45,16 @@ impl Registry {
         Ok(None)
     }
 
+    /// Returns the length in bytes of what [`Self::state_get`] would return; 0 if there is nothing.
+    pub fn state_value_size(&self, scope: &str, key: &str) -> Result<usize> {
+        for attached in self.trusted_attached() {
+            if let Some(size) = attached.store.state_value_size(scope, key)? {
+                return Ok(size);
+            }
+        }
+        Ok(0)
+    }
+
     /// Sets a value and returns the previous one.
     pub fn state_set(&self, scope: &str, key: &str, value: String) -> Result<Option<String>> {
         self.state_update(scope, key, move |old| Ok((value, old)))

@@ -132,6 +132,11 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Returns one value.
     fn state_get(&self, scope: &str, key: &str) -> Result<Option<String>>;
 
+    /// Returns the length of one value in bytes, without reading the value where that is possible.
+    fn state_value_size(&self, scope: &str, key: &str) -> Result<Option<usize>> {
+        Ok(self.state_get(scope, key)?.map(|value| value.len()))
+    }
+
     /// Returns values sorted by key, after a key, within a number of rows and bytes. A first value
     /// larger than the limit is returned alone.
     fn state_page(

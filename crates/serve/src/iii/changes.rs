@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use repertoire_registry::{CatalogueEvent, EventOp, ItemKind, Origin, Registry, Snapshot};
+use repertoire_registry::{CatalogueEvent, EventOp, ItemKind, Origin, Registry, Snapshot, Trusted};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -77,13 +77,17 @@ fn publish_difference(old: &Snapshot, new: &Snapshot, notify: &impl Fn(&'static 
             .get(&entry.id)
             .is_none_or(|was| !Arc::ptr_eq(was, entry))
         {
-            notify(SKILLS_TRIGGER, &json!({"op": "register", "id": entry.id}));
+            let mut payload = json!({"op": "register", "id": entry.id});
+            if entry.trusted == Trusted::No {
+                payload["trust"] = "untrusted".into();
+            }
+            notify(SKILLS_TRIGGER, &payload);
         }
     }
     for entry in old.skills().filter(|entry| new.get(&entry.id).is_none()) {
         notify(SKILLS_TRIGGER, &json!({"op": "unregister", "id": entry.id}));
     }
-    for entry in new.prompts() {
+    for entry in new.prompts().filter(|entry| entry.trusted == Trusted::Yes) {
         let name = &entry.prompt.name;
         if old
             .find_prompt(name)
@@ -100,17 +104,18 @@ fn publish_difference(old: &Snapshot, new: &Snapshot, notify: &impl Fn(&'static 
 
 /// Returns the trigger type and payload for a change, or `None` if no subscriber can see it.
 fn trigger_payload(snapshot: &Snapshot, event: &CatalogueEvent) -> Option<(&'static str, Value)> {
-    let winner = match event.kind {
+    let (origin, trusted) = match event.kind {
         ItemKind::Skill => {
-            let id = event.id.parse().ok()?;
-            snapshot.get(&id).map(|entry| &entry.origin)
+            let entry = snapshot.get(&event.id.parse().ok()?);
+            entry.map(|entry| (&entry.origin, entry.trusted)).unzip()
         }
         ItemKind::Prompt => {
-            let name = event.id.parse().ok()?;
-            snapshot.find_prompt(&name).map(|entry| &entry.origin)
+            let entry = snapshot.find_prompt(&event.id.parse().ok()?);
+            entry.map(|entry| (&entry.origin, entry.trusted)).unzip()
         }
     };
-    let op = match (&event.origin, event.op, winner) {
+    let is_untrusted = trusted == Some(Trusted::No);
+    let op = match (&event.origin, event.op, origin) {
         (Origin::State, EventOp::Remove, _) => "unregister",
         (Origin::State, EventOp::Add | EventOp::Update, _) => "register",
         // Shadowed before and after the change: subscribers see no difference.
@@ -118,8 +123,14 @@ fn trigger_payload(snapshot: &Snapshot, event: &CatalogueEvent) -> Option<(&'sta
         (_, _, Some(_)) => "register",
         (_, _, None) => "unregister",
     };
-    Some(match event.kind {
+    let (kind, mut payload) = match event.kind {
         ItemKind::Skill => (SKILLS_TRIGGER, json!({"op": op, "id": event.id})),
+        // The bus lists no untrusted prompts.
+        ItemKind::Prompt if is_untrusted => return None,
         ItemKind::Prompt => (PROMPTS_TRIGGER, json!({"op": op, "name": event.id})),
-    })
+    };
+    if is_untrusted {
+        payload["trust"] = "untrusted".into();
+    }
+    Some((kind, payload))
 }

@@ -36,7 +36,10 @@ use super::{
     functions::{self, FunctionOptions, SkillFunctions, TRIGGER_TYPES, is_tool},
     startup_log,
 };
-use crate::service::{FunctionTool, SkillService};
+use crate::{
+    peer_owner::PeerOwner,
+    service::{FunctionTool, SkillService},
+};
 
 /// How often a worker checks which worker owns the functions.
 const OWNER_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -199,6 +202,13 @@ impl SkillsWorker {
             match connected {
                 Ok(client) => {
                     let client = Arc::new(client);
+                    if PeerOwner::is_other_user(url) {
+                        tracing::warn!(
+                            url,
+                            "the bus is a program of another user of this machine, whose skills and \
+                             prompts will count as yours"
+                        );
+                    }
                     // The bus drops the previous connection first, with its registrations.
                     if let Some(previous) = previous.replace(client.identity().clone()) {
                         let _ = client.send_text(previous.reattach_message());

@@ -336,6 +336,124 @@ async fn t46_what_one_connection_registers_has_a_bound_in_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn t46_trigger_types_of_one_connection_have_a_bound_in_bytes() {
+    let place = start(HubOptions::default()).await;
+    let mut peer = RawPeer::connect(&place).await;
+    for n in 0..4000 {
+        let message = json!({
+            "type": "registertriggertype", "id": format!("kind::{n}"),
+            "description": "x".repeat(8 * 1024),
+        });
+        peer.send(message).await;
+    }
+    peer.wait_round_trip().await;
+    let listed = place
+        .call_function("engine::trigger-types::list", json!({}))
+        .await;
+    let kinds = listed["trigger_types"].as_array().unwrap();
+    let kept = kinds
+        .iter()
+        .filter(|kind| kind["id"].as_str().unwrap().starts_with("kind::"));
+    let kept = kept.count();
+    assert!((1..2100).contains(&kept), "{kept} of 4000 are kept");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn t46_short_calls_with_long_answers_are_bounded() {
+    let options = HubOptions {
+        max_pending_bytes: 4 * 1024 * 1024,
+        ..HubOptions::default()
+    };
+    let place = start(options).await;
+    let long =
+        json!({"scope": "s", "key": "k", "value": {"text": "x".repeat(1024 * 1024), "n": 0}});
+    place.call_function("state::set", long).await;
+    let mut peer = RawPeer::connect(&place).await;
+    let ops = json!([{"type": "increment", "path": "n"}]);
+    for n in 0..50 {
+        let update = json!({"scope": "s", "key": "k", "ops": ops});
+        peer.send(invoke_message(&n.to_string(), "state::update", update))
+            .await;
+    }
+    // Each holds three megabytes, so that one is done at a time, in order, and none is refused.
+    for n in 0..50 {
+        let answer = peer.next_message().await;
+        assert_eq!(
+            answer["result"]["new_value"]["n"],
+            n + 1,
+            "{}",
+            answer["error"]
+        );
+    }
+    let many = vec![json!({"type": "increment", "path": "n"}); 1001];
+    let update = json!({"scope": "s", "key": "k", "ops": many});
+    peer.send(invoke_message("many", "state::update", update))
+        .await;
+    let refused = peer.next_message().await;
+    assert!(
+        refused["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("at most 1000"),
+        "{refused}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn t42_pings_do_not_keep_an_unfinished_message() {
+    let options = HubOptions {
+        idle_timeout: Duration::from_millis(300),
+        ..HubOptions::default()
+    };
+    let place = start(options).await;
+    let mut peer = RawPeer::connect(&place).await;
+    let part = Frame::message("{\"type\":", OpCode::Data(Data::Text), false);
+    peer.socket.send(Message::Frame(part)).await.unwrap();
+    let start = Instant::now();
+    loop {
+        assert!(start.elapsed() < WAIT, "the connection is still open");
+        if peer.socket.send(Message::Ping("".into())).await.is_err() {
+            return;
+        }
+        match tokio::time::timeout(Duration::from_millis(50), peer.socket.next()).await {
+            Ok(Some(Ok(Message::Close(Some(frame))))) => {
+                assert!(frame.reason.contains("not finished"), "{frame}");
+                return;
+            }
+            Ok(Some(Ok(_))) | Err(_) => {}
+            Ok(Some(Err(_)) | None) => panic!("closed without a reason"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn t42_unfinished_messages_of_many_connections_are_bounded_together() {
+    let options = HubOptions {
+        max_incoming_bytes: 8 * 1024 * 1024,
+        ..HubOptions::default()
+    };
+    let place = start(options).await;
+    let mut closed = 0;
+    let mut peers = Vec::new();
+    for _ in 0..8 {
+        let mut peer = RawPeer::connect(&place).await;
+        let part = "x".repeat(2 * 1024 * 1024);
+        let part = Frame::message(part, OpCode::Data(Data::Text), false);
+        let _ = peer.socket.send(Message::Frame(part)).await;
+        peers.push(peer);
+    }
+    for peer in peers {
+        let closing = tokio::time::timeout(Duration::from_secs(1), peer.wait_closed()).await;
+        if let Ok((code, reason)) = closing {
+            assert_eq!(code, 1013, "{reason}");
+            closed += 1;
+        }
+    }
+    assert!(closed >= 1, "eight unfinished messages of 2 MiB are held");
+    place.assert_still_serves().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_idle_workers_do_not_delay_fifty_busy_ones() {
     let place = start(HubOptions::default()).await;
     let mut idle = Vec::new();

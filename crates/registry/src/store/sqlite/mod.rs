@@ -300,6 +300,10 @@ impl Store for SqliteStore {
         self.with_reader(|c| state::get_value(c, scope, key))
     }
 
+    fn state_value_size(&self, scope: &str, key: &str) -> Result<Option<usize>> {
+        self.with_reader(|c| state::value_size(c, scope, key))
+    }
+
     fn state_page(
         &self,
         scope: &str,

@@ -35,6 +35,15 @@ pub(super) fn get_value(c: &Connection, scope: &str, key: &str) -> QueryResult<O
     Ok(value.optional()?)
 }
 
+/// Returns the length of a value; SQLite knows it without reading the value.
+pub(super) fn value_size(c: &Connection, scope: &str, key: &str) -> QueryResult<Option<usize>> {
+    let size = c
+        .prepare_cached("SELECT octet_length(value) FROM state WHERE scope = ?1 AND key = ?2")?
+        .query_row([scope, key], |row| row.get::<_, i64>(0));
+    let size = size.optional()?;
+    Ok(size.map(|size| usize::try_from(size).unwrap_or(usize::MAX)))
+}
+
 pub(super) fn page(
     c: &Connection,
     scope: &str,

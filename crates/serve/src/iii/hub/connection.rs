@@ -3,7 +3,11 @@
 //! Reading and writing are separate tasks: a worker that sends much and reads little does not
 //! block the hub from reading its messages, and one that reads nothing is dropped.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    io::ErrorKind,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures::{FutureExt, SinkExt, StreamExt, stream::SplitSink, stream::SplitStream};
 use repertoire_app::{Caller, Permission};
@@ -34,6 +38,7 @@ use super::{
     },
     Hub, LISTINGS, MAY_CALL_WORKERS, builtin,
     call_load::{CallLoad, LoadLease},
+    incoming::IncomingMeter,
     is_void,
     outbox::{CloseReason, Outbox, QueuedMessage},
     routing_table::{RegistrationRefusal, WorkerId},
@@ -78,6 +83,8 @@ struct PeerContext<'a> {
     caller: &'a Caller,
     /// What its calls of the hub's own functions hold.
     load: &'a Arc<CallLoad>,
+    /// What has arrived of its next message.
+    incoming: &'a IncomingMeter,
 }
 
 impl Hub {
@@ -85,6 +92,7 @@ impl Hub {
     pub(super) async fn serve_connection<S>(
         self: Arc<Self>,
         socket: WebSocketStream<S>,
+        incoming: Arc<IncomingMeter>,
         caller: Caller,
         revoked: impl Future<Output = ()>,
     ) where
@@ -108,6 +116,7 @@ impl Hub {
             outbox: &outbox,
             caller: &caller,
             load: &CallLoad::of_connection(&self.load),
+            incoming: &incoming,
         };
         let listening = self.read_messages(peer, stream);
         tokio::pin!(listening, revoked);
@@ -155,10 +164,14 @@ impl Hub {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let outbox = peer.outbox;
+        let mut partial_since: Option<Instant> = None;
         loop {
             // A worker with a full queue has to read it before its next message is handled, and what
             // it asked the hub to do has to be done up to a bound in bytes.
             tokio::select! {
+                // What follows a refused message is not handled, also if it has arrived already.
+                biased;
+                () = outbox.stop_token().cancelled() => return stream,
                 () = async {
                     outbox.wait_drained().await;
                     peer.load.wait_below(self.options.max_pending_bytes / 4).await;
@@ -167,11 +180,11 @@ impl Hub {
                         self.load.wait_below(self.options.max_pending_bytes).await;
                     }
                 } => {}
-                () = outbox.stop_token().cancelled() => return stream,
             }
             let heard = tokio::select! {
-                heard = tokio::time::timeout(self.options.idle_timeout, stream.next()) => heard,
+                biased;
                 () = outbox.stop_token().cancelled() => return stream,
+                heard = tokio::time::timeout(self.options.idle_timeout, stream.next()) => heard,
             };
             let message = match heard {
                 Ok(Some(Ok(message))) => message,
@@ -188,6 +201,10 @@ impl Hub {
                     outbox.close(CloseReason::new(1002, error.to_string()));
                     return stream;
                 }
+                Ok(Some(Err(WsError::Io(error)))) if error.kind() == ErrorKind::QuotaExceeded => {
+                    outbox.close(CloseReason::new(1013, error.to_string()));
+                    return stream;
+                }
                 Ok(Some(Err(WsError::Utf8(error)))) => {
                     outbox.close(CloseReason::new(1007, error));
                     return stream;
@@ -198,6 +215,27 @@ impl Hub {
                     return stream;
                 }
             };
+            match &message {
+                Ws::Ping(payload) | Ws::Pong(payload) => {
+                    // They keep a connection alive, but not a message that never ends.
+                    peer.incoming.finish_control(payload.len());
+                    if peer.incoming.has_partial_message() {
+                        let since = *partial_since.get_or_insert_with(Instant::now);
+                        if since.elapsed() > 2 * self.options.idle_timeout {
+                            let reason = "timed out: a message was not finished";
+                            outbox.close(CloseReason::new(1001, reason));
+                            return stream;
+                        }
+                    } else {
+                        // What followed was another control frame that arrived with this one.
+                        partial_since = None;
+                    }
+                }
+                _ => {
+                    peer.incoming.finish_message();
+                    partial_since = None;
+                }
+            }
             let handled = match &message {
                 Ws::Text(text) => self.handle_message(peer, text.as_str()),
                 Ws::Binary(bytes) if is_telemetry(bytes) => Ok(()),
@@ -324,6 +362,7 @@ impl Hub {
             outbox,
             caller,
             load,
+            ..
         } = peer;
         let action = frame.action.as_ref().map(|action| &*action.kind);
         let waits = frame.invocation_id.as_deref().filter(|_| !is_void(frame));
@@ -356,7 +395,8 @@ impl Hub {
             let message = format!("more than {} calls at a time", self.options.max_calls);
             return reply(&Err(CallError::new("too_many_calls", message)));
         }
-        let held = load.hold(frame.data.map_or(0, |data| data.get().len()));
+        let input = frame.data.map_or(0, |data| data.get().len());
+        let held = load.hold(input + self.write_result_bytes(function, frame.data));
         let waits = waits.map(str::to_owned);
         // A peer that does not read gets no more long answers built.
         let is_busy = outbox.is_backlogged() || load.calls() > MAX_READS;

@@ -22,7 +22,11 @@ use tokio_tungstenite::{
     },
 };
 
-use super::{super::bus_client, Hub};
+use super::{
+    super::bus_client,
+    Hub,
+    incoming::{IncomingMeter, MeteredStream},
+};
 use crate::{
     error::{Error, ListenProblem, Result},
     http::{Auth, Surface, configure_stream, error_response, host_check::AllowedHosts},
@@ -32,6 +36,8 @@ use crate::{
 
 /// How many connections may wait for their request; the oldest ones make room for new ones.
 const MAX_PENDING: usize = 256;
+/// The most bytes of one message of telemetry.
+const MAX_TELEMETRY_BYTES: usize = 1024 * 1024;
 /// How long a request may take to become a connection.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -201,8 +207,8 @@ impl AcceptGate {
                 return error_response(StatusCode::UNAUTHORIZED, "unauthorized", message);
             }
         };
-        // Functions of the bus concern all skills and the state of all workers.
-        if let Err(error) = caller.require_all_skills() {
+        // Functions of the bus concern all skills, the state and the functions of all workers.
+        if let Err(error) = caller.require_unrestricted() {
             return error_response(StatusCode::FORBIDDEN, "forbidden", &error.to_string());
         }
         let path = request.uri().path().to_owned();
@@ -234,7 +240,13 @@ impl AcceptGate {
             let read = parts.read_buf.to_vec();
             drop(parts.read_buf);
             let stream = parts.io.into_inner();
-            let limit = hub.options.max_message;
+            let limit = if path == "/" {
+                hub.options.max_message
+            } else {
+                MAX_TELEMETRY_BYTES
+            };
+            let incoming = IncomingMeter::new(&hub.incoming);
+            let stream = MeteredStream::new(stream, incoming.clone());
             let config = WebSocketConfig::default()
                 .read_buffer_size(8 * 1024)
                 .write_buffer_size(16 * 1024)
@@ -243,11 +255,15 @@ impl AcceptGate {
             let socket =
                 WebSocketStream::from_partially_read(stream, read, Role::Server, Some(config))
                     .await;
+            let revoked = wait_revoked(auth, owner, headers, caller.clone());
             if path == "/" {
-                let revoked = wait_revoked(auth, owner, headers, caller.clone());
-                hub.serve_connection(socket, caller, revoked).await;
+                hub.serve_connection(socket, incoming, caller, revoked)
+                    .await;
             } else {
-                discard_telemetry(socket, &hub).await;
+                tokio::select! {
+                    () = discard_telemetry(socket, &hub) => {}
+                    () = revoked => {}
+                }
             }
             drop(room);
         });
@@ -286,7 +302,7 @@ async fn wait_revoked(auth: Arc<Auth>, owner: PeerOwner, headers: HeaderMap, cal
 }
 
 /// Reads telemetry and discards it.
-async fn discard_telemetry(mut socket: WebSocketStream<TcpStream>, hub: &Hub) {
+async fn discard_telemetry(mut socket: WebSocketStream<MeteredStream<TcpStream>>, hub: &Hub) {
     loop {
         tokio::select! {
             heard = tokio::time::timeout(10 * hub.options.idle_timeout, socket.next()) => match heard {

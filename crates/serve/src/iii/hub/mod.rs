@@ -10,6 +10,7 @@
 mod builtin;
 mod call_load;
 mod connection;
+mod incoming;
 mod listener;
 mod outbox;
 mod routing_table;
@@ -40,6 +41,7 @@ pub use listener::HubListener;
 use self::routing_table::{FunctionRow, PendingCall, PendingCaller, RoutingTable, WorkerId};
 use self::{
     call_load::CallLoad,
+    incoming::IncomingBytes,
     outbox::{QueuedBytes, QueuedMessage},
 };
 use super::{
@@ -109,6 +111,9 @@ pub struct HubOptions {
     /// How many bytes of unfinished writes and notifications are held; above it no connection is
     /// read, and a connection with more than a quarter of it is not read.
     pub max_pending_bytes: usize,
+    /// How many bytes of messages that have not arrived completely are held; above it a connection
+    /// with a long one is closed.
+    pub max_incoming_bytes: usize,
     /// How many bytes wait for workers in all queues; above it those who do not read are dropped.
     pub max_queued_bytes: usize,
     /// After how long an unanswered call to a worker fails.
@@ -135,6 +140,7 @@ impl Default for HubOptions {
             max_registrations: 10_000,
             max_calls: 4096,
             max_pending_bytes: 256 * 1024 * 1024,
+            max_incoming_bytes: 256 * 1024 * 1024,
             max_queued_bytes: 512 * 1024 * 1024,
             call_deadline: Duration::from_mins(10),
             write_timeout: Duration::from_secs(20),
@@ -163,6 +169,8 @@ pub struct Hub {
     catalogue_sync: state::CatalogueSync,
     /// What unfinished calls hold.
     load: Arc<CallLoad>,
+    /// What has arrived of messages.
+    incoming: Arc<IncomingBytes>,
     /// What waits for workers.
     queued: Arc<QueuedBytes>,
     /// One permit for each condition function that is being asked.
@@ -195,6 +203,7 @@ impl Hub {
             functions_changed: Arc::default(),
             catalogue_sync: state::CatalogueSync::default(),
             load: Arc::default(),
+            incoming: IncomingBytes::new(options.max_incoming_bytes),
             queued: QueuedBytes::new(options.max_queued_bytes),
             conditions: Arc::new(Semaphore::new(MAX_CONDITIONS)),
             listings: Semaphore::new(MAX_LISTINGS),

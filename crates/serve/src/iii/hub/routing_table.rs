@@ -34,6 +34,9 @@ pub(super) type WorkerId = Arc<str>;
 /// The most bytes of a description, a schema, a configuration.
 const MAX_METADATA_BYTES: usize = 256 * 1024;
 
+/// What an entry of the table counts beside its texts.
+const ENTRY_BYTES: usize = 256;
+
 /// The most bytes of all descriptions, schemas and configurations of one connection, and of all.
 const MAX_CONNECTION_BYTES: usize = 16 * 1024 * 1024;
 const MAX_TABLE_BYTES: usize = 512 * 1024 * 1024;
@@ -222,7 +225,9 @@ impl RoutingTable {
             }
         }
         for kind in &worker.types {
-            self.types.remove(kind);
+            if let Some(provider) = self.types.remove(kind) {
+                self.registered_bytes -= provider.bytes;
+            }
         }
         for trigger in &worker.triggers {
             self.unsubscribe(trigger);
@@ -292,7 +297,7 @@ impl RoutingTable {
         let raw = [&function.request, &function.response, &function.metadata];
         let raw = raw.into_iter().flatten().map(|raw| raw.get().len());
         let about = function.description.as_deref().map_or(0, str::len);
-        function.bytes = raw.sum::<usize>() + about + function_id.len();
+        function.bytes = raw.sum::<usize>() + about + function_id.len() + ENTRY_BYTES;
         let replaced = self
             .functions
             .get(function_id)

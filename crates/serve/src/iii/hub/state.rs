@@ -1,9 +1,12 @@
 //! `state::*`: values by scope and key, durable once acknowledged, and the `state` trigger type
 //! that reports their changes.
 
-use std::sync::{
-    Arc, Weak,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    borrow::Cow,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use repertoire_registry::{Registry, StateLimit, registered};
@@ -39,6 +42,10 @@ pub(super) const STATE_FUNCTIONS: [&str; 6] = [
 
 /// The longest scope or key.
 const MAX_KEY_BYTES: usize = 1024;
+/// The most operations of one update.
+const MAX_UPDATE_OPS: usize = 1000;
+/// What a notice that waits holds beside its values.
+const NOTICE_BYTES: usize = 512;
 /// The most values of one page.
 const MAX_LIMIT: usize = 10_000;
 
@@ -55,6 +62,14 @@ struct StateRowInput<'a> {
     key: String,
     #[serde(borrow, default)]
     value: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct StateKeyInput<'a> {
+    #[serde(borrow)]
+    scope: Cow<'a, str>,
+    #[serde(borrow)]
+    key: Cow<'a, str>,
 }
 
 #[derive(Deserialize)]
@@ -195,6 +210,13 @@ impl Hub {
             }
             "state::update" => {
                 let update: UpdateStateInput = parse_input(id, data)?;
+                if update.ops.len() > MAX_UPDATE_OPS {
+                    let message = format!(
+                        "state::update: {} operations: at most {MAX_UPDATE_OPS} in one call",
+                        update.ops.len()
+                    );
+                    return Err(CallError::new("invalid_request", message));
+                }
                 let limit = self.max_value_bytes();
                 let work = move |old: Option<&str>| apply_update(old, update.ops, limit);
                 let (old, new, errors) = self
@@ -221,6 +243,22 @@ impl Hub {
     /// The most bytes of a value: an answer and an event each contain two values.
     fn max_value_bytes(&self) -> usize {
         self.options.max_message / 4
+    }
+
+    /// Returns how many bytes a write will hold beside its input: the old value, in the answer, in the
+    /// notification and while it is committed. A short request can lead to a long answer.
+    pub(super) fn write_result_bytes(&self, id: &str, data: Option<&RawValue>) -> usize {
+        if !matches!(id, "state::set" | "state::delete" | "state::update") {
+            return 0;
+        }
+        let row = data.and_then(|data| {
+            let row: Result<StateKeyInput<'_>, _> = repertoire_core::json::from_str(data.get());
+            row.ok()
+        });
+        let size = row
+            .zip(self.service.opened_registry())
+            .map(|(row, registry)| registry.state_value_size(&row.scope, &row.key).unwrap_or(0));
+        3 * size.unwrap_or(0)
     }
 
     fn check_value(&self, value: &str) -> Result<(), CallError> {
@@ -300,7 +338,8 @@ impl Hub {
         let (scope, key) = (scope.to_owned(), key.to_owned());
         move |old, new| {
             let size = |value: &Option<String>| value.as_ref().map_or(0, String::len);
-            let held = load.hold(size(&old) + size(&new));
+            let bytes = size(&old) + size(&new) + scope.len() + key.len() + NOTICE_BYTES;
+            let held = load.hold(bytes);
             // The hub may be gone.
             let _ = changes.send(StateNotice {
                 scope,

@@ -10,7 +10,7 @@ use super::{
         super::protocol::HubMessage,
         state::{STATE_TRIGGER, StateFilter},
     },
-    MAX_METADATA_BYTES, RegistrationRefusal, RoutingTable, WorkerId, parse_raw,
+    ENTRY_BYTES, MAX_METADATA_BYTES, RegistrationRefusal, RoutingTable, WorkerId, parse_raw,
 };
 
 /// The provider of a trigger type, which notifies its subscribers.
@@ -19,6 +19,8 @@ pub(super) struct TriggerProvider {
     /// `None`: the hub itself.
     pub(super) worker: Option<WorkerId>,
     description: String,
+    /// What it counts against the limit of its connection.
+    pub(super) bytes: usize,
 }
 
 /// A subscription to a trigger type, with or without a provider.
@@ -62,6 +64,7 @@ impl RoutingTable {
             let provider = TriggerProvider {
                 worker: None,
                 description: description.to_owned(),
+                bytes: 0,
             };
             self.types.insert(id.into(), provider);
         }
@@ -80,17 +83,24 @@ impl RoutingTable {
             let owner = provider.worker.clone().unwrap_or_else(|| "hub".into());
             return Err(RegistrationRefusal::Taken(owner));
         }
-        let Some(worker) = self.workers.get_mut(id) else {
+        let Some(worker) = self.workers.get(id) else {
             return Ok(());
         };
         if worker.types.len() >= self.max_registrations && !worker.types.contains(kind) {
             return Err(RegistrationRefusal::TooMany);
         }
         let name: Arc<str> = kind.into();
-        worker.types.insert(name.clone());
+        let description = truncate_text(about, 8 * 1024);
+        let bytes = description.len() + kind.len() + ENTRY_BYTES;
+        let replaced = self.types.get(kind).map_or(0, |known| known.bytes);
+        self.charge_bytes(id, bytes, replaced)?;
+        if let Some(worker) = self.workers.get_mut(id) {
+            worker.types.insert(name.clone());
+        }
         let provider = TriggerProvider {
             worker: Some(id.clone()),
-            description: truncate_text(about, 8 * 1024),
+            description,
+            bytes,
         };
         self.types.insert(name, provider);
         for (trigger, subscription) in &self.subscriptions {
@@ -107,7 +117,9 @@ impl RoutingTable {
             .get(kind)
             .is_some_and(|p| p.worker.as_ref() == Some(id));
         if own {
-            self.types.remove(kind);
+            if let Some(provider) = self.types.remove(kind) {
+                self.release_bytes(id, provider.bytes);
+            }
             if let Some(worker) = self.workers.get_mut(id) {
                 worker.types.remove(kind);
             }
@@ -150,7 +162,7 @@ impl RoutingTable {
         }
         let raw = [config, metadata].into_iter().flatten();
         let bytes = raw.map(|raw| raw.get().len()).sum::<usize>();
-        let bytes = bytes + trigger.len() + kind.len() + function_id.len();
+        let bytes = bytes + trigger.len() + kind.len() + function_id.len() + ENTRY_BYTES;
         // The earlier one still counts here, and gives back its bytes below.
         self.charge_bytes(id, bytes, 0)?;
         // A worker repeats its subscriptions after a reconnect: replace the earlier one.
