@@ -90,6 +90,16 @@ impl Caller {
         Err(Error::RestrictedToken)
     }
 
+    /// Refuses a caller that is restricted to some skills or some tools, for what concerns all skills
+    /// and functions.
+    pub fn require_unrestricted(&self) -> Result<()> {
+        self.require_all_skills()?;
+        if self.0.tools.is_empty() {
+            return Ok(());
+        }
+        Err(Error::RestrictedToTools)
+    }
+
     /// Whether the caller is restricted to some skills.
     pub fn is_restricted(&self) -> bool {
         !self.0.prefixes.is_empty()
@@ -114,5 +124,13 @@ impl Caller {
     /// Whether the caller may call a tool of this name, if it has the permission.
     pub fn may_use_tool(&self, name: &str) -> bool {
         self.0.tools.is_empty() || self.0.tools.iter().any(|tool| tool == name)
+    }
+
+    /// Refuses a caller whose token is for other tools.
+    pub fn require_tool(&self, name: &str) -> Result<()> {
+        if self.may_use_tool(name) {
+            return Ok(());
+        }
+        Err(Error::ToolNotAllowed(name.to_owned()))
     }
 }

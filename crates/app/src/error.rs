@@ -120,6 +120,9 @@ pub enum Error {
     /// A token for some skills, used for something that concerns all of them.
     #[error("your token is for some skills only, and this concerns all of them")]
     RestrictedToken,
+    /// A token that is restricted to some tools.
+    #[error("your token is for some tools only")]
+    RestrictedToTools,
     /// A token that is restricted to other tools.
     #[error("your token may not call the tool {0:?}")]
     ToolNotAllowed(String),
@@ -240,9 +243,10 @@ impl Error {
             Self::InvalidTokenName => "invalid_token_name",
             Self::InvalidTokenGrant => "invalid_token_grant",
             Self::NotInBuild(_) => "not_in_build",
-            Self::PermissionDenied(_) | Self::RestrictedToken | Self::ToolNotAllowed(_) => {
-                "forbidden"
-            }
+            Self::PermissionDenied(_)
+            | Self::RestrictedToken
+            | Self::RestrictedToTools
+            | Self::ToolNotAllowed(_) => "forbidden",
             Self::InvalidEvaluation(_) => "invalid_evaluation",
             Self::NoStore(_) => "no_store",
             Self::ContradictingScope(_) => "contradicting_scope",

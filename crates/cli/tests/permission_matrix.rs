@@ -7,12 +7,12 @@
 mod common;
 mod wire;
 
-use std::{collections::BTreeMap, fmt::Write as _, fs, time::Duration};
+use std::{collections::BTreeMap, fmt::Write as _, fs, sync::Arc, time::Duration};
 
 use common::TestWorkspace;
 use repertoire_core::permission::{Permission, PermissionSet};
 use repertoire_serve::{
-    iii::bus_client::BusClient,
+    iii::bus_client::{BusClient, IncomingCall, PeerHandler},
     permissions::{PermissionRow, all_permissions},
 };
 use serde_json::{Value, json};
@@ -70,6 +70,32 @@ fn is_allowed_bus(
     answer.map_or_else(|error| error.code != "forbidden", |_| true)
 }
 
+/// Whether a connection stays open after a message, which it does unless the message is refused.
+fn is_allowed_message(url: &str, secret: &str, row: &PermissionRow) -> bool {
+    let runtime = tokio::runtime::Handle::current();
+    let token = Some(secret).filter(|secret| !secret.is_empty());
+    let Ok(client) = runtime.block_on(BusClient::connect(url, token)) else {
+        return false;
+    };
+    let message = json!({
+        "type": row.name, "id": format!("probe::{}", uuid::Uuid::new_v4()),
+        "function_id": "engine::health", "trigger_type": "probe", "description": "",
+        "invocation_id": uuid::Uuid::new_v4(), "data": {}, "config": {},
+        "previous_worker_id": uuid::Uuid::new_v4(),
+    });
+    client.send_text(message.to_string()).unwrap();
+    let health = client.call_json("engine::health", "{}", Duration::from_secs(10));
+    // An answer, also one that refuses the call, came over the open connection.
+    match runtime.block_on(health) {
+        Ok(_) => true,
+        Err(error) if error.code == "forbidden" => true,
+        Err(error) => {
+            assert_eq!(error.code, "disconnected", "{error}");
+            false
+        }
+    }
+}
+
 #[test]
 fn t40_the_matrix_of_permissions_is_what_the_server_does() {
     let place = TestWorkspace::new();
@@ -110,22 +136,125 @@ fn t40_the_matrix_of_permissions_is_what_the_server_does() {
                 Some(permission) => set.allows(permission),
             };
             let allowed = match row.surface {
-                "message" => declared && !set.is_empty(),
+                "message" => is_allowed_message(&url, &secrets[name], &row),
                 "function" => is_allowed_bus(&clients, name, &row),
                 _ => is_allowed_http(&http, &secrets[name], &row),
             };
-            if row.surface != "message" {
-                assert_eq!(
-                    allowed, declared,
-                    "{} {} with {name}",
-                    row.surface, row.name
-                );
-            }
+            // Without any permission there is no connection.
+            let declared = declared && (row.surface != "message" || !set.is_empty());
+            assert_eq!(
+                allowed, declared,
+                "{} {} with {name}",
+                row.surface, row.name
+            );
             let _ = write!(matrix, " {name}:{}", if allowed { "yes" } else { "no" });
         }
         matrix.push('\n');
     }
     insta::assert_snapshot!(matrix);
+}
+
+/// A worker whose function says hello.
+struct GreetingWorker;
+
+impl PeerHandler for GreetingWorker {
+    fn on_call(&self, call: IncomingCall) {
+        call.respond(&Ok(json!({"content": "hello of the worker"}).to_string()));
+    }
+
+    fn on_subscribe(&self, _: &str, _: &str, _: &str) {}
+
+    fn on_unsubscribe(&self, _: &str) {}
+
+    fn on_rejected(&self, code: &str, _: Option<&str>) {
+        panic!("{code}");
+    }
+}
+
+/// A function of a worker is reached as a function, as a tool, as content and as a prompt. Each of
+/// them needs `run`, and a token for some tools reaches none but those.
+#[test]
+fn t40_t41_a_function_of_a_worker_needs_run_however_it_is_reached() {
+    let place = TestWorkspace::new();
+    fs::create_dir_all(place.home_dir()).unwrap();
+    let mut secrets = create_tokens(&place);
+    for (name, args) in [
+        ("read+run", ["--allow", "read,run"].as_slice()),
+        (
+            "other tool",
+            &["--allow", "read,run", "--tool", "skills_search"],
+        ),
+        (
+            "its tool",
+            &["--allow", "read,run", "--tool", "demo__greet"],
+        ),
+        ("some skills", &["--allow", "read,run", "--only", "acme/**"]),
+    ] {
+        let plain = name.replace(['+', ' '], "-");
+        let mut command = vec!["token", "create", &plain];
+        command.extend(args);
+        secrets.insert(name, place.run_ok(&command).trim().to_owned());
+    }
+    let args = ["--require-token", "--tool", "demo::*"];
+    let (http, hub) = HttpServer::start_with_hub(&place.home_dir(), &args);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let _entered = runtime.enter();
+    let url = format!("ws://127.0.0.1:{hub}");
+    let wait = Duration::from_secs(10);
+    let admin = Some(secrets["admin"].as_str());
+    let worker = runtime
+        .block_on(BusClient::connect_worker(
+            &url,
+            admin,
+            Arc::new(GreetingWorker),
+        ))
+        .unwrap();
+    let function = json!({
+        "type": "registerfunction", "id": "demo::greet", "description": "Says hello.",
+        "metadata": {"content": true},
+    });
+    worker.send_text(function.to_string()).unwrap();
+    let prompt = json!({"name": "greet", "description": "Greets.", "function_id": "demo::greet"});
+    runtime
+        .block_on(worker.call_json("prompts::register", &prompt.to_string(), wait))
+        .unwrap();
+    let header = |name: &str| format!("Authorization: Bearer {}\r\n", secrets[name]);
+    let is_offered = || {
+        let answer = http.send_request_with(&header("admin"), "tools/list", json!({}));
+        String::from_utf8_lossy(&answer.body).contains("demo__greet")
+    };
+    let start = std::time::Instant::now();
+    while !is_offered() {
+        assert!(start.elapsed() < wait, "the tool is not offered");
+    }
+    let mut reached = String::new();
+    for name in secrets.keys() {
+        if *name == "none" {
+            continue;
+        }
+        let bus = runtime.block_on(async {
+            let Ok(client) = BusClient::connect(&url, Some(&secrets[name])).await else {
+                return false;
+            };
+            client.call_json("demo::greet", "{}", wait).await.is_ok()
+        });
+        let ask = |method: &str, params: Value| {
+            let answer = http.send_request_with(&header(name), method, params);
+            String::from_utf8_lossy(&answer.body).contains("hello of the worker")
+        };
+        let tool = ask(
+            "tools/call",
+            json!({"name": "demo__greet", "arguments": {}}),
+        );
+        let content = ask("resources/read", json!({"uri": "iii://fn/demo/greet"}));
+        let prompt = ask("prompts/get", json!({"name": "greet"}));
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            reached,
+            "{name:<11} bus:{bus} tool:{tool} content:{content} prompt:{prompt}"
+        );
+    }
+    insta::assert_snapshot!(reached);
 }
 
 /// What a caller gets of a skill: nothing, an unmarked copy, or a labelled one.
@@ -168,7 +297,8 @@ fn params_for(name: &str, id: &str) -> Value {
         "prompts/get" => json!({"name": id}),
         "prompts::mcp-get" => json!({"name": format!("{id}-prompt")}),
         "completion/complete" => json!({
-            "ref": {"type": "ref/prompt", "name": id}, "argument": {"name": "x", "value": ""},
+            "ref": {"type": "ref/resource", "uri": "skill://{+id}/SKILL.md"},
+            "argument": {"name": "id", "value": id},
         }),
         "skill__fetch" | "skills::fetch_skill" | "skill::fetch" | "skills::resources-read" => {
             json!({"uri": body})
@@ -254,6 +384,8 @@ fn t44_the_matrix_of_origins_is_what_the_server_does() {
                     format!("Does {id}."),
                     format!("Says {id}."),
                     format!("\"id\":\"{id}\""),
+                    // A completion lists ids only.
+                    format!("[\"{id}\""),
                 ];
                 let is_listing = row.name.contains("list");
                 let found = marks.iter().map(|mark| match listed_entry(&text, mark) {

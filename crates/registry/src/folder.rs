@@ -179,7 +179,7 @@ fn write_synced(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
 }
 
 /// Waits until the entries of a folder are on the disk.
-fn sync_folder(folder: &Path) -> std::io::Result<()> {
+pub fn sync_folder(folder: &Path) -> std::io::Result<()> {
     // Other systems cannot open folders as files.
     if cfg!(unix) {
         std::fs::File::open(folder)?.sync_all()?;

@@ -173,10 +173,15 @@ pub struct FunctionTool {
     pub response: Option<serde_json::Value>,
 }
 
+/// The name of the tool that calls a function; `::` is not allowed in tool names.
+pub(crate) fn tool_name(function_id: &str) -> String {
+    function_id.replace("::", "__")
+}
+
 impl FunctionTool {
-    /// The name of the tool; `::` is not allowed in tool names.
+    /// The name of the tool.
     pub fn tool_name(&self) -> String {
-        self.function_id.replace("::", "__")
+        tool_name(&self.function_id)
     }
 
     /// Returns why hosts would reject it as a tool, if they would.

@@ -76,6 +76,7 @@ fn print_report(word: &str, report: &CleanupReport, output: &Output) -> Result<(
     for (scope, garbage) in &report.stores {
         let counts = [
             (garbage.traces, "trace"),
+            (garbage.spans, "span"),
             (garbage.revisions, "superseded revision"),
             (garbage.registered_revisions, "superseded registered value"),
             (garbage.checkpoints, "value of a script"),

@@ -447,10 +447,13 @@ fn write_output(path: &Path, bytes: &[u8]) -> Result<()> {
     crate::interrupt::run_protected(|_| {
         let mut partial = tempfile::NamedTempFile::new_in(folder).with_context(context)?;
         partial.write_all(bytes).with_context(context)?;
+        // Without it, a loss of power could leave an empty file in place of the old one.
+        partial.as_file().sync_all().with_context(context)?;
         partial
             .persist(path)
             .map_err(|e| e.error)
             .with_context(context)?;
+        repertoire_registry::folder::sync_folder(folder).with_context(context)?;
         Ok(())
     })
 }

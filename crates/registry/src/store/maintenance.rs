@@ -30,6 +30,8 @@ impl Default for RetentionPolicy {
 pub struct GarbageReport {
     /// Traces.
     pub traces: u64,
+    /// Other parts of runs, such as calls of a model.
+    pub spans: u64,
     /// Superseded revisions of skills.
     pub revisions: u64,
     /// Superseded values of registered content.

@@ -261,15 +261,28 @@ fn is_forwarded(headers: &HeaderMap) -> bool {
         match name.as_bytes().first() {
             Some(b'f') if name == "forwarded" => true,
             Some(b'v') => name == "via",
-            Some(b'c') if name.starts_with("cf-connecting") => true,
+            Some(b'c') if name.starts_with("cf-connecting") || name == "cdn-loop" => true,
             Some(b'x') => {
-                let prefixes = ["x-forwarded", "x-original-", "x-envoy-", "x-real-ip"];
-                prefixes.iter().any(|prefix| name.starts_with(prefix))
-                    || name.ends_with("client-ip")
+                let prefixes = [
+                    "x-forwarded",
+                    "x-original-",
+                    "x-envoy-",
+                    "x-real-ip",
+                    "x-azure-",
+                    "x-appengine-",
+                ];
+                prefixes.iter().any(|prefix| name.starts_with(prefix)) || is_client_address(name)
             }
-            _ => name.ends_with("client-ip"),
+            _ => is_client_address(name),
         }
     })
+}
+
+/// Whether a header names the address of the client in front of a proxy.
+fn is_client_address(name: &str) -> bool {
+    ["client-ip", "clientip", "user-ip"]
+        .iter()
+        .any(|ending| name.ends_with(ending))
 }
 
 #[cfg(test)]

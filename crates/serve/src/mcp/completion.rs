@@ -1,7 +1,9 @@
 //! `completion/complete`: skill ids and files in templates, and prompt arguments.
 
+use std::sync::Arc;
+
 use repertoire_core::SkillId;
-use repertoire_registry::Snapshot;
+use repertoire_registry::{SkillEntry, Snapshot, Trusted};
 use rmcp::{
     ErrorData,
     model::{CompleteRequestParams, CompletionInfo, Reference},
@@ -81,10 +83,12 @@ pub(super) fn complete_argument(
 fn complete_ids(
     snapshot: &Snapshot,
     text: &str,
-    wanted: impl Fn(&repertoire_registry::SkillEntry) -> bool,
+    wanted: impl Fn(&SkillEntry) -> bool,
 ) -> Vec<String> {
     let limit = CompletionInfo::MAX_VALUES + 1;
-    let entries = || snapshot.skills().filter(|entry| wanted(entry));
+    // A completion has no place for a label, so untrusted skills are left out (T44).
+    let is_offered = |entry: &&Arc<SkillEntry>| entry.trusted == Trusted::Yes && wanted(entry);
+    let entries = || snapshot.skills().filter(is_offered);
     let first = entries().filter(|entry| entry.id.as_str().starts_with(text));
     let mut values: Vec<String> = first.map(|e| e.id.to_string()).take(limit).collect();
     let inside = entries().filter(|entry| {
@@ -99,7 +103,7 @@ fn complete_ids(
 fn complete_files(snapshot: &Snapshot, id: Option<&str>, text: &str) -> Vec<String> {
     let entry = id.and_then(|id| id.parse::<SkillId>().ok());
     let entry = entry.and_then(|id| snapshot.get(&id));
-    let files = entry.filter(|entry| entry.has_files());
+    let files = entry.filter(|entry| entry.trusted == Trusted::Yes && entry.has_files());
     let files = files.into_iter().flat_map(|entry| entry.files());
     files
         .map(|file| file.path.to_string())

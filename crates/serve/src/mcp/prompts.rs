@@ -5,7 +5,7 @@
 
 use std::{ops::Bound, sync::Arc};
 
-use repertoire_app::{Caller, Permission};
+use repertoire_app::Caller;
 use repertoire_core::{PromptBody, PromptName, SkillId};
 use repertoire_registry::{PromptEntry, Registry, SkillEntry, Snapshot, Trusted};
 use rmcp::{
@@ -14,9 +14,12 @@ use rmcp::{
 };
 use serde_json::Value;
 
-use super::cursor::{Cursor, CursorPage, take_page};
+use super::{
+    cursor::{Cursor, CursorPage, take_page},
+    resources::authorize_function,
+};
 use crate::{
-    error::{Error, NotFoundKind, error_for_uri, forbidden_error, invalid_params, shorten_text},
+    error::{Error, NotFoundKind, error_for_uri, invalid_params, shorten_text},
     iii::functions::PromptContent,
     service::SkillService,
 };
@@ -174,10 +177,9 @@ pub(super) async fn get_prompt(
             (description, PromptContent::Text(text))
         }
         PromptMatch::Prompt(entry) => {
-            if matches!(entry.prompt.body, PromptBody::Function(_)) {
+            if let PromptBody::Function(function) = &entry.prompt.body {
                 // Its text is made by calling a function.
-                let allowed = caller.require(Permission::Run);
-                allowed.map_err(|error| forbidden_error(&error))?;
+                authorize_function(caller, function)?;
             }
             check_arguments(&entry, &arguments)?;
             let said = service.render_prompt(registry, &entry, arguments).await;

@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 use super::cursor::{Cursor, CursorPage, take_page};
 use crate::{
     error::{NotFoundKind, error_for_uri, forbidden_error, invalid_params, not_found_error},
-    service::SkillService,
+    service::{SkillService, tool_name},
 };
 
 /// The prefix of the `_meta` keys of this server.
@@ -191,9 +191,7 @@ pub(super) async fn read_content(
     };
     let snapshot = service.visible_snapshot(registry, caller);
     if let Uri::Function(function) = &parsed {
-        caller
-            .require(Permission::Run)
-            .map_err(|error| forbidden_error(&error))?;
+        authorize_function(caller, function.as_str())?;
         if let Some(bus) = service.bus() {
             let guarded = bus.options.guard.check_function(function.as_str());
             guarded.map_err(|error| error_for_uri(uri, &error.into(), NotFoundKind::Resource))?;
@@ -206,6 +204,15 @@ pub(super) async fn read_content(
     }
     let read = service.read_uri(registry, &snapshot, &parsed).await;
     read.map_err(|error| error_for_uri(uri, &error, NotFoundKind::Resource))
+}
+
+/// Checks that a caller may call a function of a worker: that it may run something, and that a token
+/// for some tools has the tool of this function.
+pub(super) fn authorize_function(caller: &Caller, function_id: &str) -> Result<(), ErrorData> {
+    caller
+        .require(Permission::Run)
+        .and_then(|()| caller.require_tool(&tool_name(function_id)))
+        .map_err(|error| forbidden_error(&error))
 }
 
 /// Converts content to resource contents: text as text, other bytes as base64.

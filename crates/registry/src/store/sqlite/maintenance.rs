@@ -1,7 +1,6 @@
 //! Cleanup, sizes, backup and restore of a store's file.
 
 use std::{
-    fs::File,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -12,7 +11,10 @@ use super::{
     GarbageReport, QueryResult, RetentionPolicy, SqliteStore, StoreOpenMode, StoreUsage,
     connection, events,
 };
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    folder::sync_folder,
+};
 
 /// How long values of scripts are kept.
 const CHECKPOINT_DAYS: u32 = 30;
@@ -39,7 +41,9 @@ pub(super) fn collect_garbage(
     retention: &RetentionPolicy,
 ) -> QueryResult<GarbageReport> {
     let history = time_before(retention.history);
-    let traces = super::traces::delete_traces(c, &time_before(retention.traces))?;
+    let before = time_before(retention.traces);
+    let spans = super::traces::delete_spans(c, &before)?;
+    let traces = super::traces::delete_traces(c, &before)?;
     let sql = "CREATE TEMP TABLE expired AS
                SELECT path, revision FROM (
                    SELECT path, revision, at, op,
@@ -76,6 +80,7 @@ pub(super) fn collect_garbage(
     let vectors = delete_old_vectors(c)?;
     Ok(GarbageReport {
         traces: to_count(traces),
+        spans: to_count(spans),
         revisions: to_count(revisions),
         registered_revisions: to_count(registered),
         checkpoints: to_count(checkpoints),
@@ -153,7 +158,7 @@ impl SqliteStore {
         partial.as_file().sync_all().map_err(io)?;
         let persisted = partial.persist_noclobber(file);
         persisted.map_err(|e| Error::from_io(file, e.error))?;
-        sync_folder(folder)
+        sync_folder(folder).map_err(|e| Error::from_io(folder, e))
     }
 
     /// Gives unused pages back to the file system, if they are many.
@@ -366,17 +371,4 @@ fn free_name(store: &Path) -> Result<PathBuf> {
             what: "file",
             name: format!("{}.before-restore-{day}", store.display()),
         })
-}
-
-fn sync_folder(folder: &Path) -> Result<()> {
-    let io = |e| Error::from_io(folder, e);
-    #[cfg(unix)]
-    File::open(folder).map_err(io)?.sync_all().map_err(io)?;
-    #[cfg(not(unix))]
-    let _ = (
-        folder,
-        io as fn(std::io::Error) -> Error,
-        File::open::<&Path>,
-    );
-    Ok(())
 }

@@ -107,9 +107,14 @@ pub(super) fn find_trace(c: &Connection, id: &str) -> QueryResult<Option<Executi
     Ok((!found.is_empty()).then(|| found.swap_remove(0)))
 }
 
+/// Deletes spans that began before a time; returns how many.
+pub(super) fn delete_spans(c: &Connection, before: &str) -> QueryResult<usize> {
+    Ok(c.execute("DELETE FROM trace_spans WHERE started_at < ?1", [before])?)
+}
+
 /// Deletes traces and spans that began before a time; returns how many traces.
 pub(super) fn delete_traces(c: &Connection, before: &str) -> QueryResult<usize> {
-    c.execute("DELETE FROM trace_spans WHERE started_at < ?1", [before])?;
+    delete_spans(c, before)?;
     let sql = "DELETE FROM skill_execution_traces WHERE started_at < ?1";
     Ok(c.execute(sql, [before])?)
 }

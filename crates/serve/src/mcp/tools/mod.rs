@@ -164,13 +164,8 @@ pub(super) fn list_tools(service: &SkillService, caller: &Caller) -> Vec<Tool> {
 fn authorize_call(caller: &Caller, name: &str, permission: Permission) -> Result<(), ErrorData> {
     caller
         .require(permission)
-        .map_err(|error| forbidden_error(&error))?;
-    if caller.may_use_tool(name) {
-        return Ok(());
-    }
-    Err(forbidden_error(&repertoire_app::Error::ToolNotAllowed(
-        name.to_owned(),
-    )))
+        .and_then(|()| caller.require_tool(name))
+        .map_err(|error| forbidden_error(&error))
 }
 
 /// Finds a tool by its name.
