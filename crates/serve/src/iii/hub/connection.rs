@@ -4,7 +4,6 @@
 //! block the hub from reading its messages, and one that reads nothing is dropped.
 
 use std::{
-    io::ErrorKind,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -38,7 +37,7 @@ use super::{
     },
     Hub, LISTINGS, MAY_CALL_WORKERS, builtin,
     call_load::{CallLoad, LoadLease},
-    incoming::IncomingMeter,
+    incoming::{IncomingMeter, MeteredStream, next_message},
     is_void,
     outbox::{CloseReason, Outbox, QueuedMessage},
     routing_table::{RegistrationRefusal, WorkerId},
@@ -91,8 +90,7 @@ impl Hub {
     /// Serves a worker until it disconnects or its connection is closed.
     pub(super) async fn serve_connection<S>(
         self: Arc<Self>,
-        socket: WebSocketStream<S>,
-        incoming: Arc<IncomingMeter>,
+        socket: WebSocketStream<MeteredStream<S>>,
         caller: Caller,
         revoked: impl Future<Output = ()>,
     ) where
@@ -100,6 +98,7 @@ impl Hub {
     {
         let limit = self.options.max_message * 2 + 16 * 1024 * 1024;
         let (outbox, waiting) = Outbox::new(limit, self.queued.clone(), self.stop.child_token());
+        let incoming = socket.get_ref().meter().clone();
         let (sink, stream) = socket.split();
         let id = self.lock_table().add_worker(outbox.clone());
         tracing::info!(worker = &*id, "connected");
@@ -146,8 +145,9 @@ impl Hub {
         if let Ok(Some(sink)) = sending.await
             && let Ok(socket) = stream.reunite(sink)
         {
-            // Unread bytes would reset the connection before the peer reads the close reason.
-            let mut rest = socket.into_inner();
+            // Unread bytes would reset the connection before the peer reads the close reason. They are
+            // not kept, so they do not count.
+            let mut rest = socket.into_inner().into_inner();
             let mut sink = vec![0; 64 * 1024];
             let drain = async { while rest.read(&mut sink).await.is_ok_and(|n| n > 0) {} };
             let _ = tokio::time::timeout(CLOSE_TIMEOUT, drain).await;
@@ -184,7 +184,15 @@ impl Hub {
             let heard = tokio::select! {
                 biased;
                 () = outbox.stop_token().cancelled() => return stream,
-                heard = tokio::time::timeout(self.options.idle_timeout, stream.next()) => heard,
+                () = peer.incoming.evicted().cancelled() => {
+                    let reason = "the hub holds too many bytes of unfinished messages";
+                    outbox.close(CloseReason::new(1013, reason));
+                    return stream;
+                }
+                heard = tokio::time::timeout(
+                    self.options.idle_timeout,
+                    next_message(&mut stream, peer.incoming),
+                ) => heard,
             };
             let message = match heard {
                 Ok(Some(Ok(message))) => message,
@@ -201,10 +209,6 @@ impl Hub {
                     outbox.close(CloseReason::new(1002, error.to_string()));
                     return stream;
                 }
-                Ok(Some(Err(WsError::Io(error)))) if error.kind() == ErrorKind::QuotaExceeded => {
-                    outbox.close(CloseReason::new(1013, error.to_string()));
-                    return stream;
-                }
                 Ok(Some(Err(WsError::Utf8(error)))) => {
                     outbox.close(CloseReason::new(1007, error));
                     return stream;
@@ -216,9 +220,8 @@ impl Hub {
                 }
             };
             match &message {
-                Ws::Ping(payload) | Ws::Pong(payload) => {
+                Ws::Ping(_) | Ws::Pong(_) => {
                     // They keep a connection alive, but not a message that never ends.
-                    peer.incoming.finish_control(payload.len());
                     if peer.incoming.has_partial_message() {
                         let since = *partial_since.get_or_insert_with(Instant::now);
                         if since.elapsed() > 2 * self.options.idle_timeout {
@@ -231,10 +234,7 @@ impl Hub {
                         partial_since = None;
                     }
                 }
-                _ => {
-                    peer.incoming.finish_message();
-                    partial_since = None;
-                }
+                _ => partial_since = None,
             }
             let handled = match &message {
                 Ws::Text(text) => self.handle_message(peer, text.as_str()),

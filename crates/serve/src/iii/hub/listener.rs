@@ -9,7 +9,6 @@ use axum::{
     body::Body,
     http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header},
 };
-use futures::StreamExt;
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use repertoire_app::Caller;
@@ -25,7 +24,7 @@ use tokio_tungstenite::{
 use super::{
     super::bus_client,
     Hub,
-    incoming::{IncomingMeter, MeteredStream},
+    incoming::{MeteredStream, next_message},
 };
 use crate::{
     error::{Error, ListenProblem, Result},
@@ -245,8 +244,7 @@ impl AcceptGate {
             } else {
                 MAX_TELEMETRY_BYTES
             };
-            let incoming = IncomingMeter::new(&hub.incoming);
-            let stream = MeteredStream::new(stream, incoming.clone());
+            let stream = MeteredStream::new(stream, &hub.incoming, room.peer());
             let config = WebSocketConfig::default()
                 .read_buffer_size(8 * 1024)
                 .write_buffer_size(16 * 1024)
@@ -257,8 +255,7 @@ impl AcceptGate {
                     .await;
             let revoked = wait_revoked(auth, owner, headers, caller.clone());
             if path == "/" {
-                hub.serve_connection(socket, incoming, caller, revoked)
-                    .await;
+                hub.serve_connection(socket, caller, revoked).await;
             } else {
                 tokio::select! {
                     () = discard_telemetry(socket, &hub) => {}
@@ -303,12 +300,15 @@ async fn wait_revoked(auth: Arc<Auth>, owner: PeerOwner, headers: HeaderMap, cal
 
 /// Reads telemetry and discards it.
 async fn discard_telemetry(mut socket: WebSocketStream<MeteredStream<TcpStream>>, hub: &Hub) {
+    let meter = socket.get_ref().meter().clone();
+    let idle = 10 * hub.options.idle_timeout;
     loop {
         tokio::select! {
-            heard = tokio::time::timeout(10 * hub.options.idle_timeout, socket.next()) => match heard {
+            heard = tokio::time::timeout(idle, next_message(&mut socket, &meter)) => match heard {
                 Ok(Some(Ok(_))) => {}
                 _ => return,
             },
+            () = meter.evicted().cancelled() => return,
             () = hub.stop.cancelled() => return,
         }
     }
