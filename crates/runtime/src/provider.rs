@@ -471,9 +471,7 @@ impl RemoteModel {
             }
             (ProviderError::Truncated, _) => "the answer broke off".to_owned(),
             (ProviderError::Json(_), _) => "the answer cannot be read".to_owned(),
-            (other, _) => {
-                repertoire_core::markdown::truncate_text(&other.to_string(), MAX_REASON_CHARS)
-            }
+            (other, _) => other.to_string(),
         };
         let error_here = if timed_out {
             Error::Timeout {
@@ -485,7 +483,7 @@ impl RemoteModel {
                 provider: self.provider.clone(),
                 status,
                 charged: status.is_none() && !unreachable,
-                reason: self.redactor.redact(&said),
+                reason: self.redactor.redact_and_truncate(&said, MAX_REASON_CHARS),
             }
         };
         CallFailure {
@@ -559,12 +557,7 @@ impl RemoteModel {
                     provider: self.provider.clone(),
                     status: None,
                     charged: true,
-                    reason: self
-                        .redactor
-                        .redact(&repertoire_core::markdown::truncate_text(
-                            &said,
-                            MAX_REASON_CHARS,
-                        )),
+                    reason: self.redactor.redact_and_truncate(&said, MAX_REASON_CHARS),
                 },
                 retryable: false,
                 retry_after: None,
@@ -606,10 +599,7 @@ fn error_message(body: &str) -> String {
             .find_map(|place| json.pointer(place)?.as_str())
     });
     let text = message.unwrap_or(if json.is_some() { "" } else { body });
-    repertoire_core::markdown::truncate_text(
-        &repertoire_core::markdown::to_single_line(text),
-        MAX_REASON_CHARS,
-    )
+    repertoire_core::markdown::to_single_line(text)
 }
 
 #[async_trait]

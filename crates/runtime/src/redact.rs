@@ -109,7 +109,13 @@ impl Redactor {
         self.redact_plain(text)
     }
 
-    /// Removes secrets from every string of a value; returns whether there were any.
+    /// Returns the beginning of the text without secrets. A secret that was cut first would not be
+    /// recognized.
+    pub(crate) fn redact_and_truncate(&self, text: &str, max_chars: usize) -> String {
+        repertoire_core::markdown::truncate_text(&self.redact(text), max_chars)
+    }
+
+    /// Removes secrets from every string and number of a value; returns whether there were any.
     fn redact_value(&self, value: &mut Value) -> bool {
         match value {
             Value::String(text) => {
@@ -135,7 +141,16 @@ impl Redactor {
                 *fields = clean.collect();
                 is_changed
             }
-            Value::Null | Value::Bool(_) | Value::Number(_) => false,
+            // A secret of digits is a number where it is not quoted.
+            Value::Number(number) => {
+                let text = number.to_string();
+                let is_secret = self.redact_plain(&text) != text;
+                if is_secret {
+                    *value = REDACTED.into();
+                }
+                is_secret
+            }
+            Value::Null | Value::Bool(_) => false,
         }
     }
 
@@ -212,6 +227,11 @@ mod tests {
         assert_eq!(clean, r#"{"said":"it is [redacted]."}"#);
         let clean = redactor.redact(&format!("The value is {value}"));
         assert!(!clean.contains("battery"), "{clean}");
+        let redactor = Redactor::new(["9081726354".to_owned()]);
+        assert_eq!(
+            redactor.redact(r#"{"pin": 9081726354, "other": 12}"#),
+            r#"{"pin":"[redacted]","other":12}"#
+        );
         // What has no secret stays as it was written.
         let text = "{ \"a\" : 1.50 }";
         assert_eq!(redactor.redact(text), text);
