@@ -96,11 +96,66 @@ fn a_disabled_skill_is_not_read_through_the_one_around_it() {
     place.run_ok(&["cat", "skill://public/SKILL.md"]);
     let read = place.run(&["cat", "skill://public/inner/SKILL.md"]);
     assert_ne!(read.exit_code(), 0, "{}", read.stdout());
+    // Nor is it in anything that is made of the files of the skill around it.
+    let http = HttpServer::start(&place.home_dir(), &["--prompts", "all"]);
+    for (method, params) in [
+        ("skills/list", json!({})),
+        ("skills/get", json!({"uri": "skill://public/SKILL.md"})),
+        ("prompts/get", json!({"name": "public"})),
+        ("resources/directory/read", json!({"uri": "skill://public"})),
+        (
+            "completion/complete",
+            json!({
+                "ref": {"type": "ref/resource", "uri": "skill://{+id}/{+file}"},
+                "argument": {"name": "file", "value": ""},
+                "context": {"arguments": {"id": "public"}},
+            }),
+        ),
+    ] {
+        let answer = http.send_request(method, params).rpc_message();
+        assert!(answer["result"].is_object(), "{method}: {answer}");
+        let text = answer.to_string().to_lowercase();
+        assert!(!text.contains("inner"), "{method}: {answer}");
+    }
+    place.run_ok(&["link", "./copies"]);
+    assert!(place.work_dir().join("copies/public/SKILL.md").is_file());
+    assert!(!place.work_dir().join("copies/public/inner").exists());
+    // A running server follows.
+    place.run_ok(&["enable", "public/inner"]);
+    wait_for("the nested skill", || {
+        let answer = http.send_request("prompts/get", json!({"name": "public"}));
+        String::from_utf8_lossy(&answer.body).contains("Inner")
+    });
+    place.run_ok(&["disable", "public/inner"]);
+    wait_for("no nested skill", || {
+        let answer = http.send_request("prompts/get", json!({"name": "public"}));
+        !String::from_utf8_lossy(&answer.body).contains("Inner")
+    });
     // Another name in the document does not bring it back.
     let renamed = "---\nname: evil-two\ndescription: d\n---\n# Evil\n";
     place.write_file("s/evil/SKILL.md", renamed);
     assert_eq!(ids(&place, &[]), ["public"]);
     assert_eq!(place.run(&["enable", "nope"]).exit_code(), 3);
+}
+
+#[test]
+fn a_disabled_skill_is_hidden_in_named_folders_too() {
+    let place = TestWorkspace::new();
+    place.write_skill("s/one", "# One\n");
+    place.write_skill("s/two", "# Two\n");
+    place.run_ok(&["--from", "s", "disable", "one"]);
+    assert_eq!(ids(&place, &["./s"]), ["two"]);
+    assert_ne!(
+        place
+            .run(&["--from", "s", "cat", "skill://one/SKILL.md"])
+            .exit_code(),
+        0
+    );
+    let folder = place.work_dir().join("s");
+    let http = HttpServer::start(&place.home_dir(), &[folder.to_str().unwrap()]);
+    wait_for("one skill", || served(&http) == ["skill://two/SKILL.md"]);
+    place.run_ok(&["enable", "one"]);
+    wait_for("both", || served(&http).len() == 2);
 }
 
 #[test]

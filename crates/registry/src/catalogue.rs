@@ -20,6 +20,8 @@ use repertoire_core::{
 use rpds::RedBlackTreeMapSync;
 use tokio::sync::watch;
 
+mod nested;
+
 use crate::{
     origin::{Origin, QualifiedSkillId, Trusted},
     skill_metadata::{SharedText, SkillMetadata},
@@ -37,8 +39,10 @@ pub struct SkillEntry {
     pub origin: Origin,
     /// Whether it may override others and run.
     pub trusted: Trusted,
-    /// Its metadata.
+    /// Its metadata, without the files of nested skills that are hidden.
     pub metadata: Arc<SkillMetadata>,
+    /// Its metadata with all files, if `metadata` lacks some.
+    pub(crate) complete: Option<Arc<SkillMetadata>>,
     pub(crate) location: ContentLocation,
 }
 
@@ -160,7 +164,7 @@ impl CatalogueItem for SkillEntry {
     }
     fn is_same_as(&self, other: &Self) -> bool {
         self.precedence_rank() == other.precedence_rank()
-            && self.metadata == other.metadata
+            && self.complete_metadata() == other.complete_metadata()
             && self.alias == other.alias
             && self.location.is_same_location(&other.location)
     }
@@ -430,6 +434,7 @@ impl Snapshot {
             }
         }
         self.visibility = Arc::new(visibility);
+        self.trim_all();
         true
     }
 
@@ -591,6 +596,7 @@ impl Catalogue {
         let mut log = self.lock_log();
         let mut next = (**self.current.load()).clone();
         let mut is_changed = false;
+        let mut changed_ids = Vec::new();
         for change in changes {
             let done = match change {
                 CatalogueChange::SetVisibility(visibility) => {
@@ -598,12 +604,14 @@ impl Catalogue {
                     continue;
                 }
                 CatalogueChange::PutSkill(entry, again) => {
+                    changed_ids.push((entry.id.clone(), entry.alias.clone()));
                     next.replace_alias(&entry.id, &entry.origin, entry.alias.as_ref());
                     let (id, origin) = (entry.id.to_string(), entry.origin.clone());
                     put_item(&mut next.skills, entry, again)
                         .map(|op| (op, ItemKind::Skill, id, origin))
                 }
                 CatalogueChange::RemoveSkill(id, origin) => {
+                    changed_ids.push((id.clone(), None));
                     next.replace_alias(&id, &origin, None);
                     remove_item(&mut next.skills, &id, &origin)
                         .map(|op| (op, ItemKind::Skill, id.to_string(), origin))
@@ -629,6 +637,7 @@ impl Catalogue {
             }
         }
         if is_changed {
+            next.trim_around(&changed_ids);
             next.seq = log.seq;
             self.current.store(Arc::new(next));
             self.changed.notify_all();

@@ -65,6 +65,27 @@ struct AttachedLocal {
     cursor: Mutex<Option<EventCursor>>,
 }
 
+/// Opens the user's local data for a registry of named folders, if there is an account.
+fn visibility_store(settings: &RegistrySettings) -> Option<AttachedLocal> {
+    if settings.account.is_some() {
+        return None;
+    }
+    let folder = settings.traces.as_ref()?;
+    if Account::is_missing(folder) {
+        return None;
+    }
+    match Account::open_read_only(folder) {
+        Ok(account) => Some(AttachedLocal {
+            store: account.local,
+            cursor: Mutex::default(),
+        }),
+        Err(error) => {
+            tracing::warn!(%error, "what is disabled in the account cannot be read");
+            None
+        }
+    }
+}
+
 /// All skills from all sources.
 ///
 /// ```
@@ -84,6 +105,8 @@ pub struct Registry {
     stores: Vec<AttachedStore>,
     /// The user's local data; none without an account.
     local: Option<AttachedLocal>,
+    /// The user's local data where no store is opened: only what is disabled is read from it.
+    visibility: Option<AttachedLocal>,
     files: Mutex<Vec<FileSource>>,
     notices: Vec<Notice>,
     workspace: Option<(PathBuf, Trusted)>,
@@ -118,6 +141,7 @@ impl Registry {
             catalogue: Catalogue::new(),
             stores: Vec::new(),
             local: None,
+            visibility: visibility_store(&settings),
             files: Mutex::default(),
             notices: Vec::new(),
             workspace: None,
@@ -172,6 +196,7 @@ impl Registry {
                 origin: Origin::Embedded,
                 trusted: Trusted::Yes,
                 metadata: Arc::new(SkillMetadata::from_skill(skill)?),
+                complete: None,
                 location: ContentLocation::Embedded(Arc::new(skill.clone())),
             };
             Ok(CatalogueChange::PutSkill(entry, RepeatPolicy::Ignore))

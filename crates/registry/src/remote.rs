@@ -245,6 +245,7 @@ pub(crate) fn listing_entries(
                     origin: remote_origin(label),
                     trusted,
                     metadata: Arc::new(head),
+                    complete: None,
                     location: ContentLocation::Remote(Arc::new(place)),
                 };
                 found.insert(id, entry);

@@ -49,7 +49,8 @@ pub struct RegistrySettings {
     pub system_skills: bool,
     /// The folder that caches folder indexes and files of other servers between runs.
     pub cache: Option<PathBuf>,
-    /// The account's folder, for the traces of runs where no store is opened.
+    /// The account's folder where no store is opened: for the traces of runs, and for the skills that
+    /// the user disabled.
     pub traces: Option<PathBuf>,
     /// Only this folder beneath each folder of skills is read.
     pub only_folder: Option<String>,

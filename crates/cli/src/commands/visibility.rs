@@ -25,7 +25,7 @@ pub(crate) fn disable(
             });
         }
     }
-    let local = registry.local_store()?;
+    let local = Account::open(&settings.account)?.local;
     for id in skills {
         local.disable_skill(id)?;
     }

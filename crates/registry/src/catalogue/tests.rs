@@ -6,6 +6,7 @@ fn test_entry(id: &str, origin: Origin, trusted: Trusted, body: &str) -> SkillEn
     SkillEntry {
         alias: None,
         metadata: Arc::new(SkillMetadata::from_registered_body(&id, body, "")),
+        complete: None,
         id,
         origin,
         trusted,

@@ -388,6 +388,7 @@ fn bus_change(
                         origin: Origin::State,
                         trusted: Trusted::Yes,
                         metadata: head.into(),
+                        complete: None,
                         location: ContentLocation::Bus,
                     },
                     again,

@@ -261,7 +261,7 @@ impl Registry {
 
     /// Applies the changes of the user's local data since the last call.
     pub(super) fn sync_local(&self) -> Result<()> {
-        let Some(local) = &self.local else {
+        let Some(local) = self.local.as_ref().or(self.visibility.as_ref()) else {
             return Ok(());
         };
         let _turn = self
@@ -280,7 +280,7 @@ impl Registry {
         if changed {
             self.sync_visibility()?;
             self.refresh_links();
-            if self.store_selection != CatalogueContent::Registered {
+            if self.local.is_some() && self.store_selection != CatalogueContent::Registered {
                 // An approval may concern a remote skill.
                 self.catalogue
                     .apply_changes(self.remote_changes(&local.store)?);
@@ -292,7 +292,7 @@ impl Registry {
 
     /// Hides the skills that are disabled or not selected.
     pub(super) fn sync_visibility(&self) -> Result<()> {
-        let disabled = match &self.local {
+        let disabled = match self.local.as_ref().or(self.visibility.as_ref()) {
             Some(local) => local.store.disabled_skills()?,
             None => BTreeSet::new(),
         };
@@ -370,6 +370,7 @@ fn package_change(
         origin: Origin::from_scope(attached.scope),
         trusted: attached.trusted,
         metadata: Arc::new(head),
+        complete: None,
         location: ContentLocation::Stored(attached.scope),
     };
     CatalogueChange::PutSkill(entry, again)
@@ -387,6 +388,7 @@ fn registered_skill_change(
         origin: Origin::State,
         trusted: Trusted::Yes,
         metadata: head.into(),
+        complete: None,
         location: ContentLocation::State(attached.scope),
     };
     CatalogueChange::PutSkill(entry, again)

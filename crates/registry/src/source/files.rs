@@ -443,6 +443,7 @@ impl FileSource {
                     origin,
                     trusted,
                     metadata: head,
+                    complete: None,
                     location,
                 },
                 RepeatPolicy::Ignore,
