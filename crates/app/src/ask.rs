@@ -350,7 +350,7 @@ fn finish_ask(span: OpenSpan, outcome: std::result::Result<&str, &Error>) {
 
 /// The model of a request that cannot do without.
 fn require_model(context: &ExecutionContext) -> Result<Arc<dyn Model>> {
-    let none = || RunError::Model("a model is asked, and none was named".to_owned());
+    let none = || RunError::Model("this asks a model, and none is configured".to_owned());
     Ok(context.model.clone().ok_or_else(none)?)
 }
 

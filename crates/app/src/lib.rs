@@ -79,8 +79,8 @@ pub use evaluate::{CaseOutcome, CaseResult, OutputCase};
 pub use evaluation_file::EvaluationFile;
 pub use health::{HealthCheck, HealthProblem, check_health};
 pub use hosts::{
-    ConfigChange, ConfigPlan, HOSTS, Host, HostScope, LinkChange, LinkReport, ServerEntry,
-    SkillLinks,
+    ConfigChange, ConfigPlan, HOSTS, Host, HostScope, KnownAddresses, LinkChange, LinkReport,
+    ServerEntry, SkillLinks,
 };
 pub use lint_fix::{LintFix, fix_folder, fix_skill};
 pub use live_registry::{FileWatching, LiveRegistry, OnSettled};
@@ -93,8 +93,8 @@ pub use runner::{PlannedStep, PreparedRun, RunLimits, RunRequest, Runner, Runner
 pub use runtime_adapter::RunnableSkill;
 pub use skill_diff::{FileChange, FileDiff, diff_files};
 pub use skill_files::{
-    FoundSkills, SkillFiles, export_package, lint_entry, lint_files, outermost_skills, read_entry,
-    read_skill_folders, validate_folder,
+    FoundSkills, SkillFiles, export_package, lint_entry, lint_files, lint_names, outermost_skills,
+    read_entry, read_skill_folders, validate_folder,
 };
 pub use skill_index::{LiveSkillIndex, build_skill_index};
 pub use skill_query::{SkillQuery, find_skill};

@@ -75,7 +75,7 @@ pub fn fix_skill(registry: &Registry, entry: &SkillEntry) -> Result<LintFix> {
         }
     };
     let mut files: BTreeMap<RelPath, Bytes> = BTreeMap::new();
-    for file in &entry.metadata.files {
+    for file in &entry.complete_metadata().files {
         files.insert(file.path.clone(), registry.read_file(entry, &file.path)?);
     }
     let changed = fixed_files(&files, entry.id.name());

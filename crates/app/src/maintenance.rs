@@ -125,7 +125,7 @@ fn approved_digests(registry: &Registry) -> HashSet<String> {
         .all_skills()
         .filter(|(entry, _)| entry.is_remote() && entry.trusted == Trusted::Yes);
     approved
-        .flat_map(|(entry, _)| entry.metadata.files.iter())
+        .flat_map(|(entry, _)| entry.complete_metadata().files.iter())
         .map(|file| file.digest.hex_digits())
         .collect()
 }

@@ -271,7 +271,7 @@ impl PreparedRun {
     /// Fails if the plan needs a model and there is none.
     pub fn require_model(&self) -> Result<()> {
         if self.context.model.is_none() && self.plan.requires_model() {
-            let none = "this skill asks a model, and none was named".to_owned();
+            let none = "this skill asks a model, and none is configured".to_owned();
             return Err(RunError::Model(none).into());
         }
         Ok(())
@@ -279,7 +279,7 @@ impl PreparedRun {
 
     /// The model of the run, which spends from its budget.
     pub fn model(&self) -> Result<Arc<dyn Model>> {
-        let none = || RunError::Model("a model is asked, and none was named".to_owned());
+        let none = || RunError::Model("this asks a model, and none is configured".to_owned());
         Ok(self.context.model.clone().ok_or_else(none)?)
     }
 

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use repertoire_core::{
     FileEntry, Manifest, Package, RelPath, SkillId,
     lint::{self, LintFinding, LintSubject},
+    listing::ListingRule,
     validate::{ValidationLevel, ValidationProblem, validate_skill},
 };
 use repertoire_registry::{Error as RegistryError, Registry, RegistrySettings, SkillEntry, folder};
@@ -82,7 +83,28 @@ pub fn lint_files<B: AsRef<[u8]>>(files: &BTreeMap<RelPath, B>) -> Vec<LintFindi
 
 /// Lints a skill of the catalogue.
 pub fn lint_entry(registry: &Registry, entry: &SkillEntry) -> Result<Vec<LintFinding>> {
-    Ok(lint_files(&read_entry(registry, entry)?))
+    let mut found = lint_files(&read_entry(registry, entry)?);
+    found.extend(misplaced_name(entry));
+    Ok(found)
+}
+
+/// Returns a finding if a skill is not in listings because of its name, which its own files do not
+/// show.
+fn misplaced_name(entry: &SkillEntry) -> Option<LintFinding> {
+    let problem = entry.metadata.unlisted.as_deref()?;
+    (problem.rule == ListingRule::NameMismatch).then(|| lint::listing_finding(problem))
+}
+
+/// Returns, for the skills beneath a folder that are not in listings because of their names, a finding
+/// each.
+pub fn lint_names(path: &Path) -> Result<BTreeMap<PathBuf, LintFinding>> {
+    let registry = Registry::open(RegistrySettings::from_folders([path.to_owned()]))?;
+    let snapshot = registry.snapshot();
+    let found = snapshot.skills().filter_map(|entry| {
+        let folder = entry.path()?;
+        Some((folder, misplaced_name(entry)?))
+    });
+    Ok(found.collect())
 }
 
 /// Returns a skill of the catalogue as a package.

@@ -51,7 +51,10 @@ pub(crate) fn app_hint(error: &AppError) -> Option<Cow<'static, str>> {
         } => Cow::from("a program registered it: name it with its origin, as in state:ID"),
         AppError::NotInStore { .. } => Cow::from("name its store with --scope"),
         AppError::SkillAndFolder { name, skill } => Cow::from(format!("write {skill} or ./{name}")),
-        AppError::WorkspaceExists(_) => Cow::from("`repertoire trust` if it came from elsewhere"),
+        AppError::WorkspaceExists(_) => Cow::from(
+            "to add folders of skills, name them under `folders` in .repertoire/config.toml; if it came \
+             from elsewhere, `repertoire trust` trusts it",
+        ),
         AppError::WorkspaceNotNew(_) => {
             Cow::from("look at them with `repertoire list`, then run `repertoire trust`")
         }
@@ -105,7 +108,8 @@ pub(crate) fn registry_hint(error: &RegistryError) -> Option<&'static str> {
             "list it again with `repertoire remote refresh`; if it persists, contact its operator"
         }
         RegistryError::Corrupt { .. } => {
-            "move the file away, then run `repertoire restore` with a backup, or import an export"
+            "a store that is damaged is replaced by `repertoire restore BACKUP`, which keeps the damaged \
+             file beside it"
         }
         RegistryError::NewerSchema { .. } => "install a newer version of repertoire",
         RegistryError::Busy(_) => "try again, or end the other process",

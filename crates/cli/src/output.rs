@@ -26,6 +26,31 @@ const ERROR: Style = AnsiColor::Red.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const HINT: Style = AnsiColor::Green.on_default();
 
+/// Escapes every control sequence except those that set a style, which is all that this program
+/// prints. Names of files and folders reach messages in many places, and a cloned repository chooses
+/// them (T8).
+fn escape_controls(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('\u{1b}') {
+        let (before, sequence) = rest.split_at(at);
+        escaped.push_str(&terminal_safe(before));
+        let parameters = sequence.strip_prefix("\u{1b}[").unwrap_or_default();
+        let digits = parameters.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';');
+        let length = if parameters.is_empty() || !digits.starts_with('m') {
+            escaped.push_str(&terminal_safe(&sequence[..1]));
+            1
+        } else {
+            let length = sequence.len() - digits.len() + 1;
+            escaped.push_str(&sequence[..length]);
+            length
+        };
+        rest = &sequence[length..];
+    }
+    escaped.push_str(&terminal_safe(rest));
+    escaped
+}
+
 /// The process's output.
 #[derive(Debug)]
 pub(crate) struct Output {
@@ -51,7 +76,7 @@ impl Output {
     /// Prints lines of data.
     pub(crate) fn print_text(&self, text: &str) -> Result<()> {
         let mut out = anstream::stdout().lock();
-        out.write_all(text.as_bytes())?;
+        out.write_all(escape_controls(text).as_bytes())?;
         Ok(out.flush()?)
     }
 
@@ -113,12 +138,13 @@ impl Output {
 
     /// Prints text on stderr from a thread that has no [`Output`].
     pub(crate) fn print_stderr(text: &str) {
+        let text = escape_controls(text);
         let _ = anstream::stderr().lock().write_all(text.as_bytes());
     }
 
     pub(crate) fn write_stderr(&self, text: &str) {
         // A closed stderr cannot be reported anywhere.
-        let _ = anstream::stderr().lock().write_all(text.as_bytes());
+        Self::print_stderr(text);
     }
 
     /// Returns a progress spinner, which is shown only on a terminal.
@@ -259,4 +285,28 @@ pub(crate) fn format_size(bytes: u64) -> String {
 pub(crate) fn format_count(number: usize, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn t8_only_styles_pass() {
+        let styled = format!("{ID}id{ID:#} and\ttext\n");
+        assert_eq!(escape_controls(&styled), styled);
+        for hostile in [
+            "\u{1b}]0;pwn\u{7}",
+            "\u{1b}[2J",
+            "\u{1b}[1;2",
+            "\u{1b}",
+            "\u{9b}2J",
+        ] {
+            let escaped = escape_controls(&format!("cfg{hostile}.json"));
+            assert!(
+                !escaped.contains(['\u{1b}', '\u{7}', '\u{9b}']),
+                "{escaped:?}"
+            );
+        }
+    }
 }

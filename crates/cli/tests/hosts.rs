@@ -309,6 +309,8 @@ fn t2_links_of_a_cloned_project_are_not_written_through() {
     symlink(&outside, &backup).unwrap();
     assert_eq!(connect("claude-code").exit_code(), 0);
     assert_eq!(fs::read_to_string(&outside).unwrap(), "mine");
+    assert!(backup.is_symlink());
+    let backup = backup.with_extension("repertoire-backup-2");
     assert_eq!(fs::read_to_string(&backup).unwrap(), "{\"evil\": \"text\"}");
     // The file itself, or its folder, is a link out of the project.
     fs::write(&outside, "{}").unwrap();
@@ -475,4 +477,137 @@ fn folders_are_named_from_where_the_host_starts() {
     let file = place.work_dir().join(".vscode/mcp.json");
     let text = fs::read_to_string(file).unwrap();
     assert!(text.contains("\"sub/dir/sk\""), "{text}");
+}
+
+#[test]
+fn t45_servers_of_others_are_neither_replaced_nor_removed() {
+    let place = TestWorkspace::new();
+    let theirs =
+        r#"{"mcpServers": {"linear": {"type": "http", "url": "https://linear.test/mcp"}}}"#;
+    place.write_file(".mcp.json", theirs);
+    let file = place.work_dir().join(".mcp.json");
+    let named = ["claude-code", "--project", "--name", "linear"];
+    for command in ["connect", "disconnect"] {
+        let refused = run(&place, &[&[command], &named[..]].concat());
+        assert_eq!(refused.exit_code(), 4, "{}", refused.stderr());
+        assert_eq!(fs::read_to_string(&file).unwrap(), theirs);
+    }
+    // One that was connected from here is ours, and what it replaces is kept.
+    let url = ["--url", "https://linear.test/other/mcp"];
+    run_ok(
+        &place,
+        &[&["connect", "claude-code", "--project"], &url[..]].concat(),
+    );
+    run_ok(&place, &["connect", "claude-code", "--project"]);
+    let backups = fs::read_dir(place.work_dir()).unwrap().filter(|entry| {
+        let name = entry.as_ref().unwrap().file_name();
+        name.to_string_lossy().contains(".repertoire-backup")
+    });
+    assert_eq!(backups.count(), 2);
+    run_ok(&place, &["disconnect", "claude-code", "--project"]);
+    assert!(
+        fs::read_to_string(&file)
+            .unwrap()
+            .contains("linear.test/mcp")
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn settings_that_are_links_to_nothing_are_refused() {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    let place = TestWorkspace::new();
+    let file = place.work_dir().join(".mcp.json");
+    symlink("missing.json", &file).unwrap();
+    let refused = run(&place, &["connect", "claude-code", "--project"]);
+    assert_eq!(refused.exit_code(), 4, "{}", refused.stderr());
+    assert!(
+        refused.stderr().contains("missing.json"),
+        "{}",
+        refused.stderr()
+    );
+    assert!(file.is_symlink());
+    // A new file of a project is for others, too.
+    fs::remove_file(&file).unwrap();
+    run_ok(&place, &["connect", "claude-code", "--project"]);
+    let mode = file.metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o044, 0o044, "{mode:o}");
+}
+
+#[cfg(unix)]
+#[test]
+fn what_the_user_put_in_the_place_of_a_copy_stays() {
+    use std::os::unix::fs::symlink;
+    let place = TestWorkspace::new();
+    for name in ["one", "two", "three"] {
+        place.write_skill(&format!("src/{name}"), "# First\n");
+    }
+    place.run_ok(&["add", "src", "--scope", "account"]);
+    place.run_ok(&["link", "./out"]);
+    let out = place.work_dir().join("out");
+    fs::remove_dir_all(out.join("one")).unwrap();
+    symlink("../src/one", out.join("one")).unwrap();
+    fs::remove_dir_all(out.join("two")).unwrap();
+    fs::write(out.join("two"), "my only notes").unwrap();
+    let run = place.run(&["link", "./out", "--only", "three"]);
+    assert_eq!(run.exit_code(), 0, "{}", run.stderr());
+    assert!(out.join("one").is_symlink());
+    assert_eq!(
+        fs::read_to_string(out.join("two")).unwrap(),
+        "my only notes"
+    );
+    assert!(out.join("three/SKILL.md").is_file());
+    // Without the skill that was meant, nothing is removed.
+    let refused = place.run(&["link", "./out", "--only", "thre"]);
+    assert_eq!(refused.exit_code(), 3, "{}", refused.stderr());
+    assert!(out.join("three/SKILL.md").is_file());
+}
+
+#[test]
+fn copies_stay_while_another_host_reads_them() {
+    let place = TestWorkspace::new();
+    place.write_skill("src/one", "# First\n");
+    place.run_ok(&["add", "src", "--scope", "account"]);
+    for host in ["cursor", "codex"] {
+        run_ok(&place, &["link", host, "--project"]);
+    }
+    let copy = place.work_dir().join(".agents/skills/one/SKILL.md");
+    let first = run(&place, &["link", "codex", "--project", "--remove"]);
+    assert!(first.stderr().contains("cursor"), "{}", first.stderr());
+    assert!(copy.is_file());
+    run_ok(&place, &["link", "cursor", "--project", "--remove"]);
+    assert!(!copy.exists());
+}
+
+#[test]
+fn copies_are_not_read_back_through_a_folder_around_them() {
+    let place = TestWorkspace::new();
+    place.write_skill("src/one", "# First\n");
+    place.run_ok(&["add", "src", "--scope", "account"]);
+    place.run_ok(&["link", "./all/host/skills"]);
+    place.write_skill("all/own", "# Own\n");
+    let listed = place.run_json(&["list", "./all", "--json"]);
+    let skills = listed["skills"].as_array().unwrap();
+    assert_eq!(skills.len(), 1, "{listed}");
+    assert_eq!(skills[0]["id"], "own");
+}
+
+#[cfg(unix)]
+#[test]
+fn scripts_from_a_store_are_executable_in_copies() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = TestWorkspace::new();
+    place.write_skill("src/one", "# First\n");
+    place.write_file("src/one/run.sh", "#!/bin/sh\necho hi\n");
+    place.write_file("src/one/data.txt", "hi\n");
+    place.run_ok(&["add", "src", "--scope", "account"]);
+    place.run_ok(&["link", "./out"]);
+    let mode = |file: &str| {
+        let file = place.work_dir().join(file);
+        file.metadata().unwrap().permissions().mode() & 0o100
+    };
+    assert_eq!(
+        (mode("out/one/run.sh"), mode("out/one/data.txt")),
+        (0o100, 0)
+    );
 }

@@ -110,7 +110,22 @@ fn t2_an_untrusted_workspace_has_no_links() {
     .unwrap();
     let (ids, skipped) = listing(&place, &[]);
     assert_eq!(ids, [""; 0]);
-    assert!(!skipped.is_empty());
+    assert_eq!(skipped, ["link_untrusted"]);
+    place.run_ok(&["trust"]);
+    let (ids, skipped) = listing(&place, &[]);
+    assert_eq!((ids, skipped), (vec!["pdf".to_owned()], vec![]));
+}
+
+#[test]
+fn a_link_below_the_top_says_where_links_are_followed() {
+    let place = TestWorkspace::new();
+    place.write_skill("all/agents/skills/pdf", "# Pdf\n");
+    fs::create_dir_all(place.work_dir().join("all/host/skills")).unwrap();
+    let link = place.work_dir().join("all/host/skills/pdf");
+    symlink("../../agents/skills/pdf", link).unwrap();
+    let listed = place.run_json(&["list", "all", "--all", "--json"]);
+    let message = listed["skipped"][0]["message"].as_str().unwrap();
+    assert!(message.contains("only at the top of a folder"), "{message}");
 }
 
 #[test]

@@ -97,6 +97,37 @@ fn a_backup_is_made_and_restored_while_a_server_runs() {
 }
 
 #[test]
+fn a_damaged_store_is_replaced_by_a_backup_and_kept() {
+    let place = TestWorkspace::new();
+    add_skill(&place, "first", "One.");
+    place.run_ok(&["backup", "copy.db"]);
+    let store = place.home_dir().join("agents.db");
+    fs::write(&store, "damaged").unwrap();
+    place.write_file("odd.db", "not a store");
+    for args in [
+        ["restore", "odd.db", "--yes"],
+        ["restore", "copy.db", "--json"],
+    ] {
+        assert_eq!(place.run(&args).exit_code(), 5);
+        assert_eq!(fs::read_to_string(&store).unwrap(), "damaged");
+    }
+    let restored = place.run(&["restore", "copy.db", "--yes"]);
+    assert_eq!(restored.exit_code(), 0, "{}", restored.stderr());
+    assert!(place.run_ok(&["list"]).contains("first"));
+    let kept = fs::read_dir(place.home_dir()).unwrap().filter(|entry| {
+        let name = entry.as_ref().unwrap().file_name();
+        name.to_string_lossy().contains(".damaged-")
+    });
+    assert_eq!(kept.count(), 1);
+    // A store that has nothing but what comes with the program is replaced without a question of
+    // its own.
+    fs::remove_file(&store).unwrap();
+    place.run_ok(&["list"]);
+    place.run_ok(&["restore", "copy.db", "--yes"]);
+    assert!(place.run_ok(&["list"]).contains("first"));
+}
+
+#[test]
 fn t47_a_long_journal_does_not_stay_after_the_server_ends() {
     let place = TestWorkspace::new();
     fs::create_dir_all(place.home_dir()).unwrap();

@@ -20,7 +20,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// A skill id, skill name, prompt name or function id outside its grammar.
-    #[error("{kind} {value:?}: {rule}")]
+    #[error("{}{rule}", describe_value(kind, value))]
     Id {
         /// What was being named.
         kind: &'static str,
@@ -98,6 +98,9 @@ pub enum Error {
         /// The budget it broke.
         rule: String,
     },
+    /// A field of a document or prompt that has to have a value.
+    #[error("{0} must be non-empty")]
+    EmptyField(&'static str),
     /// A field of a document or prompt with an unusable value.
     #[error("field `{field}`: {rule}")]
     Field {
@@ -186,7 +189,7 @@ impl Error {
             Self::NoFrontmatter { .. } => "missing_frontmatter",
             Self::Frontmatter { .. } | Self::FrontmatterSyntax { .. } => "invalid_frontmatter",
             Self::FrontmatterBudget { .. } => "frontmatter_too_large",
-            Self::Field { .. } => "invalid_field",
+            Self::EmptyField(_) | Self::Field { .. } => "invalid_field",
             Self::Internal { .. } => "internal_namespace",
             Self::DuplicatePath(_) => "duplicate_path",
             Self::DuplicateUris(_) => "duplicate_uri",
@@ -228,6 +231,14 @@ impl Error {
             _ => return None,
         })
     }
+}
+
+/// The start of a message about a name. An empty one is not quoted: "skill id must be non-empty".
+fn describe_value(kind: &str, value: &str) -> String {
+    if value.is_empty() {
+        return format!("{kind} ");
+    }
+    format!("{kind} {value:?}: ")
 }
 
 /// Shortens untrusted input to a length that fits an error message.

@@ -111,6 +111,15 @@ impl SkillId {
             return path.parse();
         }
         let parts: Vec<String> = path.split('/').map(to_segment).collect();
+        let is_nameless =
+            |(given, segment): (&str, &String)| !given.is_empty() && segment.is_empty();
+        if path.split('/').zip(&parts).any(is_nameless) {
+            return Err(Error::Id {
+                kind: "skill id",
+                value: input_excerpt(path),
+                rule: "a folder needs a letter from a to z or a digit in its name: rename it",
+            });
+        }
         parts.join("/").parse().map_err(|error| match error {
             Error::Id { kind, rule, .. } => Error::Id {
                 kind,

@@ -149,6 +149,13 @@ pub fn lint_skill(subject: &LintSubject<'_>) -> Vec<LintFinding> {
     out
 }
 
+/// A finding that a skill is not in listings, for what only its place among others shows.
+pub fn listing_finding(problem: &crate::listing::ListingProblem) -> LintFinding {
+    let mut found = Vec::new();
+    rules::report_unlisted(DOCUMENT, problem, &mut found);
+    found.remove(0)
+}
+
 /// Applies every fix that needs no decision by the author; returns `None` if nothing changes.
 ///
 /// ```

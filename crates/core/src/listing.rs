@@ -85,6 +85,14 @@ impl ListingProblem {
 
     /// The name of a skill is not the last part of its path.
     pub fn name_mismatch(name: &str, path: &str) -> Self {
+        if path.rsplit('/').next() == Some(name) {
+            return Self {
+                rule: ListingRule::NameMismatch,
+                message: format!(
+                    "`{name}` is no name for a folder on every system: rename the skill"
+                ),
+            };
+        }
         let name = crate::error::input_excerpt(name);
         Self {
             rule: ListingRule::NameMismatch,

@@ -89,7 +89,7 @@ impl Prompt {
             rule,
         };
         if self.description.trim().is_empty() {
-            return Err(field("description", "must be non-empty".into()));
+            return Err(Error::EmptyField("description"));
         }
         let too_long = |what: &str, text: &str, most: usize| {
             let rule = format!("too long: {} bytes, at most {most}", text.len());
@@ -108,7 +108,7 @@ impl Prompt {
         if let PromptBody::Function(id) = &self.body
             && id.trim().is_empty()
         {
-            return Err(field("function_id", "must be non-empty".into()));
+            return Err(Error::EmptyField("function_id"));
         }
         if let PromptBody::Function(id) = &self.body
             && let Some(error) = too_long("function_id", id, 1024)
@@ -117,7 +117,7 @@ impl Prompt {
         }
         for (index, argument) in self.arguments.iter().enumerate() {
             if argument.name.trim().is_empty() {
-                return Err(field("arguments[].name", "must be non-empty".into()));
+                return Err(Error::EmptyField("argument name"));
             }
             let about = argument.description.as_deref().unwrap_or_default();
             let long = too_long("arguments[].name", &argument.name, 256);

@@ -43,6 +43,12 @@ pub enum Error {
     /// A FIFO, a device, a socket or a linked folder.
     #[error("{}: not a regular file (a link to a folder, a pipe or a device)", display_path(.0))]
     NotRegular(PathBuf),
+    /// A link to a folder that is not at the top of a source.
+    #[error(
+        "{}: a link to a folder, which is followed only at the top of a folder that is named itself",
+        display_path(.0)
+    )]
+    NestedLink(PathBuf),
     /// The file system returned an error.
     #[error("{}: {error}", display_path(path))]
     Io {
@@ -277,7 +283,7 @@ impl Error {
             Self::Invalid(error) | Self::InvalidAt { error, .. } => error.code(),
             Self::NotFound { .. } | Self::UnknownOrigin(_) => "not_found",
             Self::EscapesRoot(_) => "escapes_root",
-            Self::NotRegular(_) => "not_regular",
+            Self::NotRegular(_) | Self::NestedLink(_) => "not_regular",
             Self::Io { .. } | Self::ReadOnly(_) => "io_error",
             Self::AlreadyExists { .. }
             | Self::Changed { .. }

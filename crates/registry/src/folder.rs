@@ -125,7 +125,8 @@ pub fn find_skills(folder: &Path) -> Result<(Vec<PathBuf>, Vec<Error>)> {
     Ok((found, passed))
 }
 
-/// Writes a folder atomically: it appears complete or not at all. Refuses an existing target.
+/// Writes a folder atomically: it appears complete or not at all. Refuses an existing target. Files
+/// that begin with `#!` are executable.
 pub fn write_folder(
     target: &Path,
     files: &BTreeMap<RelPath, Bytes>,
@@ -173,7 +174,14 @@ pub fn write_folder(
 }
 
 fn write_synced(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut file = std::fs::File::create_new(file)?;
+    let mut options = std::fs::File::options();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    if bytes.starts_with(b"#!") {
+        // Stores and packages keep no modes; a skill that says `run scripts/x.sh` needs it.
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o777);
+    }
+    let mut file = options.open(file)?;
     file.write_all(bytes)?;
     file.sync_all()
 }

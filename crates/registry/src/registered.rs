@@ -54,7 +54,7 @@ pub fn skill_row(id: &SkillId, body: &str) -> Result<RegisteredRow> {
         rule,
     };
     if body.trim().is_empty() {
-        return Err(field("must be non-empty".to_owned()).into());
+        return Err(repertoire_core::Error::EmptyField("skill").into());
     }
     if body.len() > MAX_BODY_BYTES {
         let rule = format!("too large: {} bytes, at most {MAX_BODY_BYTES}", body.len());

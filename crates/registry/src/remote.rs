@@ -341,14 +341,14 @@ pub(crate) fn approve_skill(local: &LocalStore, entry: &SkillEntry) -> Result<()
     if place.partial {
         return Err(Error::PartialSkill(entry.id.clone()));
     }
-    let (subject, binding) = approval_identity(&place.label, &place.uri, &entry.metadata);
+    let (subject, binding) = approval_identity(&place.label, &place.uri, entry.complete_metadata());
     local.grant_approval(REMOTE_APPROVAL_KIND, &subject, &binding)
 }
 
 /// Revokes an approval; returns whether there was one.
 pub(crate) fn revoke_approval(local: &LocalStore, entry: &SkillEntry) -> Result<bool> {
     let place = remote_location(entry)?;
-    let (subject, _) = approval_identity(&place.label, &place.uri, &entry.metadata);
+    let (subject, _) = approval_identity(&place.label, &place.uri, entry.complete_metadata());
     local.revoke_approval(REMOTE_APPROVAL_KIND, &subject)
 }
 
@@ -380,7 +380,7 @@ pub(crate) fn read_remote_file(
         uri: uri.clone(),
         reason,
     };
-    let expected = entry.metadata.find_file(path);
+    let expected = entry.complete_metadata().find_file(path);
     let kept = expected.and_then(|file| read_cached_file(cache?, file));
     let fetched = kept.is_none();
     let bytes = match (kept, expected) {

@@ -441,6 +441,12 @@ impl RemoteModel {
         Ok(request)
     }
 
+    /// Returns the beginning of what a provider answered, without secrets. A secret that was cut first
+    /// would not be recognized.
+    fn redact_reason(&self, text: &str) -> String {
+        repertoire_core::markdown::truncate_text(&self.redactor.redact(text), MAX_REASON_CHARS)
+    }
+
     fn describe_failure(&self, error: &ProviderError) -> CallFailure {
         let status = error
             .provider_response_status()
@@ -483,7 +489,7 @@ impl RemoteModel {
                 provider: self.provider.clone(),
                 status,
                 charged: status.is_none() && !unreachable,
-                reason: self.redactor.redact_and_truncate(&said, MAX_REASON_CHARS),
+                reason: self.redact_reason(&said),
             }
         };
         CallFailure {
@@ -557,7 +563,7 @@ impl RemoteModel {
                     provider: self.provider.clone(),
                     status: None,
                     charged: true,
-                    reason: self.redactor.redact_and_truncate(&said, MAX_REASON_CHARS),
+                    reason: self.redact_reason(&said),
                 },
                 retryable: false,
                 retry_after: None,

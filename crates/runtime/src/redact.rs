@@ -109,12 +109,6 @@ impl Redactor {
         self.redact_plain(text)
     }
 
-    /// Returns the beginning of the text without secrets. A secret that was cut first would not be
-    /// recognized.
-    pub(crate) fn redact_and_truncate(&self, text: &str, max_chars: usize) -> String {
-        repertoire_core::markdown::truncate_text(&self.redact(text), max_chars)
-    }
-
     /// Removes secrets from every string and number of a value; returns whether there were any.
     fn redact_value(&self, value: &mut Value) -> bool {
         match value {

@@ -1,13 +1,18 @@
 //! Adds and removes one server in the text of a host's settings. Comments, order and everything else
 //! stay as they are.
 
+use std::fmt::Write as _;
+
 use jsonc_parser::{
     ParseOptions,
     cst::{CstInputValue, CstRootNode},
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::{ConfigForm, EntryForm, config::ServerEntry};
+use super::{
+    ConfigForm, EntryForm,
+    config::{KnownAddresses, ServerEntry},
+};
 
 /// Why a text cannot be edited.
 pub(super) type EditError = String;
@@ -16,28 +21,57 @@ pub(super) type EditError = String;
 pub(super) type EditResult = Result<Option<String>, EditError>;
 
 impl ConfigForm {
-    /// Returns the text with a server of this name.
-    pub(super) fn add_server(self, text: &str, name: &str, entry: &ServerEntry) -> EditResult {
-        match self {
-            Self::Json(key, form) => add_json(text, key, name, &form.to_json(entry)),
-            Self::Toml => add_toml(text, name, entry),
-            Self::Yaml => add_yaml(text, name, entry),
-        }
+    /// Returns the text with a server of this name. One that is there is replaced only if it was
+    /// written by this program: a program of this name, or an address that this account connected.
+    pub(super) fn add_server(
+        self,
+        text: &str,
+        name: &str,
+        entry: &ServerEntry,
+        known: &KnownAddresses,
+    ) -> EditResult {
+        edit_lines(text, |text| match self {
+            Self::Json(key, form) => add_json(text, key, name, &form.to_json(entry), known),
+            Self::Toml => add_toml(text, name, entry, known),
+            Self::Yaml => add_yaml(text, name, entry, known),
+        })
     }
 
-    /// Returns the text without the server of this name.
-    pub(super) fn remove_server(self, text: &str, name: &str) -> EditResult {
-        match self {
-            Self::Json(key, _) => remove_json(text, key, name),
-            Self::Toml => remove_toml(text, name),
-            Self::Yaml => remove_yaml(text, name),
-        }
+    /// Returns the text without the server of this name, if it was written by this program.
+    pub(super) fn remove_server(
+        self,
+        text: &str,
+        name: &str,
+        known: &KnownAddresses,
+    ) -> EditResult {
+        edit_lines(text, |text| match self {
+            Self::Json(key, _) => remove_json(text, key, name, known),
+            Self::Toml => remove_toml(text, name, known),
+            Self::Yaml => remove_yaml(text, name, known),
+        })
     }
 
     /// Returns a file that has this server only.
     pub(super) fn snippet(self, name: &str, entry: &ServerEntry) -> Result<String, EditError> {
-        Ok(self.add_server("", name, entry)?.unwrap_or_default())
+        let added = self.add_server("", name, entry, &KnownAddresses::default());
+        Ok(added?.unwrap_or_default())
     }
+}
+
+/// Edits a text without its byte order mark, and keeps that and the kind of line ends.
+fn edit_lines(text: &str, edit: impl Fn(&str) -> EditResult) -> EditResult {
+    let content = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let Some(mut edited) = edit(content)? else {
+        return Ok(None);
+    };
+    let breaks = content.matches('\n').count();
+    if breaks > 0 && content.matches("\r\n").count() == breaks {
+        edited = edited.replace("\r\n", "\n").replace('\n', "\r\n");
+    }
+    if content.len() < text.len() {
+        edited.insert(0, '\u{feff}');
+    }
+    Ok(Some(edited))
 }
 
 impl EntryForm {
@@ -91,7 +125,7 @@ const OWN_KEYS: [&str; 10] = [
 ];
 
 /// Whether an entry was written for this program, so that it may be replaced or removed.
-fn is_ours(entry: &Value) -> bool {
+fn is_ours(entry: &Value, known: &KnownAddresses) -> bool {
     let command = match &entry["command"] {
         Value::Array(words) => words.first().and_then(Value::as_str),
         command => command.as_str(),
@@ -102,18 +136,10 @@ fn is_ours(entry: &Value) -> bool {
     match (command, url, entry) {
         (Some(command), _, _) => is_our_command(command),
         (None, Some(url), Value::Object(map)) => {
-            is_our_url(url) && map.keys().all(|key| OWN_KEYS.contains(&key.as_str()))
+            known.contains(url) && map.keys().all(|key| OWN_KEYS.contains(&key.as_str()))
         }
         _ => false,
     }
-}
-
-/// Whether an address is one of a server of this program, as this program writes them.
-fn is_our_url(url: &str) -> bool {
-    let rest = url
-        .strip_prefix("https://")
-        .or_else(|| url.strip_prefix("http://"));
-    rest.is_some_and(|rest| rest.ends_with("/mcp") && !rest.contains(['@', '?', '#']))
 }
 
 fn is_our_command(command: &str) -> bool {
@@ -136,7 +162,13 @@ fn parse_json(text: &str) -> Result<CstRootNode, EditError> {
     CstRootNode::parse(text, &options).map_err(|error| error.to_string())
 }
 
-fn add_json(text: &str, key: &str, name: &str, entry: &Value) -> EditResult {
+fn add_json(
+    text: &str,
+    key: &str,
+    name: &str,
+    entry: &Value,
+    known: &KnownAddresses,
+) -> EditResult {
     let root = parse_json(text)?;
     let object = root.object_value().ok_or("is not an object")?;
     let servers = object
@@ -169,7 +201,7 @@ fn add_json(text: &str, key: &str, name: &str, entry: &Value) -> EditResult {
             if has_all && reach(&value) == reach(entry) {
                 return Ok(None);
             }
-            if !is_ours(&value) {
+            if !is_ours(&value, known) {
                 return Err(foreign(name));
             }
             // What the user added, such as `env`, stays.
@@ -187,7 +219,7 @@ fn add_json(text: &str, key: &str, name: &str, entry: &Value) -> EditResult {
     Ok(Some(root.to_string()))
 }
 
-fn remove_json(text: &str, key: &str, name: &str) -> EditResult {
+fn remove_json(text: &str, key: &str, name: &str, known: &KnownAddresses) -> EditResult {
     let root = parse_json(text)?;
     let object = root.object_value().ok_or("is not an object")?;
     let servers = object.object_value(key);
@@ -195,7 +227,7 @@ fn remove_json(text: &str, key: &str, name: &str) -> EditResult {
         return Ok(None);
     };
     let value = entry.value().and_then(|value| value.to_serde_value());
-    if !is_ours(&value.unwrap_or_default()) {
+    if !is_ours(&value.unwrap_or_default(), known) {
         return Err(foreign(name));
     }
     entry.remove();
@@ -225,15 +257,19 @@ fn parse_toml(text: &str) -> Result<toml_edit::DocumentMut, EditError> {
         .map_err(|error: toml_edit::TomlError| error.to_string().trim_end().to_owned())
 }
 
-fn is_our_table(entry: &toml_edit::Item) -> bool {
+/// The keys of a table with an address that this program writes, and one that hosts add.
+const OWN_TABLE_KEYS: [&str; 2] = ["url", "enabled"];
+
+fn is_our_table(entry: &dyn toml_edit::TableLike, known: &KnownAddresses) -> bool {
     if let Some(command) = entry.get("command").and_then(|command| command.as_str()) {
         return is_our_command(command);
     }
     let url = entry.get("url").and_then(|url| url.as_str());
-    url.is_some_and(is_our_url) && entry.get("http_headers").is_none()
+    url.is_some_and(|url| known.contains(url))
+        && entry.iter().all(|(key, _)| OWN_TABLE_KEYS.contains(&key))
 }
 
-fn add_toml(text: &str, name: &str, entry: &ServerEntry) -> EditResult {
+fn add_toml(text: &str, name: &str, entry: &ServerEntry, known: &KnownAddresses) -> EditResult {
     let mut document = parse_toml(text)?;
     let mut table = toml_edit::Table::new();
     match entry {
@@ -243,6 +279,7 @@ fn add_toml(text: &str, name: &str, entry: &ServerEntry) -> EditResult {
         }
         ServerEntry::Address(url) => table["url"] = toml_edit::value(url),
     }
+    // Also a table that is written in one line.
     let servers = document
         .entry(TOML_SERVERS)
         .or_insert_with(|| {
@@ -250,10 +287,9 @@ fn add_toml(text: &str, name: &str, entry: &ServerEntry) -> EditResult {
             servers.set_implicit(true);
             toml_edit::Item::Table(servers)
         })
-        .as_table_mut()
+        .as_table_like_mut()
         .ok_or_else(|| format!("`{TOML_SERVERS}` is not a table"))?;
     match servers.get_mut(name) {
-        Some(old) if !is_our_table(old) => return Err(foreign(name)),
         Some(old) => {
             let Some(old) = old.as_table_like_mut() else {
                 return Err(format!("`{TOML_SERVERS}.{name}` is not a table"));
@@ -264,6 +300,9 @@ fn add_toml(text: &str, name: &str, entry: &ServerEntry) -> EditResult {
             });
             if is_same {
                 return Ok(None);
+            }
+            if !is_our_table(old, known) {
+                return Err(foreign(name));
             }
             for key in ["command", "args", "url"] {
                 old.remove(key);
@@ -279,45 +318,59 @@ fn add_toml(text: &str, name: &str, entry: &ServerEntry) -> EditResult {
     Ok(Some(document.to_string()))
 }
 
-fn remove_toml(text: &str, name: &str) -> EditResult {
+fn remove_toml(text: &str, name: &str, known: &KnownAddresses) -> EditResult {
     let mut document = parse_toml(text)?;
     let servers = document.get_mut(TOML_SERVERS);
     let Some(servers) = servers.and_then(|servers| servers.as_table_like_mut()) else {
         return Ok(None);
     };
-    match servers.get(name) {
-        None => return Ok(None),
-        Some(entry) if !is_our_table(entry) => return Err(foreign(name)),
-        Some(_) => servers.remove(name),
+    let Some(entry) = servers.get(name) else {
+        return Ok(None);
     };
+    let is_ours = entry
+        .as_table_like()
+        .is_some_and(|entry| is_our_table(entry, known));
+    if !is_ours {
+        return Err(foreign(name));
+    }
+    servers.remove(name);
     Ok(Some(document.to_string()))
 }
 
 const YAML_SERVERS: &str = "extensions:";
 
-/// Returns the lines of a server, as deep as the others.
-fn yaml_entry(name: &str, entry: &ServerEntry, depth: usize) -> String {
-    // A JSON text is a YAML text.
-    let kind = match entry {
-        ServerEntry::Program { command, args } => format!(
-            "type: stdio\ncmd: {}\nargs: {}\nenvs: {{}}\n",
-            json!(command),
-            json!(args)
-        ),
-        ServerEntry::Address(url) => format!("type: streamable_http\nuri: {}\n", json!(url)),
-    };
-    let fields = format!(
-        "name: {name}\ndescription: Skills from Repertoire\n{kind}enabled: true\ntimeout: 300\n"
-    );
+/// Returns the lines of a server, as deep as the others. What the user added to it stays.
+fn yaml_entry(name: &str, entry: &ServerEntry, added: &Map<String, Value>, depth: usize) -> String {
+    let mut fields = Map::new();
+    let mut put = |key: &str, value: Value| fields.insert(key.to_owned(), value);
+    put("name", json!(name));
+    put("description", json!("Skills from Repertoire"));
+    match entry {
+        ServerEntry::Program { command, args } => {
+            put("type", json!("stdio"));
+            put("cmd", json!(command));
+            put("args", json!(args));
+            put("envs", json!({}));
+        }
+        ServerEntry::Address(url) => {
+            put("type", json!("streamable_http"));
+            put("uri", json!(url));
+        }
+    }
+    put("enabled", json!(true));
+    put("timeout", json!(300));
+    fields.extend(added.clone());
     let (outer, inner) = (" ".repeat(depth), " ".repeat(depth * 2));
     let mut text = format!("{outer}{name}:\n");
-    for line in fields.lines() {
-        text.push_str(&inner);
-        text.push_str(line);
-        text.push('\n');
+    for (key, value) in fields {
+        // A JSON text is a YAML text. Writing to a string cannot fail.
+        let _ = writeln!(text, "{inner}{key}: {value}");
     }
     text
 }
+
+/// The keys of a server in YAML that say how it is reached; others belong to the user.
+const OWN_YAML_KEYS: [&str; 6] = ["name", "description", "type", "cmd", "args", "uri"];
 
 /// Where the servers are in a text, and how deep they are.
 struct YamlServers {
@@ -369,15 +422,37 @@ fn find_yaml_entry(text: &str, name: &str) -> Result<Option<std::ops::Range<usiz
     Ok(found)
 }
 
-fn is_our_block(block: &str) -> bool {
-    let field = |key: &str| {
-        let mut lines = block.lines();
-        let value = lines.find_map(|line| line.trim().strip_prefix(key))?;
-        Some(value.trim().trim_matches(['"', '\'']).to_owned())
-    };
-    match (field("cmd:"), field("uri:")) {
-        (Some(cmd), _) => is_our_command(&cmd),
-        (None, Some(uri)) => is_our_url(&uri) && !block.contains("headers:"),
+fn parse_yaml(text: &str) -> Result<Map<String, Value>, EditError> {
+    if text.lines().all(|line| line_depth(line).is_none()) {
+        return Ok(Map::new());
+    }
+    let front = repertoire_core::Frontmatter::parse(text, 1);
+    Ok(front.map_err(|error| error.to_string())?.to_json())
+}
+
+/// Returns the fields of a server.
+fn yaml_fields(text: &str, name: &str) -> Result<Map<String, Value>, EditError> {
+    let mut all = parse_yaml(text)?;
+    let servers = all.remove(YAML_SERVERS.trim_end_matches(':'));
+    let entry = servers.and_then(|mut servers| Some(servers.get_mut(name)?.take()));
+    match entry {
+        Some(Value::Object(fields)) => Ok(fields),
+        _ => Ok(Map::new()),
+    }
+}
+
+/// Whether the fields of a server were written by this program: an address is only ours without
+/// others' additions.
+fn is_our_block(fields: &Map<String, Value>, known: &KnownAddresses) -> bool {
+    let field = |key: &str| fields.get(key).and_then(Value::as_str);
+    match (field("cmd"), field("uri")) {
+        (Some(cmd), _) => is_our_command(cmd),
+        (None, Some(uri)) => {
+            let plain = |key: &String| {
+                OWN_YAML_KEYS.contains(&key.as_str()) || ["enabled", "timeout"].contains(&&**key)
+            };
+            known.contains(uri) && fields.keys().all(plain)
+        }
         _ => false,
     }
 }
@@ -385,11 +460,7 @@ fn is_our_block(block: &str) -> bool {
 /// Checks that only the server of this name differs between two texts.
 fn check_yaml(before: &str, after: &str, name: &str) -> Result<(), EditError> {
     let read = |text: &str| -> Result<Value, EditError> {
-        if text.lines().all(|line| line_depth(line).is_none()) {
-            return Ok(json!({}));
-        }
-        let front = repertoire_core::Frontmatter::parse(text, 1);
-        let mut value = Value::Object(front.map_err(|error| error.to_string())?.to_json());
+        let mut value = Value::Object(parse_yaml(text)?);
         let key = YAML_SERVERS.trim_end_matches(':');
         let mut is_empty = value.get(key).is_some_and(Value::is_null);
         if let Some(Value::Object(servers)) = value.get_mut(key) {
@@ -407,41 +478,53 @@ fn check_yaml(before: &str, after: &str, name: &str) -> Result<(), EditError> {
     Err("is written in a way that is not understood".to_owned())
 }
 
-fn add_yaml(text: &str, name: &str, entry: &ServerEntry) -> EditResult {
+fn add_yaml(text: &str, name: &str, entry: &ServerEntry, known: &KnownAddresses) -> EditResult {
     let mut new = text.to_owned();
     if !new.is_empty() && !new.ends_with('\n') {
         new.push('\n');
     }
     let servers = find_yaml_servers(&new)?;
     let depth = servers.as_ref().map_or(2, |servers| servers.depth);
-    let entry = yaml_entry(name, entry, depth);
     match (find_yaml_entry(&new, name)?, servers) {
         (Some(range), _) => {
-            let old = &new[range.clone()];
-            if old.trim_end() == entry.trim_end() {
+            let old = yaml_fields(&new, name)?;
+            let reached = |fields: &Map<String, Value>| {
+                ["cmd", "args", "uri"].map(|key| fields.get(key).cloned())
+            };
+            let mut added = old.clone();
+            added.retain(|key, _| !OWN_YAML_KEYS.contains(&key.as_str()));
+            if matches!(entry, ServerEntry::Address(_)) {
+                added.remove("envs");
+            }
+            let text = yaml_entry(name, entry, &added, depth);
+            let wanted = yaml_fields(&format!("{YAML_SERVERS}\n{text}"), name)?;
+            if reached(&old) == reached(&wanted) {
                 return Ok(None);
             }
-            if !is_our_block(old) {
+            if !is_our_block(&old, known) {
                 return Err(foreign(name));
             }
-            new.replace_range(range, &entry);
+            new.replace_range(range, &text);
         }
-        (None, Some(servers)) => new.insert_str(servers.start, &entry),
+        (None, Some(servers)) => {
+            let text = yaml_entry(name, entry, &Map::new(), depth);
+            new.insert_str(servers.start, &text);
+        }
         (None, None) => {
             new.push_str(YAML_SERVERS);
             new.push('\n');
-            new.push_str(&entry);
+            new.push_str(&yaml_entry(name, entry, &Map::new(), depth));
         }
     }
     check_yaml(text, &new, name)?;
     Ok(Some(new))
 }
 
-fn remove_yaml(text: &str, name: &str) -> EditResult {
+fn remove_yaml(text: &str, name: &str, known: &KnownAddresses) -> EditResult {
     let Some(range) = find_yaml_entry(text, name)? else {
         return Ok(None);
     };
-    if !is_our_block(&text[range.clone()]) {
+    if !is_our_block(&yaml_fields(text, name)?, known) {
         return Err(foreign(name));
     }
     let mut new = text.to_owned();
@@ -459,6 +542,13 @@ mod tests {
             command: "/opt/repertoire".to_owned(),
             args: vec!["mcp".to_owned()],
         }
+    }
+
+    /// The addresses that were connected.
+    fn known() -> KnownAddresses {
+        ["http://127.0.0.1:1/mcp", "http://127.0.0.1:2/mcp"]
+            .into_iter()
+            .collect()
     }
 
     const FORMS: [(ConfigForm, &str); 10] = [
@@ -504,19 +594,28 @@ mod tests {
                 ServerEntry::Address("http://127.0.0.1:1/mcp".to_owned()),
             ] {
                 let added = form
-                    .add_server(before, "repertoire", &entry)
+                    .add_server(before, "repertoire", &entry, &known())
                     .unwrap()
                     .unwrap();
                 assert!(added.contains("repertoire"), "{form:?}: {added}");
-                let again = form.add_server(&added, "repertoire", &entry).unwrap();
+                let again = form
+                    .add_server(&added, "repertoire", &entry, &known())
+                    .unwrap();
                 assert_eq!(again, None, "{form:?}: {added}");
                 for line in before.lines().filter(|line| line.len() > 2) {
                     let word = line.trim().trim_matches(['{', '}', ',']);
                     assert!(added.contains(word), "{form:?}: {word} in {added}");
                 }
-                let removed = form.remove_server(&added, "repertoire").unwrap().unwrap();
+                let removed = form
+                    .remove_server(&added, "repertoire", &known())
+                    .unwrap()
+                    .unwrap();
                 assert!(!removed.contains("repertoire"), "{form:?}: {removed}");
-                assert_eq!(form.remove_server(&removed, "repertoire").unwrap(), None);
+                assert_eq!(
+                    form.remove_server(&removed, "repertoire", &known())
+                        .unwrap(),
+                    None
+                );
                 for kept in ["mine", "kept", "other"] {
                     assert_eq!(
                         before.contains(kept),
@@ -534,18 +633,20 @@ mod tests {
             let added = form.snippet("repertoire", &program()).unwrap();
             let other = ServerEntry::Address("http://127.0.0.1:2/mcp".to_owned());
             let changed = form
-                .add_server(&added, "repertoire", &other)
+                .add_server(&added, "repertoire", &other, &known())
                 .unwrap()
                 .unwrap();
             assert!(changed.contains("127.0.0.1:2"), "{form:?}: {changed}");
             assert!(!changed.contains("/opt/"), "{form:?}: {changed}");
             let foreign = added.replace("/opt/repertoire", "/opt/another");
             assert!(
-                form.add_server(&foreign, "repertoire", &program()).is_err(),
+                form.add_server(&foreign, "repertoire", &program(), &known())
+                    .is_err(),
                 "{form:?}"
             );
             assert!(
-                form.remove_server(&foreign, "repertoire").is_err(),
+                form.remove_server(&foreign, "repertoire", &known())
+                    .is_err(),
                 "{form:?}"
             );
         }
@@ -561,9 +662,12 @@ mod tests {
             "GOOSE_MODE: auto\nextensions:\n",
         ] {
             let form = ConfigForm::Yaml;
-            let added = form.add_server(before, "repertoire", &program());
+            let added = form.add_server(before, "repertoire", &program(), &known());
             let added = added.unwrap().unwrap();
-            let removed = form.remove_server(&added, "repertoire").unwrap().unwrap();
+            let removed = form
+                .remove_server(&added, "repertoire", &known())
+                .unwrap()
+                .unwrap();
             let rest = removed.strip_prefix(before).unwrap_or("?");
             assert!(
                 rest.is_empty() || rest == "extensions:\n",
@@ -577,7 +681,7 @@ mod tests {
         let form = FORMS[1].0;
         let with_env = "{\"mcpServers\": {\"repertoire\": {\"command\": \"/old/repertoire\", \
                         \"args\": [\"mcp\"], \"env\": {\"KEY\": \"1\"}}}}";
-        let added = form.add_server(with_env, "repertoire", &program());
+        let added = form.add_server(with_env, "repertoire", &program(), &known());
         let added = added.unwrap().unwrap();
         assert!(
             added.contains("KEY") && added.contains("/opt/repertoire"),
@@ -585,8 +689,80 @@ mod tests {
         );
         let theirs = "{\"mcpServers\": {\"repertoire\": {\"url\": \"https://x.test/mcp\", \
                       \"headers\": {\"Authorization\": \"Bearer s\"}}}}";
-        assert!(form.add_server(theirs, "repertoire", &program()).is_err());
-        assert!(form.remove_server(theirs, "repertoire").is_err());
+        assert!(
+            form.add_server(theirs, "repertoire", &program(), &known())
+                .is_err()
+        );
+        assert!(form.remove_server(theirs, "repertoire", &known()).is_err());
+    }
+
+    #[test]
+    fn t45_servers_of_others_at_an_address_are_not_ours() {
+        for (form, theirs) in [
+            (
+                FORMS[0].0,
+                "{\"mcpServers\":{\"linear\":{\"type\":\"http\",\"url\":\"https://linear.test/mcp\"}}}",
+            ),
+            (
+                ConfigForm::Toml,
+                "[mcp_servers.linear]\nurl = \"https://linear.test/mcp\"\n\
+                 bearer_token_env_var = \"LINEAR\"\n",
+            ),
+            (
+                ConfigForm::Yaml,
+                "extensions:\n  linear:\n    uri: https://linear.test/mcp\n    env_keys: [KEY]\n",
+            ),
+        ] {
+            assert!(form.remove_server(theirs, "linear", &known()).is_err());
+            let added = form.add_server(theirs, "linear", &program(), &known());
+            assert!(added.is_err(), "{form:?}");
+            // Not even one with a known address, if it has more than this program writes.
+            let more = theirs.replace("https://linear.test/mcp", "http://127.0.0.1:1/mcp");
+            let removed = form.remove_server(&more, "linear", &known());
+            assert_eq!(
+                removed.is_ok(),
+                matches!(form, ConfigForm::Json(..)),
+                "{form:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn additions_of_the_user_stay_in_yaml() {
+        let old = "extensions:\n  repertoire:\n    cmd: /old/repertoire\n    args: [mcp]\n    envs: \
+                   {\"MY_KEY\": \"1\"}\n    timeout: 999\n    enabled: false\n";
+        let added = ConfigForm::Yaml.add_server(old, "repertoire", &program(), &known());
+        let fields = yaml_fields(&added.unwrap().unwrap(), "repertoire").unwrap();
+        assert_eq!(fields["envs"], json!({"MY_KEY": "1"}));
+        assert_eq!(
+            (&fields["timeout"], &fields["enabled"]),
+            (&json!(999), &json!(false))
+        );
+        assert_eq!(fields["cmd"], "/opt/repertoire");
+    }
+
+    #[test]
+    fn byte_order_marks_and_line_ends_stay() {
+        let entry = program();
+        let json = "\u{feff}{\r\n  \"mcpServers\": {}\r\n}\r\n";
+        let toml = "a = 1\r\n[mcp_servers.other]\r\ncommand = \"x\"\r\n";
+        for (form, text) in [(FORMS[0].0, json), (ConfigForm::Toml, toml)] {
+            let added = form.add_server(text, "repertoire", &entry, &known());
+            let added = added.unwrap().unwrap();
+            assert_eq!(added.starts_with('\u{feff}'), text.starts_with('\u{feff}'));
+            assert_eq!(added.matches('\n').count(), added.matches("\r\n").count());
+        }
+        // A table in one line is a table.
+        for text in [
+            "mcp_servers = {}\n",
+            "mcp_servers = { foo = { command = \"x\" } }\n",
+        ] {
+            let added = ConfigForm::Toml.add_server(text, "repertoire", &entry, &known());
+            let added = added.unwrap().unwrap();
+            assert!(added.contains("repertoire = "), "{added}");
+            let removed = ConfigForm::Toml.remove_server(&added, "repertoire", &known());
+            assert!(!removed.unwrap().unwrap().contains("repertoire"));
+        }
     }
 
     #[test]
@@ -601,7 +777,8 @@ mod tests {
             (ConfigForm::Yaml, "a: b: c\n"),
         ] {
             assert!(
-                form.add_server(text, "repertoire", &program()).is_err(),
+                form.add_server(text, "repertoire", &program(), &known())
+                    .is_err(),
                 "{text}"
             );
         }

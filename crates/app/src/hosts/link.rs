@@ -32,6 +32,8 @@ pub struct SkillLinks {
     only: Vec<IdPrefix>,
     /// The account's folder, with the key that signs records.
     account: PathBuf,
+    /// The host that the copies are for.
+    host: Option<&'static str>,
 }
 
 /// What happened to a copy.
@@ -55,6 +57,9 @@ pub struct LinkReport {
     pub conflicts: Vec<(String, &'static str)>,
     /// How many copies were as wanted.
     pub unchanged: usize,
+    /// Other hosts that the copies were made for, so that they stay.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub used_by: Vec<String>,
 }
 
 /// The copies of a folder that are ours.
@@ -64,6 +69,9 @@ struct CopyRecord {
     #[serde(default)]
     signature: String,
     skills: BTreeMap<String, SkillCopy>,
+    /// The hosts that the copies were made for, by their ids: several read the same folder.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    hosts: BTreeSet<String>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -82,13 +90,23 @@ impl SkillLinks {
             folder,
             only,
             account,
+            host: None,
         }
+    }
+
+    /// Records that the copies are for a host. When it needs them no longer, they stay as long as
+    /// another one does.
+    #[must_use]
+    pub fn for_host(mut self, host: &'static str) -> Self {
+        self.host = Some(host);
+        self
     }
 
     /// Brings the copies up to date.
     pub fn sync(&self, registry: &Registry, stopped: &dyn Fn() -> bool) -> Result<LinkReport> {
         std::fs::create_dir_all(&self.folder).map_err(io_error_at(&self.folder))?;
         let mut record = self.read_record()?;
+        record.hosts.extend(self.host.map(str::to_owned));
         let mut report = LinkReport::default();
         let snapshot = registry.snapshot();
         let mut wanted: BTreeMap<String, &SkillEntry> = BTreeMap::new();
@@ -142,7 +160,12 @@ impl SkillLinks {
                         .conflicts
                         .push((name, "the copy was changed by hand"));
                 }
-                (None, _) => {
+                (None, CopyState::Foreign) => {
+                    // The user put it in the place of the copy.
+                    record.skills.remove(&name);
+                    report.conflicts.push((name, "it is no copy any more"));
+                }
+                (None, CopyState::Ours(_) | CopyState::Missing) => {
                     self.remove_copy(&name)?;
                     record.skills.remove(&name);
                     report.changes.push((name, LinkChange::Removed));
@@ -153,10 +176,20 @@ impl SkillLinks {
         Ok(report)
     }
 
-    /// Removes every copy that was not changed by hand, and the record.
+    /// Removes every copy that was not changed by hand, and the record, unless the copies were made for
+    /// another host, too.
     pub fn remove_all(&self) -> Result<LinkReport> {
-        let record = self.read_record()?;
+        let mut record = self.read_record()?;
         let mut report = LinkReport::default();
+        if let Some(host) = self.host {
+            record.hosts.remove(host);
+            if !record.hosts.is_empty() {
+                self.write_record(&mut record)?;
+                report.unchanged = record.skills.len();
+                report.used_by = record.hosts.into_iter().collect();
+                return Ok(report);
+            }
+        }
         for name in record.skills.keys() {
             match self.copy_state(name, &record) {
                 CopyState::Ours(_) => {
@@ -326,7 +359,10 @@ impl SkillLinks {
     /// Returns the signature of a record: a keyed digest of the copies it names.
     fn sign(&self, record: &CopyRecord) -> Result<String> {
         let key = self.signing_key()?;
-        let names = serde_json::to_vec(&record.skills).unwrap_or_default();
+        let mut names = serde_json::to_vec(&record.skills).unwrap_or_default();
+        if !record.hosts.is_empty() {
+            names.extend(serde_json::to_vec(&record.hosts).unwrap_or_default());
+        }
         // Twice, because a plain digest of key and text can be extended.
         let inner = Digest::hash_bytes(&[key.as_slice(), &names].concat());
         let outer = Digest::hash_bytes(&[key.as_slice(), inner.as_bytes()].concat());

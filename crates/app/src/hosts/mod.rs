@@ -6,7 +6,7 @@ mod link;
 
 use std::path::{Path, PathBuf};
 
-pub use config::{ConfigChange, ConfigPlan, ServerEntry};
+pub use config::{ConfigChange, ConfigPlan, KnownAddresses, ServerEntry};
 pub use link::{LinkChange, LinkReport, SkillLinks};
 
 /// The form of a host's settings.

@@ -99,7 +99,7 @@ pub(crate) fn run(
             .map(|path| path.display().to_string())
             .collect();
         bail!(RegistryError::NotFound {
-            what: "skill in",
+            what: "skill in the folder",
             name: names.join(", "),
         });
     }

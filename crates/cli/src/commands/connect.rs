@@ -8,10 +8,11 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use repertoire_app::{
-    ConfigChange, HOSTS, Host, HostScope, LinkChange, LinkReport, ServerEntry, SkillLinks,
+    ConfigChange, HOSTS, Host, HostScope, KnownAddresses, LinkChange, LinkReport, ServerEntry,
+    SkillLinks,
 };
 use repertoire_core::{permission::IdPrefix, text::terminal_safe};
-use repertoire_registry::Registry;
+use repertoire_registry::{Error as RegistryError, Registry};
 use serde_json::json;
 
 use super::open_registry;
@@ -27,10 +28,18 @@ use crate::{
 fn find_host(id: &str) -> Result<&'static Host> {
     Host::find(id).ok_or_else(|| {
         let ids: Vec<_> = HOSTS.iter().map(|host| host.id).collect();
-        UsageError(format!(
-            "there is no host {id:?}; known are {}",
-            ids.join(", ")
-        ))
+        let wanted = id.to_lowercase();
+        let similar = ids.iter().filter(|known| {
+            known.contains(&wanted) || wanted.contains(**known) && !known.is_empty()
+        });
+        let similar: Vec<_> = similar.copied().collect();
+        UsageError(match (wanted.is_empty(), similar.as_slice()) {
+            (false, [_, ..]) => format!(
+                "there is no host {id:?}; did you mean {}?",
+                similar.join(" or ")
+            ),
+            _ => format!("there is no host {id:?}; known are {}", ids.join(", ")),
+        })
         .into()
     })
 }
@@ -151,8 +160,8 @@ pub(crate) fn connect(
     let has_config = |scope| host.config_file(scope, Path::new("")).is_some();
     if !has_config(HostScope::Project) && !has_config(HostScope::User) {
         bail!(UsageError(format!(
-            "{} takes skills from a folder: `repertoire link {}`",
-            host.name, host.id
+            "{} has no settings for servers, but a folder of skills: `repertoire link {}`",
+            host.id, host.id
         )));
     }
     let (scope, base) = resolve_place(place, has_config, settings)?;
@@ -174,7 +183,11 @@ pub(crate) fn connect(
         output.print_text(&text)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let plan = host.plan_connect(scope, &base, &place.name, &entry)?;
+    let mut known = KnownAddresses::read(&settings.account);
+    let plan = host.plan_connect(scope, &base, &place.name, &entry, &known)?;
+    if let ServerEntry::Address(url) = &entry {
+        known.insert(&settings.account, url)?;
+    }
     let change = plan.apply()?;
     report_config(host, scope, &plan.file, &change, true, output)?;
     if let (ServerEntry::Address(_), false) = (&entry, output.json) {
@@ -192,7 +205,8 @@ pub(crate) fn disconnect(
     let host = find_host(host)?;
     let has_config = |scope| host.config_file(scope, Path::new("")).is_some();
     let (scope, base) = resolve_place(place, has_config, settings)?;
-    let plan = host.plan_disconnect(scope, &base, &place.name)?;
+    let known = KnownAddresses::read(&settings.account);
+    let plan = host.plan_disconnect(scope, &base, &place.name, &known)?;
     let change = plan.apply()?;
     report_config(host, scope, &plan.file, &change, false, output)?;
     Ok(ExitCode::SUCCESS)
@@ -286,29 +300,40 @@ pub(crate) fn link(
     settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    let folder = if Host::find(target).is_none() && target.contains(['/', '\\', '.']) {
-        PathBuf::from(target)
+    let (folder, host) = if Host::find(target).is_none() && target.contains(['/', '\\', '.']) {
+        (PathBuf::from(target), None)
     } else {
         let host = find_host(target)?;
         let has_folder = |scope| host.skills_folder(scope, Path::new("")).is_some();
         let (scope, base) = resolve_place(place, has_folder, settings)?;
         let folder = host.writable_skills_folder(scope, &base)?;
-        folder.ok_or_else(|| UsageError(format!("{} reads no folder of skills", host.name)))?
+        let folder =
+            folder.ok_or_else(|| UsageError(format!("{} reads no folder of skills", host.name)))?;
+        (folder, Some(host.id))
     };
-    let links = SkillLinks::new(folder.clone(), only.to_vec(), settings.account.clone());
+    let mut links = SkillLinks::new(folder.clone(), only.to_vec(), settings.account.clone());
+    if let Some(host) = host {
+        links = links.for_host(host);
+    }
     if remove {
         report_links(&folder, &links.remove_all()?, output)?;
         return Ok(ExitCode::SUCCESS);
     }
     let registry = open_registry(&[], settings, output)?;
-    for unknown in unknown_prefixes(&registry, only) {
-        output.print_warning(format!(
-            "--only names {unknown}, and there is no such skill"
-        ));
+    // Without the skill that was meant, every copy would be removed.
+    if let Some(name) = unknown_prefixes(&registry, only).into_iter().next() {
+        bail!(RegistryError::NotFound {
+            what: "skill",
+            name,
+        });
     }
     let watching = watch.then(|| registry.start_watching()).transpose()?;
     let mut seen = registry.snapshot().seq();
-    let sync = || interrupt::run_protected(|stopped| links.sync(&registry, stopped));
+    let sync = || {
+        output.with_spinner("copying skills", || {
+            interrupt::run_protected(|stopped| links.sync(&registry, stopped))
+        })
+    };
     report_links(&folder, &sync()?, output)?;
     if watching.is_none() {
         return Ok(ExitCode::SUCCESS);
@@ -351,7 +376,7 @@ fn report_links(folder: &Path, report: &LinkReport, output: &Output) -> Result<(
             .collect();
         output.print_json(&json!({
             "folder": folder, "changes": changes, "conflicts": conflicts,
-            "unchanged": report.unchanged,
+            "unchanged": report.unchanged, "used_by": report.used_by,
         }))?;
         return Ok(());
     }
@@ -365,6 +390,12 @@ fn report_links(folder: &Path, report: &LinkReport, output: &Output) -> Result<(
     }
     for (name, reason) in &report.conflicts {
         output.print_warning(format!("{}: left alone, {reason}", terminal_safe(name)));
+    }
+    if !report.used_by.is_empty() {
+        output.print_note(format!(
+            "the copies stay: they were made for {}, too",
+            report.used_by.join(", ")
+        ));
     }
     output.print_note(format!(
         "{}: {} changed, {} as before",

@@ -10,7 +10,10 @@ use anyhow::{Result, bail};
 use repertoire_app::{CleanupReport, clean_up};
 use repertoire_registry::{
     Error, StoreScope,
-    store::{RetentionPolicy, WriteMode},
+    store::{
+        RetentionPolicy, Store, WriteMode, read_backup_id, set_damaged_store_aside,
+        system_skill_ids,
+    },
 };
 use serde_json::{Value, json};
 
@@ -145,6 +148,25 @@ pub(crate) struct RestoreOptions {
     pub(crate) yes: bool,
 }
 
+/// Asks whether a damaged store may be moved aside.
+fn may_replace(store: &Path, output: &Output) -> Result<bool> {
+    if output.json || !std::io::stdin().is_terminal() {
+        return Ok(false);
+    }
+    let question = format!("{} is damaged; move it aside?", store.display());
+    output.ask_yes_no(&question)
+}
+
+/// Whether a store has more than the skills that come with the program.
+fn has_own_content(store: &dyn Store) -> Result<bool> {
+    if store.usage()?.state_values > 0 {
+        return Ok(true);
+    }
+    let system = system_skill_ids()?;
+    let skills = store.list_skills()?;
+    Ok(skills.iter().any(|skill| !system.contains(&skill.path)))
+}
+
 pub(crate) fn restore(
     file: &Path,
     options: RestoreOptions,
@@ -157,15 +179,26 @@ pub(crate) fn restore(
             name: file.display().to_string(),
         });
     }
-    let registry = open_registry(&[], settings, output)?;
+    // Before anything is moved.
+    read_backup_id(file)?;
+    let (registry, is_damaged) = match open_registry(&[], settings, output) {
+        Ok(registry) => (registry, false),
+        Err(error) => match error.downcast_ref::<Error>() {
+            Some(Error::Corrupt { path, .. }) if options.yes || may_replace(path, output)? => {
+                let kept = set_damaged_store_aside(path)?;
+                output.print_note(format!("the damaged file is now {}", kept.display()));
+                (open_registry(&[], settings, output)?, true)
+            }
+            _ => return Err(error),
+        },
+    };
     let asked = options.scope.map_or(StoreScope::Account, Into::into);
     let scope = settings
         .scope_preference()
         .resolve(&registry, Some(asked))?;
     let store = registry.store(scope)?;
     let from = output.with_spinner("checking the backup", || store.check_backup(file))?;
-    let usage = store.usage()?;
-    let is_used = usage.skills > 0 || usage.state_values > 0;
+    let is_used = !is_damaged && has_own_content(&**store)?;
     if from != store.store_id()? && is_used && !options.other_store {
         bail!(UsageError(format!(
             "{} is a backup of another store than the {} one here: add --other-store to replace this \
@@ -179,7 +212,7 @@ pub(crate) fn restore(
         scope.as_str(),
         file.display()
     );
-    if !options.yes {
+    if !options.yes && !is_damaged {
         if output.json || !std::io::stdin().is_terminal() {
             bail!(UsageError(format!(
                 "this replaces {what}: add --yes to do it"

@@ -6,13 +6,14 @@ use std::{
     process::ExitCode,
 };
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use repertoire_app::{
     ExistingSkills, create_workspace, existing_skill_folders, outermost_skills, require_folder,
 };
 use repertoire_registry::trust;
 use serde_json::json;
 
+use super::quote_path;
 use crate::{
     output::{Output, format_count},
     settings::CliSettings,
@@ -25,6 +26,9 @@ pub(crate) fn run(
     output: &Output,
 ) -> Result<ExitCode> {
     require_folder(path)?;
+    if trust::workspace_store_path(path).exists() {
+        bail!(repertoire_app::Error::WorkspaceExists(path.to_owned()));
+    }
     let found = existing_skill_folders(path);
     for folder in &found {
         let skills = outermost_skills(&path.join(folder)).map_or(0, |(skills, _)| skills.len());
@@ -55,9 +59,12 @@ pub(crate) fn run(
             format!("  skills in {folder} are part of it")
         } else {
             format!(
-                "  skills in {folder} are not part of it: look at them with `repertoire lint \
-                 {folder}/`, then name the folder in {}/config.toml",
-                trust::WORKSPACE_FOLDER
+                "  skills in {folder} are not part of it: look at them with `repertoire lint {}`, \
+                 then name the folder in {}",
+                quote_path(&path.join(folder)),
+                path.join(trust::WORKSPACE_FOLDER)
+                    .join("config.toml")
+                    .display()
             )
         });
     }

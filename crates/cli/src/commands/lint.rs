@@ -38,15 +38,19 @@ pub(crate) fn run(
                 let folders = skill_folders(&path, output)?;
                 if folders.is_empty() {
                     anyhow::bail!(Error::NotFound {
-                        what: "skill in",
+                        what: "skill in the folder",
                         name: path.display().to_string(),
                     });
                 }
+                // A single skill is not among others that could claim its name.
+                let misplaced = repertoire_app::lint_names(&path).unwrap_or_default();
                 for folder in &folders {
                     let name = folder.display().to_string();
                     match folder::read_folder(folder) {
                         Ok(files) => {
                             let mut found = lint_files(&files);
+                            let real = folder.canonicalize().ok();
+                            found.extend(real.and_then(|real| misplaced.get(&real).cloned()));
                             // What is beneath a nested skill is reported there.
                             let nested = folders.iter().filter_map(|other| {
                                 let inner = other.strip_prefix(folder).ok()?;

@@ -69,7 +69,7 @@ fn fix_entry(registry: &Registry, entry: &SkillEntry, output: &Output) -> Result
         LintFix::Nothing => Ok(0),
         LintFix::Files(changed) => write_files(&changed, output),
         LintFix::Stored(number) => {
-            report_rewrite(entry.id.as_str(), output);
+            report_rewrite(&format!("{}:{}", entry.origin, entry.id), output);
             Ok(number)
         }
         LintFix::ReadOnly => {

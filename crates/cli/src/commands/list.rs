@@ -163,7 +163,7 @@ fn print_summary(registry: &Registry, shown: usize, output: &Output) {
         let _ = write!(text, ", {skipped} skipped");
     }
     if hidden + disabled + unlisted + skipped > 0 {
-        text.push_str(" (`repertoire list --all` shows why)");
+        text.push_str(" (`--all` shows why)");
     }
     output.print_note(format!("{DIM}{text}{DIM:#}"));
 }

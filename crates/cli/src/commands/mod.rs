@@ -276,6 +276,16 @@ fn run_with_settings(
 }
 
 /// Opens the catalogue over these folders, or over everything the settings name.
+/// Returns a path as a shell takes it.
+pub(crate) fn quote_path(path: &Path) -> String {
+    let text = path.to_string_lossy().into_owned();
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+@~".contains(c);
+    if text.chars().all(is_plain) {
+        return text;
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
 fn open_registry(
     paths: &[PathBuf],
     settings: &CliSettings,

@@ -52,8 +52,18 @@ pub(crate) fn add_remote(
         }))?;
         return Ok(ExitCode::SUCCESS);
     }
+    let snapshot = registry.snapshot();
+    let is_unverified = |id: &&SkillId| {
+        let mut entries = snapshot.all_skills().map(|(entry, _)| entry);
+        entries.any(|entry| entry.id == **id && entry.is_remote() && entry.metadata.dynamic)
+    };
+    let verified = match skills.iter().filter(is_unverified).count() {
+        0 => "verified each time".to_owned(),
+        all if all == skills.len() => "cannot be verified, because it lists no digests".to_owned(),
+        some => format!("{some} of them cannot be verified, because it lists no digests for them"),
+    };
     output.print_note(format!(
-        "{label} has {}; read when needed, verified each time",
+        "{label} has {}; read when needed, {verified}",
         format_count(skills.len(), "skill")
     ));
     for id in skills {

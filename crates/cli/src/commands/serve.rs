@@ -390,7 +390,10 @@ fn open_service(
         }
         if !parts.is_empty() {
             let parts = parts.join(", ");
-            let _ = writeln!(words, "{parts}: `repertoire list --all` says why");
+            let _ = writeln!(
+                words,
+                "{parts}: `repertoire list --all`, with the same folders, says why"
+            );
         }
         if !quiet {
             Output::print_stderr(&words);

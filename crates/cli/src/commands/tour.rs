@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
 
-use super::{list, open_registry, show};
+use super::{list, open_registry, quote_path, show};
 use crate::{
     output::{BOLD, DIM, Output, format_count},
     settings::CliSettings,
@@ -34,7 +34,7 @@ pub(crate) fn run(paths: &[PathBuf], settings: &CliSettings, output: &Output) ->
     let mut from = String::new();
     for path in paths {
         from.push_str(" --from ");
-        from.push_str(&path.display().to_string());
+        from.push_str(&quote_path(path));
     }
     output.print_note(format!(
         "\nNext:\n  repertoire{from} show {id}\n  repertoire{from} cat skill://{id}/SKILL.md\n  \

@@ -26,7 +26,9 @@ use crate::{
 /// ```
 pub fn fix_document(text: &str, folder: &str) -> Option<String> {
     let read = SkillDocument::read(text).ok()?;
-    read.problem.as_ref()?;
+    if read.problem.is_none() {
+        return text.strip_prefix('\u{feff}').map(str::to_owned);
+    }
     let mut fixed = text.trim_start_matches(['\u{feff}', '\n', '\r']).to_owned();
     if frontmatter::split_document(&fixed).is_err() {
         fixed = add_block(&fixed, folder, read.description.as_deref())?;
@@ -256,6 +258,11 @@ mod tests {
                 "late",
                 "\n\n---\nname: late\ndescription: d\n---\n# T\n",
                 "---\nname: late\ndescription: d\n---\n# T\n",
+            ),
+            (
+                "marked",
+                "\u{feff}---\nname: marked\ndescription: d\n---\n# T\n",
+                "---\nname: marked\ndescription: d\n---\n# T\n",
             ),
             (
                 "crlf",

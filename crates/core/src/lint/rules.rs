@@ -25,7 +25,7 @@ table! {
         "`repertoire validate` lists everything that is wrong with it";
     NOT_LISTED: "not-listed", Warning,
         "a SKILL.md that hosts refuse in a listing, so that it is only read by name",
-        "`repertoire lint --fix` repairs what needs no decision";
+        "`repertoire lint --fix` repairs some of this; what it leaves needs a decision of the author";
     YAML_SUBSET: "yaml-subset", Warning,
         "YAML in the frontmatter that some hosts refuse: anchors and aliases",
         "write the value out";
@@ -98,6 +98,14 @@ fn push_finding(
         line,
         reason,
     });
+}
+
+pub(super) fn report_unlisted(
+    path: &str,
+    problem: &crate::listing::ListingProblem,
+    out: &mut Vec<LintFinding>,
+) {
+    push_finding(out, &NOT_LISTED, path, 1, problem.to_string());
 }
 
 pub(super) fn report_invalid_document(
@@ -372,7 +380,7 @@ pub(super) fn check_listing(path: &str, text: &str, out: &mut Vec<LintFinding>) 
         Err(error) => push_finding(out, &NOT_A_DOCUMENT, path, 1, error.to_string()),
         Ok(document) => {
             if let Some(problem) = document.problem {
-                push_finding(out, &NOT_LISTED, path, 1, problem.to_string());
+                report_unlisted(path, &problem, out);
             }
             let front = document.frontmatter.iter();
             let odd = front.flat_map(Frontmatter::unsupported_yaml);

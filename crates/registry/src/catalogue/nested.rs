@@ -12,8 +12,9 @@ use super::{SkillEntry, Snapshot};
 use crate::skill_metadata::SkillMetadata;
 
 impl SkillEntry {
-    /// Its metadata with the files of all nested skills.
-    pub(super) fn complete_metadata(&self) -> &Arc<SkillMetadata> {
+    /// Its metadata with the files of all nested skills, also those that are hidden: for what copies or
+    /// changes the skill itself, not for what is served.
+    pub fn complete_metadata(&self) -> &Arc<SkillMetadata> {
         self.complete.as_ref().unwrap_or(&self.metadata)
     }
 }

@@ -178,7 +178,8 @@ impl Registry {
             })?;
             return remote::read_remote_file(&**remotes, self.cache.as_deref(), entry, place, path);
         }
-        let expected = entry.metadata.find_file(path).ok_or_else(missing)?;
+        let expected = entry.complete_metadata().find_file(path);
+        let expected = expected.ok_or_else(missing)?;
         match &entry.location {
             ContentLocation::Embedded(skill) if path.is_document() => {
                 Ok(skill.body().to_owned().into())

@@ -44,7 +44,7 @@ impl Registry {
             return Err(Error::AlreadyInWorkspace(entry.id.clone()));
         }
         let mut files = BTreeMap::new();
-        for file in &entry.metadata.files {
+        for file in &entry.complete_metadata().files {
             files.insert(file.path.clone(), self.read_file(entry, &file.path)?);
         }
         if entry.metadata.package.is_some() {

@@ -14,6 +14,7 @@ mod linked;
 
 use linked::COPIES_CODE;
 pub use linked::COPIES_FILE;
+pub(crate) use linked::read_copy_names;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -489,7 +490,8 @@ impl FileSource {
             let taken = |at: &str| RefusalReason {
                 code: "duplicate",
                 message: format!(
-                    "{key:?} is already found at {}",
+                    "{}: its id {key:?} is that of {}: rename one of the folders",
+                    display_path(&self.root.full_path(place)),
                     display_path(&self.root.full_path(at))
                 ),
             };

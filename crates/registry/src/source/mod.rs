@@ -14,6 +14,7 @@ mod pattern;
 mod record;
 mod root;
 
+pub(crate) use files::read_copy_names;
 pub use files::{COPIES_FILE, Notice};
 pub(crate) use files::{ContentLocation, FileSource, SourcePlan};
 pub(crate) use links::LinkPolicy;

@@ -2,7 +2,10 @@
 //!
 //! A record is current as long as the stamps on disk equal the stamps in the record.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use repertoire_core::{DOCUMENT, Digest, MAX_BYTES, package::PACKAGE_FILE, path::is_ignored};
 use serde::{Deserialize, Serialize};
@@ -158,8 +161,15 @@ fn list_folder(
         record.stamp = None;
         return Some(record);
     }
+    // Copies of skills of the registry are not read back, wherever they are.
+    let has_copies = !folder.is_empty() && names.iter().any(|(name, _)| name == super::COPIES_FILE);
+    let copies = if has_copies {
+        super::read_copy_names(root, folder)
+    } else {
+        BTreeSet::new()
+    };
     for (name, kind) in names {
-        if is_ignored(&name) {
+        if is_ignored(&name) || copies.contains(&name) {
             continue;
         }
         let name = name.into_boxed_str();
@@ -175,7 +185,12 @@ fn list_folder(
                 }));
             }
             Ok(DirEntryKind::Other) => {
-                let error = Error::NotRegular(root.full_path(&join_path(folder, &name)));
+                let path = root.full_path(&join_path(folder, &name));
+                let error = if path.is_symlink() && !folder.is_empty() {
+                    Error::NestedLink(path)
+                } else {
+                    Error::NotRegular(path)
+                };
                 record.refused.push((name, RefusalReason::from(&error)));
             }
             Err(error) => record.refused.push((name, RefusalReason::from(&error))),

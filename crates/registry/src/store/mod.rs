@@ -37,12 +37,13 @@ pub use new_skill::{
     CurrentSkill, NewSkill, OptimizedModule, RevisionKind, SkillKey, SkillRevision, SkillSummary,
     SkillWrite, WriteMode,
 };
-pub use sqlite::is_leftover;
 pub use sqlite::{Approval, LocalEvents, LocalStore, SqliteStore, StoreOpenMode, StoredRemote};
 pub(crate) use sqlite::{JournalGuard, side_file};
+pub use sqlite::{is_leftover, read_backup_id, set_damaged_store_aside};
 pub use state_value::{
     StateCallback, StateChange, StateOutcome, StateRevision, StateRow, StateValue, StateWork,
 };
+pub use system_skills::system_skill_ids;
 pub use token::StoredToken;
 pub use trace::TraceFilter;
 

@@ -3,7 +3,7 @@
 //! They are installed when an account's store is created, and updated when the product ships a
 //! newer version. Skills that the user changed or removed are left alone.
 
-use repertoire_core::{Digest, Package, package::PackageSource};
+use repertoire_core::{Digest, Package, SkillId, package::PackageSource};
 
 use super::{CurrentSkill, NewSkill, SkillWrite, Store, WriteMode};
 use crate::error::{Error, Result};
@@ -12,6 +12,16 @@ use crate::error::{Error, Result};
 const SYSTEM_PACKAGES: [&str; 1] = [include_str!(
     "../../../../examples/packages/consistency-checker.json"
 )];
+
+/// Returns the ids of the skills that ship with the product.
+pub fn system_skill_ids() -> Result<Vec<SkillId>> {
+    let packages = SYSTEM_PACKAGES.iter();
+    let ids = packages.map(|json| {
+        let package = Package::from_json(json.as_bytes())?;
+        Ok(NewSkill::from_package(&package)?.id().clone())
+    });
+    ids.collect()
+}
 
 impl dyn Store + '_ {
     /// Updates the system skills; returns how many of them changed.

@@ -49,13 +49,20 @@ pub(super) async fn serve_page(
             );
         }
     }
+    let token = if shared.options.auth.is_token_required() {
+        "<p>This server asks for a token: <code>repertoire token create NAME --allow read</code> prints \
+         one, and the host sends it as <code>Authorization: Bearer TOKEN</code>, as its own settings \
+         say.</p>"
+    } else {
+        ""
+    };
     let version = escape_html(&shared.service.options.identity.version);
     let page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><meta name=\"viewport\" \
          content=\"width=device-width\"><title>Repertoire</title><style>{STYLE}</style></head>\n<body>\n\
          <h1>Repertoire</h1>\n<p>This is an MCP server that gives skills to agents (version \
          {version}). It is for programs, which connect to <code>{url}</code>.</p>\n{}\n<h2>Connect a \
-         host</h2>\n<table>\n{rows}</table>\n<p>Without <code>--url</code> the host starts \
+         host</h2>\n<table>\n{rows}</table>\n{token}\n<p>Without <code>--url</code> the host starts \
          <code>repertoire mcp</code> itself. Hosts that read folders: <code>repertoire link \
          HOST</code>.</p>\n<h2>More</h2>\n<p><code>repertoire --help</code> lists the commands; the \
          documents are in <code>docs</code> of the source. For machines: <a \

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use repertoire_core::{Digest, Uri};
+use repertoire_core::{Digest, Uri, markdown::truncate_text};
 use repertoire_registry::remote::{
     DynamicMarker, ListedFile, ListedResources, ListedSkill, RefusedSkill,
 };
@@ -18,6 +18,8 @@ use super::{
     LISTING_TIMEOUT, MAX_LISTING_BYTES, MAX_SKILLS, RemoteConnection, RemoteFailure, Result,
 };
 
+/// A longer description is cut.
+const MAX_DESCRIPTION_CHARS: usize = 1024;
 const INDEX_URI: &str = "skill://index.json";
 const MAX_INDEX_BYTES: u64 = 4 * 1024 * 1024;
 const MAX_MANIFEST_BYTES: u64 = 256 * 1024;
@@ -164,9 +166,10 @@ fn partial_skill(
         .strip_suffix("/SKILL.md")?
         .rsplit('/')
         .next()?;
+    // As long as a description may be in the final form.
     let description = match description.trim() {
-        "" => "Its server does not describe it.",
-        description => description,
+        "" => "Its server does not describe it.".to_owned(),
+        description => truncate_text(description, MAX_DESCRIPTION_CHARS),
     };
     let mut frontmatter = Map::new();
     frontmatter.insert("name".into(), Value::from(name));

@@ -265,10 +265,7 @@ impl FileSource {
         }
         let id: SkillId = stem.parse().map_err(at)?;
         if text.trim().is_empty() {
-            return Err(at(repertoire_core::Error::Field {
-                field: "body".to_owned(),
-                rule: "must be non-empty".to_owned(),
-            }));
+            return Err(at(repertoire_core::Error::EmptyField("body")));
         }
         let head = SkillMetadata::from_markdown(&id, text);
         Ok(FoundItem::Skill(id, Arc::new(head), location))

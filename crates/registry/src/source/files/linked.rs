@@ -7,7 +7,7 @@ use super::{FileSource, FoundItem, Notice, SourcePlan};
 use crate::{
     catalogue::CatalogueChange,
     error::display_path,
-    source::{record::RefusalReason, root::RootDir},
+    source::{join_path, record::RefusalReason, root::RootDir},
 };
 
 /// The record of copies of skills in a folder. They come from the registry and are not read back.
@@ -19,24 +19,56 @@ const MAX_RECORD_BYTES: u64 = 16 * 1024 * 1024;
 /// The most links to skills of one folder; each keeps a folder open.
 const MAX_LINKS: usize = 256;
 
+/// Reads which folders in a folder are copies of skills of the registry.
+pub(crate) fn read_copy_names(root: &RootDir, folder: &str) -> BTreeSet<String> {
+    #[derive(Default, serde::Deserialize)]
+    struct CopyNames {
+        skills: serde_json::Map<String, serde_json::Value>,
+    }
+    let read = root.read_file(&join_path(folder, COPIES_FILE), MAX_RECORD_BYTES);
+    let names: CopyNames = read
+        .ok()
+        .and_then(|(bytes, _)| repertoire_core::json::from_slice(&bytes).ok())
+        .unwrap_or_default();
+    names.skills.into_iter().map(|(name, _)| name).collect()
+}
+
 impl FileSource {
-    /// Reads which folders are copies of skills of the registry.
+    /// Reads which folders at the top are copies of skills of the registry.
     pub(super) fn read_copies(&mut self) {
-        #[derive(Default, serde::Deserialize)]
-        struct CopyNames {
-            skills: serde_json::Map<String, serde_json::Value>,
+        self.copies = read_copy_names(&self.root, "");
+    }
+
+    /// Says of links to skills why they are not followed: in a trusted workspace they might be.
+    fn explain_untrusted_links(&mut self) {
+        if self.trusted == crate::origin::Trusted::Yes {
+            return;
         }
-        let read = self.root.read_file(COPIES_FILE, MAX_RECORD_BYTES);
-        let names: CopyNames = read
-            .ok()
-            .and_then(|(bytes, _)| repertoire_core::json::from_slice(&bytes).ok())
-            .unwrap_or_default();
-        self.copies = names.skills.into_iter().map(|(name, _)| name).collect();
+        let refused = self.index.folders.get("").map(|record| &record.refused);
+        let names = refused
+            .into_iter()
+            .flatten()
+            .map(|(name, _)| name.to_string());
+        for name in names.collect::<Vec<_>>() {
+            let link = self.root.full_path(&name);
+            if link.is_symlink() && link.join(repertoire_core::DOCUMENT).is_file() {
+                let why = RefusalReason {
+                    code: "link_untrusted",
+                    message: format!(
+                        "{}: is a link, and links are followed in trusted workspaces only",
+                        display_path(&link)
+                    ),
+                };
+                let notice = self.make_notice(&name, why);
+                self.outcomes.insert(name, Err(notice));
+            }
+        }
     }
 
     /// Opens the skills that links at the top lead to, and forgets those whose links are gone.
     pub(crate) fn refresh_links(&mut self) {
         let Some(policy) = &self.link_policy else {
+            self.explain_untrusted_links();
             return;
         };
         let refused = self.index.folders.get("").map(|record| &record.refused);

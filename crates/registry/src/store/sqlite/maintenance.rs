@@ -197,10 +197,7 @@ impl SqliteStore {
                 ));
             }
         }
-        let source = open_backup(file)?;
-        let sql = "SELECT value FROM meta WHERE key = 'store_id'";
-        let id = source.query_row(sql, [], |row| row.get(0));
-        id.map_err(|_| not_a_backup(file, "it has no id"))
+        read_backup_id(file)
     }
 
     /// Replaces the whole content by that of a backup, as one change. Other processes that have the
@@ -250,6 +247,27 @@ fn not_a_backup(file: &Path, reason: &str) -> Error {
 }
 
 /// Opens a backup for reading, and checks all of it.
+/// Checks that a file is a complete store; returns its id.
+pub fn read_backup_id(file: &Path) -> Result<String> {
+    let source = open_backup(file)?;
+    let sql = "SELECT value FROM meta WHERE key = 'store_id'";
+    let id = source.query_row(sql, [], |row| row.get(0));
+    id.map_err(|_| not_a_backup(file, "it has no id"))
+}
+
+/// Moves a store that cannot be opened out of the way, with its journals; returns its new path.
+pub fn set_damaged_store_aside(store: &Path) -> Result<PathBuf> {
+    let day = jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S").to_string();
+    let name = |path: &Path| PathBuf::from(format!("{}.damaged-{day}", path.display()));
+    let journals = ["-wal", "-shm", "-journal"].map(|end| connection::side_file(store, end));
+    for journal in journals.iter().filter(|journal| journal.exists()) {
+        std::fs::rename(journal, name(journal)).map_err(|e| Error::from_io(journal, e))?;
+    }
+    let kept = name(store);
+    std::fs::rename(store, &kept).map_err(|e| Error::from_io(store, e))?;
+    Ok(kept)
+}
+
 fn open_backup(file: &Path) -> Result<Connection> {
     let source = connection::prepare_store(file, StoreOpenMode::ReadOnly, None)?;
     let version: i64 = source

@@ -34,7 +34,7 @@ use uuid::Uuid;
 pub use connection::StoreOpenMode;
 pub(crate) use connection::{JournalGuard, side_file};
 pub use local::{Approval, LocalEvents, LocalStore, StoredRemote};
-pub use maintenance::is_leftover;
+pub use maintenance::{is_leftover, read_backup_id, set_damaged_store_aside};
 
 use super::{
     EventBatch, EventCursor, GarbageReport, OptimizedModule, RetentionPolicy, SkillKey,
