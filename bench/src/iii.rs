@@ -7,7 +7,10 @@ use std::{
     io::{BufRead, BufReader},
     path::Path,
     process::{Child, Command, Stdio},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -286,6 +289,97 @@ async fn measure_rounds(
         }
     }
     Ok((times, largest))
+}
+
+/// The functions that every worker of this kind has.
+const COMPARED_CALLS: [BusCall; 5] = [
+    BusCall::Get,
+    BusCall::Register,
+    BusCall::Read,
+    BusCall::List,
+    BusCall::Index,
+];
+/// How many skills there are while buses are compared.
+const COMPARED_SKILLS: usize = 1_000;
+/// After this time an answer counts as lost.
+const LOST_AFTER: Duration = Duration::from_secs(10);
+
+/// Measures the functions on buses at some addresses in turns, the first of them against the others, and
+/// then counts the answers that get lost.
+pub(crate) fn compare_buses(urls: &[&str], calls: usize) -> Result<()> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?
+        .block_on(async {
+            let mut clients = Vec::new();
+            for url in urls {
+                let client = Arc::new(BusClient::connect(url, None).await?);
+                register_skills(&client, 0, COMPARED_SKILLS).await?;
+                clients.push(client);
+            }
+            println!("| call | in flight | times | ratios |");
+            println!("|---|---|---|---|");
+            for op in COMPARED_CALLS {
+                for in_flight in IN_FLIGHT {
+                    compare_call(&clients, op, in_flight).await?;
+                }
+            }
+            for (client, url) in clients.iter().zip(urls) {
+                for op in COMPARED_CALLS {
+                    let lost = count_lost(client, op, calls).await?;
+                    println!("{url}: {} of {calls} answers lost: {lost}", op.name());
+                }
+            }
+            Ok(())
+        })
+}
+
+async fn compare_call(clients: &[Arc<BusClient>], op: BusCall, in_flight: usize) -> Result<()> {
+    let mut times = vec![Vec::new(); clients.len()];
+    for round in 0..round_count() {
+        for (client, times) in clients.iter().zip(&mut times) {
+            let (time, _) = measure_call(client, op, COMPARED_SKILLS, in_flight, round).await?;
+            times.push(time);
+        }
+    }
+    let medians: Vec<Duration> = times.into_iter().map(median).collect();
+    let shown: Vec<String> = medians.iter().map(|time| format_duration(*time)).collect();
+    let ratios: Vec<String> = medians[1..]
+        .iter()
+        .map(|other| format!("{:.2}", other.as_secs_f64() / medians[0].as_secs_f64()))
+        .collect();
+    println!(
+        "| {} | {in_flight} | {} | {} |",
+        op.name(),
+        shown.join(", "),
+        ratios.join(", ")
+    );
+    Ok(())
+}
+
+/// Calls a function often, eight at a time, and counts the calls without an answer.
+async fn count_lost(client: &Arc<BusClient>, op: BusCall, calls: usize) -> Result<usize> {
+    let next = Arc::new(AtomicUsize::new(0));
+    let callers = (0..8).map(|_| {
+        let (client, next) = (client.clone(), next.clone());
+        tokio::spawn(async move {
+            let mut lost = 0;
+            loop {
+                let n = next.fetch_add(1, Ordering::Relaxed);
+                if n >= calls {
+                    return lost;
+                }
+                let (function, payload) = op.build_request(n, COMPARED_SKILLS);
+                let answer = client.call_json(function, &payload, LOST_AFTER).await;
+                lost += usize::from(matches!(answer, Err(error) if error.code == "timeout"));
+            }
+        })
+    });
+    let mut lost = 0;
+    for caller in callers.collect::<Vec<_>>() {
+        lost += caller.await?;
+    }
+    Ok(lost)
 }
 
 /// Registers skills up to this number, and sets as many values for the baseline.

@@ -37,6 +37,10 @@ fn main() -> ExitCode {
         ["catalogue"] => catalogue::run(),
         ["mcp", ours, pmcp] => mcp::run(ours.as_ref(), pmcp.as_ref()),
         ["iii", ours] => iii::run(ours.as_ref()),
+        ["buses", calls, urls @ ..] if !urls.is_empty() => calls
+            .parse()
+            .map_err(anyhow::Error::from)
+            .and_then(|calls| iii::compare_buses(urls, calls)),
         ["sandbox", folder, with, without] => {
             sandbox::measure_sandbox(folder.as_ref(), with.as_ref(), without.as_ref())
         }

@@ -5,7 +5,7 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -26,6 +26,7 @@ struct HubServer {
     child: Child,
     mcp: String,
     url: String,
+    home: PathBuf,
 }
 
 impl HubServer {
@@ -50,6 +51,7 @@ impl HubServer {
             child,
             mcp: text("url"),
             url: text("hub"),
+            home,
         })
     }
 
@@ -68,12 +70,18 @@ impl HubServer {
         };
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
         let body = body.to_string();
+        // A server that requires a token keeps one for the user's own programs.
+        let token = fs::read_to_string(self.home.join("local-token"));
+        let token = token.map_or(String::new(), |token| {
+            format!("Authorization: Bearer {token}\r\n")
+        });
         let address = self.mcp.trim_start_matches("http://");
         let address = address.split('/').next().unwrap_or_default();
         let request = format!(
             "POST /mcp HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\nAccept: \
              application/json, text/event-stream\r\nMcp-Protocol-Version: 2026-07-28\r\n\
-             Mcp-Method: {method}\r\n{name}Connection: close\r\nContent-Length: {}\r\n\r\n{body}",
+             Mcp-Method: {method}\r\n{name}{token}Connection: close\r\n\
+             Content-Length: {}\r\n\r\n{body}",
             body.len()
         );
         let mut stream = TcpStream::connect(address)?;
@@ -99,12 +107,19 @@ impl Drop for HubServer {
     }
 }
 
-/// A worker and how it handles the signal to end.
+/// A program on one of the SDKs.
 struct SdkWorker {
     name: &'static str,
     command: Command,
-    /// Whether it handles the signal and exits successfully.
-    ends_well: bool,
+    origin: WorkerOrigin,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WorkerOrigin {
+    /// An example of ours, which handles the signal to end and reads the user's own token.
+    Example,
+    /// A program as the seed shows it.
+    Seed,
 }
 
 /// Builds the workers and installs their dependencies.
@@ -135,29 +150,33 @@ fn build_workers() -> Result<Vec<SdkWorker>> {
     let requirements = "examples/workers/python/requirements.txt";
     let mut python = Command::new(install::install_python(requirements, "bus/python")?);
     python.arg(project_dir().join("examples/workers/python/worker.py"));
-    let worker = |name, command, ends_well| SdkWorker {
+    let worker = |name, command, origin| SdkWorker {
         name,
         command,
-        ends_well,
+        origin,
     };
     Ok(vec![
-        worker("Rust 0.25", built("target/debug/examples/iii_worker"), true),
+        worker(
+            "Rust 0.25",
+            built("target/debug/examples/iii_worker"),
+            WorkerOrigin::Example,
+        ),
         worker(
             "Rust 0.11.3",
             built("target/xtask/iii-0.11/debug/worker-on-0-11"),
-            false,
+            WorkerOrigin::Seed,
         ),
         worker(
             "Node 0.22.1",
             node("examples/workers/node", "bus/node-22")?,
-            true,
+            WorkerOrigin::Example,
         ),
         worker(
             "Node 0.9.0",
             node("interop/iii/node-0.9", "bus/node-09")?,
-            false,
+            WorkerOrigin::Seed,
         ),
-        worker("Python 0.25.0", python, true),
+        worker("Python 0.25.0", python, WorkerOrigin::Example),
     ])
 }
 
@@ -166,8 +185,11 @@ pub(crate) fn test_iii_sdks() -> Result<CheckCount> {
     let mut count = CheckCount::default();
     for worker in build_workers()? {
         let name = worker.name;
-        let hub =
-            HubServer::start_server(&program, &name.replace(' ', "-"), &["--tool", "tea::*"])?;
+        let mut args = vec!["--tool", "tea::*"];
+        if worker.origin == WorkerOrigin::Example {
+            args.push("--require-token");
+        }
+        let hub = HubServer::start_server(&program, &name.replace(' ', "-"), &args)?;
         let tried = try_worker(&hub, worker);
         if tried.is_ok() {
             println!("ok {name}: skill, section, slash-command and tool; gone with the worker");
@@ -182,6 +204,7 @@ fn try_worker(hub: &HubServer, mut worker: SdkWorker) -> Result<()> {
     let command = &mut worker.command;
     command
         .env("III_URL", &hub.url)
+        .env("REPERTOIRE_HOME", &hub.home)
         .env("OTEL_ENABLED", "false");
     let mut child = command
         .stdout(Stdio::piped())
@@ -198,7 +221,7 @@ fn try_worker(hub: &HubServer, mut worker: SdkWorker) -> Result<()> {
     }
     seen?;
     let status = ended?;
-    if worker.ends_well {
+    if worker.origin == WorkerOrigin::Example {
         ensure!(status.success(), "it ended with {status}");
     }
     // Its registered skills stay; its functions are gone.

@@ -58,6 +58,7 @@ mod tokens;
 mod trace_export;
 mod trace_keeper;
 mod trace_tree;
+mod worker_record;
 
 pub use activation::{
     ActivationCase, ActivationGoals, ActivationReport, ActivationTally, GoalMetric, ratio,
@@ -107,3 +108,4 @@ pub use tokens::{TokenGrant, create_token};
 pub use trace_export::{ArtifactStats, artifact_stats, export_examples, export_lines};
 pub use trace_keeper::TraceListener;
 pub use trace_tree::{SpanNode, span_trees};
+pub use worker_record::{StoredWorker, WorkerRecord};

@@ -239,6 +239,9 @@ pub(crate) enum Command {
         /// Where the engine is [default: `ws://127.0.0.1:49134`]
         #[arg(long)]
         url: Option<String>,
+        /// Put the packages of your account, and the system skills, on the bus too
+        #[arg(long)]
+        share_account: bool,
         /// Print the manifest of the worker as JSON and exit
         #[arg(long)]
         manifest: bool,

@@ -8,9 +8,11 @@ use std::{
 use anyhow::{Result, bail};
 use repertoire_app::{CONFIG_FILE, Components, ScopePreference, folder_source, require_folder};
 use repertoire_registry::{
-    RegistrySettings as Sources, RequestedBy, SourceLocation, StoreScope, folder, trust,
+    AccountSkills, RegistrySettings as Sources, RequestedBy, SourceLocation, StoreScope, folder,
+    trust,
 };
 use repertoire_runtime::{Price, ProviderConfig, Providers};
+use repertoire_serve::iii::functions::FunctionLimits;
 use serde::Deserialize;
 
 use crate::{args::GlobalArgs, failure::UsageError};
@@ -43,6 +45,12 @@ pub(crate) struct ConfigFile {
     /// Functions whose content may be read over MCP although no trusted skill links to them.
     #[serde(default)]
     pub(crate) content: Vec<String>,
+    /// Whether packages of the account, and the system skills, are on the bus.
+    #[serde(default)]
+    pub(crate) share_account: bool,
+    /// How much the functions on the bus do for one call.
+    #[serde(default)]
+    pub(crate) limits: FunctionLimits,
     /// The default model.
     #[serde(default)]
     pub(crate) model: Option<String>,
@@ -141,6 +149,10 @@ pub(crate) struct CliSettings {
     pub(crate) guard: Vec<String>,
     /// Functions whose content may be read over MCP without a link, by the account's settings.
     pub(crate) content: Vec<String>,
+    /// Whether packages of the account are on the bus, by the account's settings.
+    pub(crate) account_skills: AccountSkills,
+    /// The limits of the functions on the bus, by the account's settings.
+    pub(crate) limits: FunctionLimits,
     /// The default model, by the account's settings.
     pub(crate) model: Option<String>,
     /// A folder of pages, by the account's settings.
@@ -211,6 +223,7 @@ impl CliSettings {
         Ok(Sources {
             cache: self.sources.cache.clone(),
             traces: Some(self.account.clone()),
+            max_index_bytes: Some(self.limits.index_bytes),
             folders,
             ..Sources::default()
         })
@@ -244,6 +257,8 @@ pub(crate) fn resolve_settings(global: &GlobalArgs) -> Result<CliSettings> {
             tools: Vec::new(),
             guard: Vec::new(),
             content: Vec::new(),
+            account_skills: AccountSkills::Hidden,
+            limits: config.limits,
             // Which skills there are is named on the command line; how they are run is not.
             model: config.model,
             vault: config.vault.map(|vault| account.join(vault)),
@@ -267,6 +282,7 @@ pub(crate) fn resolve_settings(global: &GlobalArgs) -> Result<CliSettings> {
         account: Some(account.clone()),
         workspace: workspace.clone(),
         cache,
+        max_index_bytes: Some(config.limits.index_bytes),
         ..Sources::default()
     };
     let mut workspace_scope = None;
@@ -287,6 +303,7 @@ pub(crate) fn resolve_settings(global: &GlobalArgs) -> Result<CliSettings> {
         workspace_scope = theirs.scope;
     }
     let base = account.clone();
+    let account_skills = config.account_skills();
     add_sources(&mut sources, &account, &account, &config, RequestedBy::User);
     Ok(CliSettings {
         account,
@@ -302,6 +319,8 @@ pub(crate) fn resolve_settings(global: &GlobalArgs) -> Result<CliSettings> {
         tools: config.tools,
         guard: config.guard,
         content: config.content,
+        account_skills,
+        limits: config.limits,
         model: config.model,
         vault: config.vault.map(|vault| base.join(vault)),
         providers: Providers {
@@ -377,7 +396,20 @@ fn read_config(folder: &Path) -> Result<ConfigFile, UsageError> {
         Err(error) => return Err(at(error.to_string())),
     };
     let text = std::str::from_utf8(&bytes).map_err(|_| at("not valid UTF-8".to_owned()))?;
-    toml::from_str(text).map_err(|error| at(error.to_string()))
+    let config: ConfigFile = toml::from_str(text).map_err(|error| at(error.to_string()))?;
+    let limits = config.limits.check();
+    limits.map_err(|reason| at(format!("limits.{reason}")))?;
+    Ok(config)
+}
+
+impl ConfigFile {
+    fn account_skills(&self) -> AccountSkills {
+        if self.share_account {
+            AccountSkills::Shown
+        } else {
+            AccountSkills::Hidden
+        }
+    }
 }
 
 fn default_home() -> Result<PathBuf> {

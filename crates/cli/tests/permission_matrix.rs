@@ -12,27 +12,32 @@ use std::{collections::BTreeMap, fmt::Write as _, fs, sync::Arc, time::Duration}
 use common::TestWorkspace;
 use repertoire_core::permission::{Permission, PermissionSet};
 use repertoire_serve::{
-    iii::bus_client::{BusClient, IncomingCall, PeerHandler},
+    iii::bus_client::{BusClient, IncomingCall, PeerHandler, SubscribedFunction},
     permissions::{PermissionRow, all_permissions},
 };
 use serde_json::{Value, json};
 use wire::HttpServer;
 
-const TOKENS: [(&str, &str); 6] = [
-    ("none", ""),
-    ("read", "read"),
-    ("run", "run"),
-    ("write", "write"),
-    ("read+write", "read,write"),
-    ("admin", "admin"),
+/// Tokens of every kind: the name, the permissions and what else restricts them.
+const TOKENS: [(&str, &str, &[&str]); 8] = [
+    ("none", "", &[]),
+    ("read", "read", &[]),
+    ("run", "run", &[]),
+    ("write", "write", &[]),
+    ("read+write", "read,write", &[]),
+    ("admin", "admin", &[]),
+    ("acme-only", "read,run", &["--only", "acme/**"]),
+    ("one-tool", "read,run", &["--tool", "skills_list"]),
 ];
 
 /// Creates a token of each kind; returns their secrets.
 fn create_tokens(place: &TestWorkspace) -> BTreeMap<&'static str, String> {
     let mut secrets = BTreeMap::from([("none", String::new())]);
-    for (name, allow) in &TOKENS[1..] {
+    for (name, allow, more) in &TOKENS[1..] {
         let plain = name.replace('+', "-");
-        let made = place.run_ok(&["token", "create", &plain, "--allow", allow]);
+        let mut args = vec!["token", "create", &plain, "--allow", allow];
+        args.extend(*more);
+        let made = place.run_ok(&args);
         secrets.insert(name, made.trim().to_owned());
     }
     secrets
@@ -114,7 +119,7 @@ fn t40_the_matrix_of_permissions_is_what_the_server_does() {
     let _entered = runtime.enter();
     let url = format!("ws://127.0.0.1:{hub}");
     let mut clients = BTreeMap::new();
-    for (name, _) in TOKENS {
+    for (name, ..) in TOKENS {
         let secret = Some(secrets[name].as_str()).filter(|secret| !secret.is_empty());
         let client = runtime.block_on(BusClient::connect(&url, secret)).ok();
         clients.insert(name, client);
@@ -125,7 +130,7 @@ fn t40_the_matrix_of_permissions_is_what_the_server_does() {
         let needs = row.permission.map_or("-", Permission::as_str);
         // Writing to a string cannot fail.
         let _ = write!(matrix, "{:<9} {:<28} {needs:<6}", row.surface, row.name);
-        for (name, allow) in TOKENS {
+        for (name, allow, more) in TOKENS {
             let set: PermissionSet = allow.parse().unwrap_or_default();
             let declared = match row.permission {
                 None => true,
@@ -142,11 +147,12 @@ fn t40_the_matrix_of_permissions_is_what_the_server_does() {
             };
             // Without any permission there is no connection.
             let declared = declared && (row.surface != "message" || !set.is_empty());
-            assert_eq!(
-                allowed, declared,
-                "{} {} with {name}",
-                row.surface, row.name
-            );
+            // What restricts a token further only takes away.
+            let is_right = match more {
+                [] => allowed == declared,
+                _ => declared || !allowed,
+            };
+            assert!(is_right, "{} {} with {name}", row.surface, row.name);
             let _ = write!(matrix, " {name}:{}", if allowed { "yes" } else { "no" });
         }
         matrix.push('\n');
@@ -162,7 +168,7 @@ impl PeerHandler for GreetingWorker {
         call.respond(&Ok(json!({"content": "hello of the worker"}).to_string()));
     }
 
-    fn on_subscribe(&self, _: &str, _: &str, _: &str) {}
+    fn on_subscribe(&self, _: &str, _: &str, _: SubscribedFunction) {}
 
     fn on_unsubscribe(&self, _: &str) {}
 
@@ -257,6 +263,42 @@ fn t40_t41_a_function_of_a_worker_needs_run_however_it_is_reached() {
     insta::assert_snapshot!(reached);
 }
 
+/// A link from a skill makes a function content only if the skill is trusted.
+#[test]
+fn t41_a_link_from_an_untrusted_skill_makes_no_function_content() {
+    let place = TestWorkspace::new();
+    fs::create_dir_all(place.home_dir()).unwrap();
+    // A workspace that is not trusted, as after a clone.
+    let text = "# Guide\n\nSee [it](iii://fn/plain/greet).\n";
+    place.write_skill(".repertoire/skills/clone", text);
+    place.write_skill("sources/mine", text);
+    let workspace = place.work_dir();
+    let args = ["--workspace", workspace.to_str().unwrap()];
+    let (http, hub) = HttpServer::start_with_hub(&place.home_dir(), &args);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let _entered = runtime.enter();
+    let url = format!("ws://127.0.0.1:{hub}");
+    let connecting = BusClient::connect_worker(&url, None, Arc::new(GreetingWorker));
+    let worker = runtime.block_on(connecting).unwrap();
+    let function = json!({"type": "registerfunction", "id": "plain::greet"});
+    worker.send_text(function.to_string()).unwrap();
+    // The hub handles messages in order, so the function is known after an answer.
+    let health = worker.call_json("engine::health", "{}", Duration::from_secs(10));
+    runtime.block_on(health).unwrap();
+    let read = || {
+        let uri = json!({"uri": "iii://fn/plain/greet"});
+        let answer = http.send_request("resources/read", uri);
+        String::from_utf8_lossy(&answer.body).into_owned()
+    };
+    let listed = http.send_request("skills/list", json!({}));
+    assert!(String::from_utf8_lossy(&listed.body).contains("clone"));
+    assert!(read().contains("error"), "{}", read());
+    place.run_ok(&["add", "sources/mine", "--scope", "account"]);
+    common::wait_for("the trusted skill", || {
+        read().contains("hello of the worker")
+    });
+}
+
 /// What a caller gets of a skill: nothing, an unmarked copy, or a labelled one.
 fn outcome(text: &str, marker: &str) -> &'static str {
     // A list without entries is no label.
@@ -338,6 +380,7 @@ fn t44_the_matrix_of_origins_is_what_the_server_does() {
         "--offer",
         "search,run",
         "--require-token",
+        "--share-account",
     ];
     let (http, hub) = HttpServer::start_with_hub(&place.home_dir(), &args);
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -349,7 +392,7 @@ fn t44_the_matrix_of_origins_is_what_the_server_does() {
             continue;
         }
         let _ = write!(matrix, "{:<9} {:<28}", row.surface, row.name);
-        for (name, _) in TOKENS {
+        for (name, ..) in TOKENS {
             let secret = &secrets[name];
             let ask = |id: &str| -> &'static str {
                 let params = params_for(row.name, id);

@@ -4,7 +4,7 @@
 //! are fixed by contract. They are written and never parsed back, so a body that imitates a
 //! separator forges nothing (the `forged-separator` lint rule reports it to readers).
 
-use std::fmt::Write as _;
+use std::{collections::BTreeMap, fmt::Write as _};
 
 use serde_json::json;
 
@@ -116,6 +116,53 @@ pub fn render_index<'a>(entries: impl IntoIterator<Item = IndexEntry<'a>>) -> St
     if !custom.is_empty() {
         out.push_str("\n## Custom skills\n\n");
         out.push_str(&custom);
+    }
+    out
+}
+
+/// Renders the index in at most so many bytes: first without descriptions, then by the first parts of
+/// the ids, then cut. A shortened index says how to list the rest.
+pub fn render_index_within(entries: &[IndexEntry<'_>], most: usize) -> String {
+    let whole = render_index(entries.iter().copied());
+    if whole.len() <= most {
+        return whole;
+    }
+    let count = entries.len();
+    let note = |what: &str| {
+        format!(
+            "# Skills\n\n{count} skills, {what}: the list is longer than {most} bytes. Page through all with \
+             `skills::list` or `skills/list`.\n"
+        )
+    };
+    let plain = entries.iter().map(|entry| IndexEntry {
+        title: None,
+        description: None,
+        ..*entry
+    });
+    let plain = render_index(plain);
+    let body = plain.strip_prefix("# Skills\n").unwrap_or(&plain);
+    let named = note("without descriptions") + body;
+    if named.len() <= most {
+        return named;
+    }
+    let mut groups = BTreeMap::<&str, usize>::new();
+    for entry in entries {
+        let first = entry.id.segments().next().unwrap_or_default();
+        *groups.entry(first).or_default() += 1;
+    }
+    let mut out = note("by the first part of their ids") + "\n";
+    let room = most.saturating_sub(64);
+    let all = groups.len();
+    for (at, (name, count)) in groups.into_iter().enumerate() {
+        let line = match count {
+            1 => format!("- {name}\n"),
+            _ => format!("- {name}/ ({count} skills)\n"),
+        };
+        if out.len() + line.len() > room {
+            let _ = writeln!(out, "- … and {} more", all - at);
+            break;
+        }
+        out.push_str(&line);
     }
     out
 }
@@ -336,6 +383,42 @@ mod tests {
 
     fn skill_id(text: &str) -> SkillId {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_long_index_is_shortened_in_steps() {
+        let ids: Vec<SkillId> = (0..500)
+            .map(|n| skill_id(&format!("team-{}/skill-{n:03}", n % 50)))
+            .collect();
+        let mut ids: Vec<&SkillId> = ids.iter().collect();
+        ids.sort();
+        let description = "Does something that takes many words to say.";
+        let entries = ids.iter().map(|id| IndexEntry {
+            id,
+            title: Some("A title"),
+            description: Some(description),
+            section: IndexSection::Registered,
+        });
+        let entries: Vec<IndexEntry<'_>> = entries.collect();
+        let whole = render_index(entries.iter().copied());
+        assert_eq!(render_index_within(&entries, whole.len()), whole);
+        let named = render_index_within(&entries, whole.len() - 1);
+        assert!(named.len() < whole.len() && !named.contains(description));
+        assert!(
+            named.starts_with("# Skills\n\n500 skills, without descriptions"),
+            "{named}"
+        );
+        assert!(
+            ids.iter()
+                .all(|id| named.contains(&format!("(iii://{id})")))
+        );
+        let grouped = render_index_within(&entries, 2000);
+        assert!(
+            grouped.len() <= 2000 && grouped.contains("- team-7/ (10 skills)"),
+            "{grouped}"
+        );
+        let cut = render_index_within(&entries, 500);
+        assert!(cut.len() <= 500 && cut.ends_with("more\n"), "{cut}");
     }
 
     #[test]

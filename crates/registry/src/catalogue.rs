@@ -236,11 +236,23 @@ pub(crate) struct Visibility {
     pub(crate) only: Vec<IdPrefix>,
     /// Skills that the user disabled.
     pub(crate) disabled: BTreeSet<SkillId>,
+    /// Whether packages of the account's store are shown.
+    pub(crate) account: AccountSkills,
+}
+
+/// Whether packages of the account's store are shown, the system skills among them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum AccountSkills {
+    /// They are.
+    #[default]
+    Shown,
+    /// They are not.
+    Hidden,
 }
 
 impl Visibility {
     fn hides_some(&self) -> bool {
-        !self.only.is_empty() || !self.disabled.is_empty()
+        !self.only.is_empty() || !self.disabled.is_empty() || self.account == AccountSkills::Hidden
     }
 
     fn hides(&self, id: &SkillId) -> bool {
@@ -307,6 +319,23 @@ impl Snapshot {
         part
     }
 
+    /// Returns the catalogue without the packages of the account's store.
+    #[must_use]
+    pub fn without_account(&self) -> Self {
+        let visibility = Visibility {
+            account: AccountSkills::Hidden,
+            ..(*self.visibility).clone()
+        };
+        Self {
+            visibility: Arc::new(visibility),
+            ..self.clone()
+        }
+    }
+
+    pub(crate) fn hides_account(&self) -> bool {
+        self.visibility.account == AccountSkills::Hidden
+    }
+
     /// Whether it has only a part of the catalogue.
     pub fn is_restricted(&self) -> bool {
         self.is_restricted
@@ -333,6 +362,9 @@ impl Snapshot {
     fn is_visible(&self, entry: &SkillEntry) -> bool {
         if !self.visibility.hides_some() {
             return true;
+        }
+        if self.hides_account() && entry.origin == Origin::Account {
+            return false;
         }
         // A disabled folder stays disabled under another name.
         let alias = entry.alias.as_ref();

@@ -37,7 +37,9 @@ pub mod store;
 pub mod trust;
 mod watch;
 
-pub use catalogue::{CatalogueEvent, EventOp, ItemKind, Lagged, PromptEntry, SkillEntry, Snapshot};
+pub use catalogue::{
+    AccountSkills, CatalogueEvent, EventOp, ItemKind, Lagged, PromptEntry, SkillEntry, Snapshot,
+};
 pub use catalogue_text::{CatalogueText, render_catalogue_text};
 pub use error::{Error, Result};
 pub use origin::{Origin, QualifiedSkillId, StoreScope, Trusted};

@@ -126,9 +126,17 @@ pub struct Registry {
     /// The account's folder for traces where no store is opened, and its store once it was needed.
     traces: Option<PathBuf>,
     trace_account: OnceLock<Option<Arc<dyn Store>>>,
-    /// The rendered index, and the number of the snapshot it was rendered from.
-    index: ArcSwapOption<(u64, Bytes)>,
+    /// The rendered indexes: of everything, and of what a bus sees.
+    indexes: [RenderedIndex; 2],
+    /// The most bytes of an index.
+    max_index_bytes: usize,
 }
+
+/// A rendered index, and the number of the snapshot it was rendered from.
+type RenderedIndex = ArcSwapOption<(u64, Bytes)>;
+
+/// The most bytes of an index, unless the settings have another number.
+const MAX_INDEX_BYTES: usize = 1024 * 1024;
 
 impl Registry {
     /// Opens every source. A source that fails leaves a notice; a damaged own store is an error.
@@ -154,7 +162,8 @@ impl Registry {
             state: settings.state,
             traces: settings.traces.clone(),
             trace_account: OnceLock::new(),
-            index: ArcSwapOption::empty(),
+            indexes: Default::default(),
+            max_index_bytes: settings.max_index_bytes.unwrap_or(MAX_INDEX_BYTES),
         };
         registry.attach_stores(&settings)?;
         // First, so that what is hidden never causes an event.

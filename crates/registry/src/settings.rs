@@ -56,6 +56,8 @@ pub struct RegistrySettings {
     pub only_folder: Option<String>,
     /// Only skills below these paths are served; all if there are none.
     pub only: Vec<IdPrefix>,
+    /// The most bytes of the index; a longer one is summarised. None: 1 MiB.
+    pub max_index_bytes: Option<usize>,
 }
 
 /// Which contents of the stores are in the catalogue.

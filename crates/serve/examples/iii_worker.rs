@@ -11,7 +11,11 @@
     reason = "an example for the terminal"
 )]
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use iii_sdk::{Error, IIIClient, InitOptions, RegisterFunction, protocol::TriggerRequest};
 use serde_json::{Value, json};
@@ -44,10 +48,27 @@ async fn register_with_retry(
     }
 }
 
+/// The user's own token, which a server with `--require-token` keeps for the user's programs. The SDK
+/// itself reads `III_TOKEN`.
+fn local_token_header() -> Option<HashMap<String, String>> {
+    if std::env::var_os("III_TOKEN").is_some() {
+        return None;
+    }
+    let home = std::env::home_dir().map(|home| home.join(".repertoire"));
+    let account = std::env::var_os("REPERTOIRE_HOME").map(PathBuf::from);
+    let token = std::fs::read_to_string(account.or(home)?.join("local-token")).ok()?;
+    let value = format!("Bearer {}", token.trim());
+    Some(HashMap::from([("Authorization".to_owned(), value)]))
+}
+
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     let url = std::env::var("III_URL").unwrap_or_else(|_| "ws://127.0.0.1:49134".to_owned());
-    let iii = iii_sdk::register_worker(&url, InitOptions::default());
+    let options = InitOptions {
+        headers: local_token_header(),
+        ..InitOptions::default()
+    };
+    let iii = iii_sdk::register_worker(&url, options);
 
     let guide = RegisterFunction::new(|_: Value| {
         Ok::<_, Error>(json!({"content": "# Tea\n\nGreen tea wants 80 degrees and two minutes."}))

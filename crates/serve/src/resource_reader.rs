@@ -23,8 +23,6 @@ use crate::{
 
 /// The maximum size of content made by a function, in bytes.
 const MAX_CONTENT_BYTES: usize = 4 * 1024 * 1024;
-/// The maximum number of concurrent content calls of one function.
-const MAX_CONCURRENT_CALLS: usize = 64;
 /// Files up to this size are read inline; larger ones on a blocking thread.
 pub(crate) const MAX_INLINE_READ: u64 = 256 * 1024;
 
@@ -58,7 +56,7 @@ impl SkillService {
                 Some(entry) => entry.is_remote() || entry.metadata.total_size() > MAX_INLINE_READ,
                 None => false,
             },
-            Uri::Index => snapshot.len() > 1000 && !registry.has_index(),
+            Uri::Index => !registry.has_index(snapshot) && snapshot.len() > 1000,
             Uri::DiscoveryIndex => snapshot.len() > 1000,
         };
         if !slow {
@@ -101,7 +99,7 @@ impl SkillService {
         };
         let options = &binding.options;
         options.guard.check_function(function_id)?;
-        let _making = ContentCall::begin(self, function_id)?;
+        let _making = ContentCall::begin(self, function_id, options.limits.content_calls)?;
         let made = binding
             .bus()?
             .call_function(function_id, payload, options.deadline)
@@ -237,16 +235,15 @@ struct ContentCall<'a> {
 
 impl<'a> ContentCall<'a> {
     /// Refuses a call beyond the limit, which stops functions that read their own URI.
-    fn begin(service: &'a SkillService, function_id: &'a str) -> Result<Self> {
+    fn begin(service: &'a SkillService, function_id: &'a str, most: usize) -> Result<Self> {
         let mut making = service
             .content_calls
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let now = making.entry(function_id.to_owned()).or_default();
-        if *now >= MAX_CONCURRENT_CALLS {
+        if *now >= most {
             let message = format!(
-                "{function_id} is being called {MAX_CONCURRENT_CALLS} times already; does it read its own \
-                 address?"
+                "{function_id} is being called {most} times already; does it read its own address?"
             );
             return Err(CallError::new("busy", message).into());
         }

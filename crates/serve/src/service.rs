@@ -7,6 +7,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
+    time::Duration,
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -29,6 +30,8 @@ use crate::{
     optional_tools::{OptionalToolState, OptionalTools},
 };
 
+/// How long a registration waits at most for its followers to be called.
+const PUBLISH_TIMEOUT: Duration = Duration::from_millis(500);
 /// How many parts of the catalogue are kept for tokens.
 const MAX_RESTRICTED_SNAPSHOTS: usize = 64;
 
@@ -227,6 +230,8 @@ pub struct SkillService {
     optional_tools: OnceLock<Arc<OptionalToolState>>,
     /// The number of running content calls of each function.
     pub(crate) content_calls: Mutex<HashMap<String, usize>>,
+    /// The number of the last change that the followers on the bus were called for.
+    pub(crate) published: watch::Sender<u64>,
     /// Functions that their workers declare as content.
     content_functions: ArcSwap<BTreeSet<String>>,
     /// Functions of workers offered as tools, by tool name.
@@ -253,6 +258,7 @@ impl SkillService {
             bus: OnceLock::new(),
             optional_tools: OnceLock::new(),
             content_calls: Mutex::default(),
+            published: watch::Sender::new(0),
             content_functions: ArcSwap::default(),
             function_tools: ArcSwap::default(),
             tools_seq: watch::Sender::new(0),
@@ -360,6 +366,18 @@ impl SkillService {
 
     pub(crate) fn subscribe_changes(&self) -> watch::Receiver<u64> {
         self.live.subscribe_changes()
+    }
+
+    /// Waits until the followers on the bus were called for every change so far, so that a follower that
+    /// joins after a registration does not hear of it.
+    pub(crate) async fn wait_published(&self) {
+        let Some(registry) = self.opened_registry() else {
+            return;
+        };
+        let seq = registry.snapshot().seq();
+        let mut published = self.published.subscribe();
+        let done = published.wait_for(|published| *published >= seq);
+        let _ = tokio::time::timeout(PUBLISH_TIMEOUT, done).await;
     }
 
     /// Joins a bus, which makes content and prompts of its functions available.

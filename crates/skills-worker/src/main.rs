@@ -69,6 +69,7 @@ fn run_worker(args: WorkerArgs) -> anyhow::Result<()> {
     let base = pattern_base(&args.config, original.as_deref().map(Path::new));
     let options = WorkerOptions {
         url: bus_url(args.url),
+        account: WorkerOptions::default_account(),
         functions: config.function_options(),
         ..WorkerOptions::default()
     };

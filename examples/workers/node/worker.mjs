@@ -1,9 +1,25 @@
 // A worker with a skill, a section made by a function, and a slash-command.
 //
 // Start a hub with `repertoire serve`, then: npm install && node worker.mjs
+import { readFileSync } from 'node:fs'
+import { homedir } from 'node:os'
+import { join } from 'node:path'
 import { registerWorker } from 'iii-sdk'
 
-const iii = registerWorker(process.env.III_URL ?? 'ws://127.0.0.1:49134')
+// The token in III_TOKEN, or the user's own, which a server with --require-token keeps in a file.
+function connectionToken() {
+  const account = process.env.REPERTOIRE_HOME ?? join(homedir(), '.repertoire')
+  try {
+    return process.env.III_TOKEN ?? readFileSync(join(account, 'local-token'), 'utf8').trim()
+  } catch {
+    return undefined
+  }
+}
+
+const token = connectionToken()
+const iii = registerWorker(process.env.III_URL ?? 'ws://127.0.0.1:49134', {
+  headers: token ? { Authorization: `Bearer ${token}` } : {},
+})
 
 iii.registerFunction(
   'tea::guide',

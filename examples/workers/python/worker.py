@@ -4,11 +4,18 @@ Start a hub with `repertoire serve`, then: pip install -r requirements.txt && py
 """
 
 import os
+import pathlib
 import signal
 import threading
 import time
 
 from iii import InitOptions, register_worker
+
+# The SDK sends the token in III_TOKEN. A server with --require-token keeps the user's own in a file.
+account = os.environ.get("REPERTOIRE_HOME") or pathlib.Path.home() / ".repertoire"
+local_token = pathlib.Path(account) / "local-token"
+if local_token.is_file():
+    os.environ.setdefault("III_TOKEN", local_token.read_text().strip())
 
 iii = register_worker(
     os.environ.get("III_URL", "ws://127.0.0.1:49134"),

@@ -99,6 +99,9 @@ pub(crate) struct BusArgs {
     /// A function of a worker to offer as an MCP tool: an id, or a prefix with `*`
     #[arg(long, value_name = "FUNCTION")]
     pub(crate) tool: Vec<String>,
+    /// Put the packages of your account, and the system skills, on the bus too
+    #[arg(long)]
+    pub(crate) share_account: bool,
     /// Leave the functions of the registry to a worker
     #[arg(long, hide = true)]
     pub(crate) bare_hub: bool,

@@ -145,9 +145,12 @@ fn run_with_settings(
             };
             serve::serve_http(&paths, &listen, &expose, settings, output)
         }
-        Command::Worker { config, url, .. } => {
-            worker::run(config.as_deref(), url, settings, output)
-        }
+        Command::Worker {
+            config,
+            url,
+            share_account,
+            ..
+        } => worker::run(config.as_deref(), url, share_account, settings, output),
         Command::Bus { command } => bus::run(command, settings, output),
         Command::Search(args) => search::run(&args, settings, output),
         Command::Fork { skill } => artifact::fork_skill(&skill, settings, output),

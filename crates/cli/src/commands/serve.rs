@@ -17,7 +17,8 @@ use repertoire_app::{
 };
 use repertoire_core::{FunctionGuard, text::terminal_safe};
 use repertoire_registry::{
-    Registry, RegistrySettings as Sources, SkillEntry, Trusted, store::RetentionPolicy,
+    AccountSkills, Registry, RegistrySettings as Sources, SkillEntry, Trusted,
+    store::RetentionPolicy,
 };
 use repertoire_runtime::sidecar::Sidecar;
 use repertoire_serve::{
@@ -179,7 +180,8 @@ pub(crate) fn serve_http(
             output.print_text(&format!("{line}\n"))?;
         }
         names.add_addresses(std::iter::once(address).chain(side.address()));
-        let side = side.start(&engine, &names, &auth, hub_options(&listen.bus, settings));
+        let options = hub_options(&listen.bus, settings);
+        let side = side.start(&engine, &names, &auth, options, &settings.account);
         let options = HttpOptions {
             allowed_hosts: names,
             auth,
@@ -287,6 +289,8 @@ fn hub_options(bus: &BusArgs, settings: &CliSettings) -> HubOptions {
         functions: FunctionOptions {
             guard: FunctionGuard::new(settings.guard.iter().cloned()),
             content: settings.content.clone(),
+            account: shared_account(bus.share_account, settings),
+            limits: settings.limits,
             ..FunctionOptions::default()
         },
         skills_provider: if bus.bare_hub {
@@ -300,6 +304,15 @@ fn hub_options(bus: &BusArgs, settings: &CliSettings) -> HubOptions {
             StateTrigger::Provided
         },
         ..HubOptions::default()
+    }
+}
+
+/// Whether the packages of the account are on the bus: by the flag, or by the settings.
+pub(super) fn shared_account(asked: bool, settings: &CliSettings) -> AccountSkills {
+    if asked {
+        AccountSkills::Shown
+    } else {
+        settings.account_skills
     }
 }
 

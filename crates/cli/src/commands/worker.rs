@@ -10,16 +10,18 @@ use repertoire_serve::{
     iii::{
         bus_mode::check_url,
         config::{WorkerConfig, pattern_base},
+        functions::FunctionOptions,
         worker::{SkillsWorker, WorkerOptions, bus_url},
     },
 };
 
-use super::serve::build_runtime;
+use super::serve::{build_runtime, shared_account};
 use crate::{interrupt, output::Output, settings::CliSettings};
 
 pub(crate) fn run(
     config: Option<&Path>,
     url: Option<String>,
+    share_account: bool,
     settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
@@ -27,6 +29,11 @@ pub(crate) fn run(
     sources.state = RegisteredContent::Bus;
     let mut options = WorkerOptions {
         url: bus_url(url),
+        functions: FunctionOptions {
+            limits: settings.limits,
+            ..FunctionOptions::default()
+        },
+        account: Some(settings.account.clone()),
         ..WorkerOptions::default()
     };
     if let Some(path) = config {
@@ -39,8 +46,10 @@ pub(crate) fn run(
             config.registry_settings(&pattern_base(path, original.as_deref().map(Path::new)));
         sources.skills.extend(files.skills);
         sources.prompts.extend(files.prompts);
+        sources.max_index_bytes = files.max_index_bytes;
         options.functions = config.function_options();
     }
+    options.functions.account = shared_account(share_account, settings);
     check_url(&options.url)?;
     let runtime = build_runtime()?;
     runtime.block_on(async {

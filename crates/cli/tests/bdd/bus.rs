@@ -12,7 +12,10 @@ use std::{
 use iii_sdk::{IIIClient, protocol::TriggerRequest};
 use serde_json::{Value, json};
 
-use crate::process;
+use crate::{
+    process::{self, TestProcess},
+    quirky_bus::QuirkyBus,
+};
 
 /// The deadline for every condition a step waits for.
 pub(crate) const WAIT: Duration = Duration::from_secs(10);
@@ -20,6 +23,9 @@ pub(crate) const WAIT: Duration = Duration::from_secs(10);
 pub(crate) struct SharedBus {
     pub(crate) client: IIIClient,
     pub(crate) files: PathBuf,
+    /// The quirks, if this bus has them, in front of a hub of its own.
+    pub(crate) quirks: Option<QuirkyBus>,
+    _hub: Option<TestProcess>,
     mcp: String,
     server: Mutex<Child>,
     _home: tempfile::TempDir,
@@ -31,6 +37,11 @@ pub(crate) fn shared_bus() -> &'static SharedBus {
     SHARED_BUS
         .get()
         .expect("the scenario is not tagged @engine")
+}
+
+/// Whether the scenarios run on the quirky bus.
+pub(crate) fn has_quirks() -> bool {
+    std::env::var_os("REPERTOIRE_TEST_QUIRKY_BUS").is_some()
 }
 
 const SETTINGS: &str = r#"
@@ -45,7 +56,16 @@ pub(crate) async fn start() {
     for folder in ["skills", "more", "prompts"] {
         std::fs::create_dir_all(files.join(folder)).unwrap();
     }
-    let engine = std::env::var("III_ENGINE_WS_URL").ok();
+    let (mut quirks, mut hub) = (None, None);
+    let mut engine = std::env::var("III_ENGINE_WS_URL").ok();
+    if has_quirks() {
+        let account = home.path().join("hub");
+        std::fs::create_dir_all(&account).unwrap();
+        let (process, url) = process::start_server(&account, &["--hub", "0", "--bare-hub"]);
+        let bus = QuirkyBus::start(&url).await;
+        engine = Some(bus.url.clone());
+        (quirks, hub) = (Some(bus), Some(process));
+    }
     let mut command = Command::new(env!("CARGO_BIN_EXE_repertoire"));
     command.args([
         "serve", "--port", "0", "--json", "--quiet", "--tool", "demo::*",
@@ -70,6 +90,8 @@ pub(crate) async fn start() {
     let shared = SharedBus {
         client: process::connect_sdk(&url),
         files,
+        quirks,
+        _hub: hub,
         mcp: said["url"].as_str().unwrap().to_owned(),
         server: Mutex::new(server),
         _home: home,

@@ -7,7 +7,9 @@ use repertoire_serve::iii::bus_client::BusClient;
 use serde_json::{Value, json};
 
 use crate::{
+    bus,
     process::{self, ChangeSubscriber, TestProcess, WAIT},
+    quirky_bus::QuirkyBus,
     steps::World,
 };
 
@@ -18,6 +20,7 @@ pub(crate) struct WorkerBus {
     serving: Option<TestProcess>,
     standby: Option<TestProcess>,
     follower: Option<ChangeSubscriber>,
+    namespace: Option<String>,
     _hub: TestProcess,
     home: tempfile::TempDir,
 }
@@ -26,8 +29,12 @@ impl WorkerBus {
     async fn start(flags: &[&str]) -> Self {
         let home = tempfile::tempdir().unwrap();
         let flags = [&["--hub", "0", "--bare-hub"], flags].concat();
-        let (hub, url) = process::start_server(home.path(), &flags);
+        let (hub, mut url) = process::start_server(home.path(), &flags);
+        if bus::has_quirks() {
+            url = QuirkyBus::start(&url).await.url;
+        }
         Self {
+            namespace: None,
             client: BusClient::connect(&url, None).await.unwrap(),
             url,
             serving: None,
@@ -39,9 +46,10 @@ impl WorkerBus {
     }
 
     async fn call_function(&self, function: &str, payload: Value) -> Result<Value, String> {
+        let namespace = self.namespace.as_deref();
         let answer = self
             .client
-            .call_json(function, &payload.to_string(), WAIT)
+            .call_json_in(namespace, function, &payload.to_string(), WAIT)
             .await;
         let answer = answer.map_err(|error| error.to_string())?;
         Ok(serde_json::from_str(&answer).unwrap())
@@ -123,6 +131,49 @@ async fn register_skill(world: &mut World, id: String) {
 fn kill_serving_worker(world: &mut World) {
     let worker = worker_bus(world).serving.take().unwrap();
     worker.send_signal("-KILL");
+}
+
+#[when("the worker that serves is stopped")]
+fn stop_serving_worker(world: &mut World) {
+    worker_bus(world)
+        .serving
+        .as_ref()
+        .unwrap()
+        .send_signal("-STOP");
+}
+
+#[when("the worker that serves goes on")]
+fn resume_serving_worker(world: &mut World) {
+    worker_bus(world)
+        .serving
+        .as_ref()
+        .unwrap()
+        .send_signal("-CONT");
+}
+
+#[given(regex = r#"^a worker that serves on it in the namespace "([^"]*)"$"#)]
+fn start_worker_in_namespace(world: &mut World, namespace: String) {
+    let own = worker_bus(world);
+    let worker = process::start_worker_in(&own.url, own.home.path(), &namespace);
+    worker.wait_for_stderr("serving");
+    own.serving = Some(worker);
+    own.namespace = Some(namespace);
+}
+
+#[then(regex = r#"^the skill "([^"]*)" cannot be registered outside of the namespace$"#)]
+async fn default_namespace_has_no_functions(world: &mut World, id: String) {
+    let own = worker_bus(world);
+    let namespace = own.namespace.take();
+    let refused = own.register_skill(&id).await;
+    own.namespace = namespace;
+    assert!(refused.is_err(), "{refused:?}");
+}
+
+#[then(regex = r#"^the worker that stands by has said "([^"]*)" at most (\d+) times?$"#)]
+fn standby_is_quiet(world: &mut World, words: String, most: usize) {
+    let standby = worker_bus(world).standby.as_ref().unwrap();
+    let said = standby.stderr.lock().unwrap();
+    assert!(said.matches(&words).count() <= most, "{said}");
 }
 
 #[then(regex = r#"^within (\d+) seconds the skill "([^"]*)" can be registered on it$"#)]

@@ -35,6 +35,8 @@ pub(crate) struct World {
     subscribers: Vec<TriggerSubscriber>,
     /// The scenario's own bus.
     pub(crate) worker_bus: Option<WorkerBus>,
+    /// The ids of skills whose registration was acknowledged.
+    pub(crate) acknowledged: Vec<Value>,
 }
 
 impl std::fmt::Debug for World {
@@ -53,7 +55,15 @@ impl World {
             functions: Vec::new(),
             subscribers: Vec::new(),
             worker_bus: None,
+            acknowledged: Vec::new(),
         }
+    }
+
+    /// Returns the next event of the last subscriber.
+    pub(crate) async fn next_event(&mut self) -> Value {
+        let subscriber = self.subscribers.last_mut().unwrap();
+        let heard = tokio::time::timeout(WAIT, subscriber.events.recv()).await;
+        heard.expect("no event arrived").unwrap()
     }
 
     /// Removes everything that the next scenario could see.
@@ -100,7 +110,7 @@ impl World {
         }
     }
 
-    fn result(&self) -> &Value {
+    pub(crate) fn result(&self) -> &Value {
         self.answer.as_ref().expect("the call failed")
     }
 
@@ -453,7 +463,10 @@ async fn row_count_over_pages(world: &mut World, function: String, number: usize
     let mut names = Vec::new();
     loop {
         let rows = world.result()[key.as_str()].as_array().unwrap();
-        names.extend(rows.iter().map(|row| row["name"].to_string()));
+        names.extend(
+            rows.iter()
+                .map(|row| format!("{}{}", row["uri"], row["name"])),
+        );
         let cursor = world.result()["next_cursor"].clone();
         if cursor.is_null() {
             break;
@@ -577,12 +590,12 @@ async fn row_origin(_: &mut World, name: String, function: String, origin: Strin
 #[then(regex = r#"^the function "([^"]*)" is listed with schemas$"#)]
 async fn function_has_schemas(_: &mut World, id: String) {
     let functions = list_rows("engine::functions::list", "functions").await;
-    let row = functions
-        .iter()
-        .find(|row| row["function_id"] == id)
-        .unwrap();
-    assert!(row["description"].is_string());
-    for schema in ["request_format", "response_format"] {
+    let row = functions.iter().find(|row| row["function_id"] == id);
+    assert!(row.unwrap()["description"].is_string());
+    let asked = json!({"function_id": id});
+    let row = bus::call_function("engine::functions::info", asked).await;
+    let row = row.unwrap();
+    for schema in ["request_schema", "response_schema"] {
         assert_eq!(
             row[schema]["$schema"], "http://json-schema.org/draft-07/schema#",
             "{row}"

@@ -12,7 +12,7 @@ Feature: Reading resources
     And the result at "/resources/0/mimeType" is "text/markdown"
     And the result at "/resources/1/uri" is "iii://a"
     And the result at "/resources/2/uri" is "iii://b"
-    And the result at "/resources/2/name" is "b"
+    And the result at "/resources/2/name" is "Bee"
     And the result at "/resources/2/description" is "Buzzes."
     And the result at "/resources/3" is missing
 

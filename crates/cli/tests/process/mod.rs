@@ -106,8 +106,15 @@ pub(crate) fn skills_binary() -> PathBuf {
 
 /// Starts the worker the way an engine starts it.
 pub(crate) fn start_worker(url: &str, home: &Path) -> TestProcess {
+    start_worker_in(url, home, "")
+}
+
+/// The same in a namespace; an empty one is none.
+pub(crate) fn start_worker_in(url: &str, home: &Path, namespace: &str) -> TestProcess {
     let child = Command::new(skills_binary())
         .env("III_URL", url)
+        .env("III_NAMESPACE", namespace)
+        .env("REPERTOIRE_HOME", home)
         .env("HOME", home)
         .current_dir(home)
         .stdout(Stdio::null())

@@ -120,26 +120,27 @@ impl Registry {
 
     /// Returns the rendered index; it is rendered again only after a change.
     fn cached_index(&self, snapshot: &Snapshot) -> Bytes {
+        let most = self.max_index_bytes;
         if snapshot.is_restricted() {
-            return render_index(snapshot).into();
+            return render_index(snapshot, most).into();
         }
-        if let Some(known) = &*self.index.load()
+        let place = &self.indexes[usize::from(snapshot.hides_account())];
+        if let Some(known) = &*place.load()
             && known.0 == snapshot.seq()
         {
             return known.1.clone();
         }
-        let text = Bytes::from(render_index(snapshot));
-        self.index
-            .store(Some(Arc::new((snapshot.seq(), text.clone()))));
+        let text = Bytes::from(render_index(snapshot, most));
+        place.store(Some(Arc::new((snapshot.seq(), text.clone()))));
         text
     }
 
-    /// Whether the rendered index is cached for the current snapshot.
-    pub fn has_index(&self) -> bool {
-        let known = self.index.load();
+    /// Whether the rendered index of a snapshot is cached.
+    pub fn has_index(&self, snapshot: &Snapshot) -> bool {
+        let known = self.indexes[usize::from(snapshot.hides_account())].load();
         known
             .as_ref()
-            .is_some_and(|known| known.0 == self.snapshot().seq())
+            .is_some_and(|known| known.0 == snapshot.seq())
     }
 
     /// Returns the body of a skill, as served under `iii://<id>`.
@@ -304,12 +305,12 @@ impl Registry {
     }
 }
 
-/// Renders the index of a snapshot.
-fn render_index(snapshot: &Snapshot) -> String {
+/// Renders the index of a snapshot, in at most so many bytes.
+fn render_index(snapshot: &Snapshot, most: usize) -> String {
     // The index has no place for a label, so untrusted skills are left out (T44).
     let skills = snapshot.skills();
     let skills = skills.filter(|entry| entry.trusted == Trusted::Yes);
-    surface::render_index(skills.map(|entry| IndexEntry {
+    let entries = skills.map(|entry| IndexEntry {
         id: &entry.id,
         title: entry.metadata.title.as_deref(),
         description: entry.metadata.description.as_deref(),
@@ -319,7 +320,9 @@ fn render_index(snapshot: &Snapshot) -> String {
                 IndexSection::Registered
             }
         },
-    }))
+    });
+    let entries: Vec<IndexEntry<'_>> = entries.collect();
+    surface::render_index_within(&entries, most)
 }
 
 fn render_discovery_index(snapshot: &Snapshot) -> String {

@@ -299,6 +299,7 @@ impl Registry {
         let visibility = Visibility {
             only: self.only.clone(),
             disabled,
+            ..Visibility::default()
         };
         self.catalogue
             .apply_changes([CatalogueChange::SetVisibility(visibility)]);

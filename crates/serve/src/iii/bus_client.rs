@@ -11,7 +11,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -20,6 +20,7 @@ use futures::{
     future::BoxFuture,
     stream::{SplitSink, SplitStream},
 };
+use repertoire_app::StoredWorker;
 use serde_json::{Value, json};
 use tokio::{
     net::TcpStream,
@@ -36,7 +37,7 @@ use uuid::Uuid;
 
 use super::{
     bus::{Bus, BusResult, CallError},
-    protocol::{Frame, HubMessage, TraceContext, invoke_text, result_text},
+    protocol::{Frame, HubMessage, TraceContext, invoke_text_in, result_text},
 };
 use crate::error::{Error, Result};
 
@@ -53,12 +54,39 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 /// How long nothing may arrive, and how long one write may take, before the connection is given up.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
+/// An answer given this soon may reach a bus before it has noted the call, and is lost there. It is sent
+/// again after this time; a bus that has it drops the second one.
+const REPEAT_AFTER: Duration = Duration::from_millis(25);
+/// A longer answer is not sent twice. It is sent no sooner than this after the call.
+const MAX_REPEATED_BYTES: usize = 256 * 1024;
+const LONG_ANSWER_DELAY: Duration = Duration::from_millis(5);
+/// The header by which our hub names itself: it notes a call before it sends it, and has no namespaces.
+pub(super) const HUB_HEADER: &str = "x-repertoire-hub";
 
 /// The identity a bus gave a connection, by which the next connection replaces it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerIdentity {
     worker_id: String,
     reattach_token: Option<String>,
+}
+
+impl From<&WorkerIdentity> for StoredWorker {
+    fn from(identity: &WorkerIdentity) -> Self {
+        let identity = identity.clone();
+        Self {
+            worker_id: identity.worker_id,
+            reattach_token: identity.reattach_token,
+        }
+    }
+}
+
+impl From<StoredWorker> for WorkerIdentity {
+    fn from(stored: StoredWorker) -> Self {
+        Self {
+            worker_id: stored.worker_id,
+            reattach_token: stored.reattach_token,
+        }
+    }
 }
 
 impl WorkerIdentity {
@@ -79,11 +107,20 @@ pub trait PeerHandler: Send + Sync {
     /// A function of this worker is called.
     fn on_call(&self, call: IncomingCall);
     /// A function subscribed to a trigger type of this worker.
-    fn on_subscribe(&self, trigger_type: &str, id: &str, function_id: &str);
+    fn on_subscribe(&self, trigger_type: &str, id: &str, function: SubscribedFunction);
     /// A subscription ended.
     fn on_unsubscribe(&self, id: &str);
     /// The bus refused to register this worker or one of its functions.
     fn on_rejected(&self, code: &str, function_id: Option<&str>);
+}
+
+/// A function that is called when a trigger fires.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SubscribedFunction {
+    /// Its id.
+    pub id: String,
+    /// Its namespace on the bus, if it is not the default one.
+    pub namespace: Option<String>,
 }
 
 /// A call of one of this worker's functions.
@@ -96,6 +133,8 @@ pub struct IncomingCall {
     /// None for a call that expects no answer.
     invocation_id: Option<String>,
     outgoing: OutgoingQueue,
+    /// When it arrived, if the bus may not have noted it yet.
+    unnoted_since: Option<Instant>,
 }
 
 impl IncomingCall {
@@ -114,8 +153,27 @@ impl IncomingCall {
         };
         let trace = TraceContext::default();
         let text = result_text(invocation_id, &self.function_id, outcome, trace);
+        let queue = self.outgoing;
         // If the connection is gone, the caller has been informed by the bus.
-        let _ = self.outgoing.push(text);
+        let taken = self.unnoted_since.map(|since| since.elapsed());
+        match taken {
+            Some(taken) if text.len() > MAX_REPEATED_BYTES && taken < LONG_ANSWER_DELAY => {
+                tokio::spawn(async move {
+                    tokio::time::sleep(LONG_ANSWER_DELAY.saturating_sub(taken)).await;
+                    let _ = queue.push(text);
+                });
+            }
+            Some(taken) if text.len() <= MAX_REPEATED_BYTES && taken < REPEAT_AFTER => {
+                let _ = queue.push(text.clone());
+                tokio::spawn(async move {
+                    tokio::time::sleep(REPEAT_AFTER).await;
+                    let _ = queue.push(text);
+                });
+            }
+            _ => {
+                let _ = queue.push(text);
+            }
+        }
     }
 }
 
@@ -152,6 +210,7 @@ pub struct BusClient {
     outgoing: OutgoingQueue,
     pending: PendingReplies,
     identity: WorkerIdentity,
+    is_hub: bool,
     closed: CancellationToken,
     _close_on_drop: DropGuard,
 }
@@ -176,7 +235,8 @@ impl BusClient {
         token: Option<&str>,
         handler: Option<Arc<dyn PeerHandler>>,
     ) -> Result<Self> {
-        let (socket, identity) = open_socket(url, token).await?;
+        let (socket, identity, is_hub) = open_socket(url, token).await?;
+        let acks = QuickAcks::new(socket.get_ref());
         let (sink, stream) = socket.split();
         let (sender, messages) = mpsc::unbounded_channel();
         let closed = CancellationToken::new();
@@ -187,16 +247,18 @@ impl BusClient {
         };
         let pending = PendingReplies::default();
         tokio::spawn(write_messages(sink, messages, outgoing.clone()));
-        tokio::spawn(read_messages(
-            stream,
-            outgoing.clone(),
-            pending.clone(),
+        let reader = MessageReader {
+            outgoing: outgoing.clone(),
+            pending: pending.clone(),
             handler,
-        ));
+            is_hub,
+        };
+        tokio::spawn(reader.read_messages(stream, acks));
         Ok(Self {
             outgoing,
             pending,
             identity,
+            is_hub,
             _close_on_drop: closed.clone().drop_guard(),
             closed,
         })
@@ -205,6 +267,11 @@ impl BusClient {
     /// The identity that the bus gave this connection.
     pub fn identity(&self) -> &WorkerIdentity {
         &self.identity
+    }
+
+    /// Whether the bus is a hub of this program.
+    pub fn is_hub(&self) -> bool {
+        self.is_hub
     }
 
     /// Closes the connection, also if others still hold it.
@@ -227,9 +294,29 @@ impl BusClient {
         self.outgoing.push(text)
     }
 
+    /// Calls a function in a namespace of the bus without waiting for its answer.
+    pub fn fire_in(&self, namespace: Option<&str>, function_id: &str, payload: &Value) {
+        let (payload, trace) = (payload.to_string(), TraceContext::default());
+        let text = invoke_text_in(namespace, None, function_id, &payload, None, trace);
+        // A call without an answer has no caller that could be informed.
+        let _ = self.outgoing.push(text);
+    }
+
     /// Calls a function with a JSON payload.
     pub async fn call_json(
         &self,
+        function_id: &str,
+        payload: &str,
+        deadline: Duration,
+    ) -> BusResult {
+        self.call_json_in(None, function_id, payload, deadline)
+            .await
+    }
+
+    /// Calls a function in a namespace of the bus.
+    pub async fn call_json_in(
+        &self,
+        namespace: Option<&str>,
         function_id: &str,
         payload: &str,
         deadline: Duration,
@@ -239,7 +326,8 @@ impl BusClient {
         let lock = || self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         lock().insert(invocation.clone(), sender);
         let trace = TraceContext::default();
-        let text = invoke_text(Some(&invocation), function_id, payload, None, trace);
+        let call = Some(invocation.as_str());
+        let text = invoke_text_in(namespace, call, function_id, payload, None, trace);
         let disconnected = || CallError::new("disconnected", "the bus closed the connection");
         // A connection that ends after this check drops the sender.
         if self.outgoing.push(text).is_err() || self.closed.is_cancelled() {
@@ -254,8 +342,48 @@ impl BusClient {
     }
 }
 
-/// Opens the socket and waits for the greeting.
-async fn open_socket(url: &str, token: Option<&str>) -> Result<(Socket, WorkerIdentity)> {
+/// Acknowledges received data at once.
+///
+/// A bus that keeps Nagle's algorithm on sends its second small message only when the first one is
+/// acknowledged, and the system delays that by 40 ms while this side has nothing to send: each write of
+/// the state would take that long, because its answer and its event are two messages.
+#[derive(Debug)]
+struct QuickAcks {
+    #[cfg(target_os = "linux")]
+    socket: Option<std::os::fd::OwnedFd>,
+}
+
+impl QuickAcks {
+    #[cfg_attr(not(target_os = "linux"), allow(unused_variables))]
+    fn new(stream: &MaybeTlsStream<TcpStream>) -> Self {
+        #[cfg(target_os = "linux")]
+        {
+            use std::os::fd::AsFd as _;
+            let socket = match stream {
+                MaybeTlsStream::Plain(stream) => stream.as_fd().try_clone_to_owned().ok(),
+                _ => None,
+            };
+            let acks = Self { socket };
+            acks.renew();
+            acks
+        }
+        #[cfg(not(target_os = "linux"))]
+        Self {}
+    }
+
+    /// Asks for it again: the system turns it off by itself.
+    #[cfg_attr(not(target_os = "linux"), allow(clippy::unused_self))]
+    fn renew(&self) {
+        #[cfg(target_os = "linux")]
+        if let Some(socket) = &self.socket {
+            // Without it the connection is slower, and works.
+            let _ = rustix::net::sockopt::set_tcp_quickack(socket, true);
+        }
+    }
+}
+
+/// Opens the socket and waits for the greeting. Returns whether it leads to a hub of this program, too.
+async fn open_socket(url: &str, token: Option<&str>) -> Result<(Socket, WorkerIdentity, bool)> {
     let refuse = |reason: &dyn std::fmt::Display| {
         Error::Transport(format!("{url}: no bus answers there ({reason})"))
     };
@@ -270,7 +398,7 @@ async fn open_socket(url: &str, token: Option<&str>) -> Result<(Socket, WorkerId
         .max_frame_size(Some(MAX_MESSAGE));
     let connected = connect_async_with_config(request, Some(config), true);
     let connected = tokio::time::timeout(CONNECT_TIMEOUT, connected).await;
-    let (mut socket, _) = connected
+    let (mut socket, response) = connected
         .map_err(|_| refuse(&"the connection timed out"))?
         .map_err(|error| match error {
             tokio_tungstenite::tungstenite::Error::Http(response) => {
@@ -281,6 +409,7 @@ async fn open_socket(url: &str, token: Option<&str>) -> Result<(Socket, WorkerId
             }
             other => refuse(&other),
         })?;
+    let is_hub = response.headers().contains_key(HUB_HEADER);
     let greeting = async {
         while let Some(Ok(message)) = socket.next().await {
             if let Ws::Text(text) = message
@@ -298,7 +427,7 @@ async fn open_socket(url: &str, token: Option<&str>) -> Result<(Socket, WorkerId
     let greeting = tokio::time::timeout(CONNECT_TIMEOUT, greeting).await;
     let identity = greeting.ok().flatten();
     let identity = identity.ok_or_else(|| refuse(&"no greeting received"))?;
-    Ok((socket, identity))
+    Ok((socket, identity, is_hub))
 }
 
 /// Writes queued messages until the connection ends. One flush covers all that are waiting.
@@ -343,70 +472,75 @@ async fn in_time<T, E>(write: impl Future<Output = Result<T, E>>) -> Option<T> {
     tokio::time::timeout(IDLE_TIMEOUT, write).await.ok()?.ok()
 }
 
-/// Reads messages until the connection ends, then fails the calls that wait.
-async fn read_messages(
-    mut stream: SplitStream<Socket>,
+/// Reads the messages of one connection.
+struct MessageReader {
     outgoing: OutgoingQueue,
     pending: PendingReplies,
     handler: Option<Arc<dyn PeerHandler>>,
-) {
-    // Ends the connection also if this task panics.
-    let _closed = outgoing.closed.clone().drop_guard();
-    loop {
-        let message = tokio::select! {
-            message = tokio::time::timeout(IDLE_TIMEOUT, stream.next()) => message,
-            () = outgoing.closed.cancelled() => break,
-        };
-        match message.ok().flatten() {
-            Some(Ok(Ws::Text(text))) => {
-                handle_message(&text, &outgoing, &pending, handler.as_deref());
-            }
-            Some(Ok(_)) => {}
-            Some(Err(_)) | None => break,
-        }
-    }
-    outgoing.closed.cancel();
-    // Dropping the senders informs the callers.
-    let mut pending = pending.lock().unwrap_or_else(PoisonError::into_inner);
-    pending.clear();
+    is_hub: bool,
 }
 
-/// Passes one message to the call or the handler it is for.
-fn handle_message(
-    text: &str,
-    outgoing: &OutgoingQueue,
-    pending: &PendingReplies,
-    handler: Option<&dyn PeerHandler>,
-) {
-    let Ok(frame) = Frame::parse_any_depth(text) else {
-        return;
-    };
-    let function_id = frame.function_id.as_deref();
-    let id = frame.id.as_deref().unwrap_or_default();
-    match (&*frame.kind, handler) {
-        ("invocationresult", _) => resolve_reply(pending, &frame),
-        ("ping", _) => drop(outgoing.push(HubMessage::Pong.to_json())),
-        ("invokefunction", Some(handler)) => handler.on_call(IncomingCall {
-            function_id: function_id.unwrap_or_default().to_owned(),
-            payload: frame.data.map_or("null", |raw| raw.get()).to_owned(),
-            invocation_id: frame.invocation_id.map(std::borrow::Cow::into_owned),
-            outgoing: outgoing.clone(),
-        }),
-        ("registertrigger", Some(handler)) => {
-            let kind = frame.trigger_type.as_deref().unwrap_or_default();
-            let function_id = function_id.unwrap_or_default();
-            handler.on_subscribe(kind, id, function_id);
-            let accepted = json!({
-                "type": "triggerregistrationresult", "id": id, "trigger_type": kind,
-                "function_id": function_id,
-            });
-            let _ = outgoing.push(accepted.to_string());
+impl MessageReader {
+    /// Reads messages until the connection ends, then fails the calls that wait.
+    async fn read_messages(self, mut stream: SplitStream<Socket>, acks: QuickAcks) {
+        // Ends the connection also if this task panics.
+        let _closed = self.outgoing.closed.clone().drop_guard();
+        loop {
+            let message = tokio::select! {
+                message = tokio::time::timeout(IDLE_TIMEOUT, stream.next()) => message,
+                () = self.outgoing.closed.cancelled() => break,
+            };
+            acks.renew();
+            match message.ok().flatten() {
+                Some(Ok(Ws::Text(text))) => self.handle_message(&text),
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None => break,
+            }
         }
-        ("unregistertrigger", Some(handler)) => handler.on_unsubscribe(id),
-        ("registrationrejected", Some(handler)) => {
-            handler.on_rejected(frame.code.as_deref().unwrap_or_default(), function_id);
+        self.outgoing.closed.cancel();
+        // Dropping the senders informs the callers.
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        pending.clear();
+    }
+
+    /// Passes one message to the call or the handler it is for.
+    fn handle_message(&self, text: &str) {
+        let Ok(frame) = Frame::parse_any_depth(text) else {
+            return;
+        };
+        let outgoing = &self.outgoing;
+        let function_id = frame.function_id.as_deref();
+        let id = frame.id.as_deref().unwrap_or_default();
+        match (&*frame.kind, self.handler.as_deref()) {
+            ("invocationresult", _) => resolve_reply(&self.pending, &frame),
+            ("ping", _) => drop(outgoing.push(HubMessage::Pong.to_json())),
+            ("invokefunction", Some(handler)) => handler.on_call(IncomingCall {
+                function_id: function_id.unwrap_or_default().to_owned(),
+                payload: frame.data.map_or("null", |raw| raw.get()).to_owned(),
+                invocation_id: frame.invocation_id.map(std::borrow::Cow::into_owned),
+                outgoing: outgoing.clone(),
+                unnoted_since: (!self.is_hub).then(Instant::now),
+            }),
+            ("registertrigger", Some(handler)) => {
+                let kind = frame.trigger_type.as_deref().unwrap_or_default();
+                let function_id = function_id.unwrap_or_default();
+                let function = SubscribedFunction {
+                    id: function_id.to_owned(),
+                    namespace: frame.namespace.map(std::borrow::Cow::into_owned),
+                };
+                handler.on_subscribe(kind, id, function);
+                let accepted = json!({
+                    "type": "triggerregistrationresult", "id": id, "trigger_type": kind,
+                    "function_id": function_id,
+                });
+                let _ = outgoing.push(accepted.to_string());
+            }
+            ("unregistertrigger", Some(handler)) => handler.on_unsubscribe(id),
+            ("registrationrejected", Some(handler)) => {
+                handler.on_rejected(frame.code.as_deref().unwrap_or_default(), function_id);
+            }
+            _ => {}
         }
-        _ => {}
     }
 }
 
@@ -437,14 +571,6 @@ impl Bus for BusClient {
     }
 
     fn fire_and_forget(&self, function_id: &str, payload: &Value) {
-        let text = invoke_text(
-            None,
-            function_id,
-            &payload.to_string(),
-            None,
-            TraceContext::default(),
-        );
-        // A call without an answer has no caller that could be informed.
-        let _ = self.outgoing.push(text);
+        self.fire_in(None, function_id, payload);
     }
 }

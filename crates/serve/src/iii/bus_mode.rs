@@ -160,6 +160,7 @@ impl BoundBus {
         names: &AllowedHosts,
         auth: &Arc<Auth>,
         options: HubOptions,
+        account: &Path,
     ) -> ActiveBus {
         match self {
             Self::None => ActiveBus::None,
@@ -173,6 +174,7 @@ impl BoundBus {
             Self::Join(url) => {
                 let options = WorkerOptions {
                     url,
+                    account: Some(account.to_owned()),
                     functions: options.functions,
                     tools: options.tools,
                     ..WorkerOptions::default()

@@ -8,10 +8,13 @@ use std::{
     time::Duration,
 };
 
-use repertoire_registry::{CatalogueEvent, EventOp, ItemKind, Origin, Registry, Snapshot, Trusted};
+use repertoire_registry::{
+    AccountSkills, CatalogueEvent, EventOp, ItemKind, Origin, Registry, Snapshot, Trusted,
+};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::functions::bus_snapshot;
 use crate::service::SkillService;
 
 const SKILLS_TRIGGER: &str = "skills::on-change";
@@ -20,9 +23,11 @@ const PROMPTS_TRIGGER: &str = "prompts::on-change";
 /// Passes every change to the callback, by trigger type, until the service shuts down or is dropped.
 pub(crate) fn publish_changes<F: Fn(&'static str, &Value)>(
     service: &Arc<SkillService>,
+    account: AccountSkills,
     notify: F,
 ) -> impl Future<Output = ()> + use<F> {
     let (changes, stop) = (service.subscribe_changes(), service.stop.clone());
+    let published = service.published.clone();
     let live = service.live_registry().clone();
     async move {
         let registry = match live.registry().await {
@@ -31,7 +36,7 @@ pub(crate) fn publish_changes<F: Fn(&'static str, &Value)>(
         };
         drop(live);
         tokio::select! {
-            () = follow_catalogue(changes, registry, &notify) => {}
+            () = follow_catalogue(changes, registry, account, &published, &notify) => {}
             () = stop.cancelled() => {}
         }
     }
@@ -40,32 +45,41 @@ pub(crate) fn publish_changes<F: Fn(&'static str, &Value)>(
 async fn follow_catalogue(
     mut changes: watch::Receiver<u64>,
     registry: Weak<Registry>,
+    account: AccountSkills,
+    published: &watch::Sender<u64>,
     notify: &impl Fn(&'static str, &Value),
 ) {
-    let Some(mut known) = registry.upgrade().map(|registry| registry.snapshot()) else {
+    let first = registry.upgrade();
+    let Some(mut known) = first.map(|registry| bus_snapshot(&registry, account)) else {
         return;
     };
     let mut seen = known.seq();
+    published.send_replace(seen);
     while changes.changed().await.is_ok() {
         let Some(registry) = registry.upgrade() else {
             return;
         };
         // Events first: a snapshot taken later contains all of them.
         let events = registry.wait_events(seen, Duration::ZERO);
-        let snapshot = registry.snapshot();
+        let snapshot = bus_snapshot(&registry, account);
         let Ok(events) = events else {
             // Events were dropped: publish the difference between the two snapshots.
             publish_difference(&known, &snapshot, notify);
             seen = snapshot.seq();
+            published.send_replace(seen);
             known = snapshot;
             continue;
         };
         for event in events {
             seen = event.seq;
+            if event.origin == Origin::Account && account == AccountSkills::Hidden {
+                continue;
+            }
             if let Some((kind, payload)) = trigger_payload(&snapshot, &event) {
                 notify(kind, &payload);
             }
         }
+        published.send_replace(seen);
         known = snapshot;
     }
 }

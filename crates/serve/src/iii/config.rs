@@ -13,7 +13,7 @@ use repertoire_registry::{RegisteredContent, RegistrySettings, RequestedBy, Sour
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::functions::FunctionOptions;
+use super::functions::{FunctionLimits, FunctionOptions};
 
 /// The most bytes of a settings file.
 const MAX_BYTES: u64 = 64 * 1024;
@@ -31,6 +31,8 @@ pub struct WorkerConfig {
     pub prompts: Vec<String>,
     /// Prefixes of further functions that content and prompts may not call.
     pub guard: Vec<String>,
+    /// How much the functions do for one call.
+    pub limits: FunctionLimits,
 }
 
 /// The scopes of the state that hold skills and prompts.
@@ -60,6 +62,7 @@ impl Default for WorkerConfig {
             skills: Vec::new(),
             prompts: Vec::new(),
             guard: Vec::new(),
+            limits: FunctionLimits::default(),
         }
     }
 }
@@ -134,6 +137,10 @@ impl WorkerConfig {
             config.state_timeout_ms = millis;
             Ok(())
         });
+        take("limits", &mut |value| {
+            config.limits = parse_field::<FunctionLimits>(value)?.check()?;
+            Ok(())
+        });
         for (key, list) in [
             ("skills", &mut config.skills),
             ("prompts", &mut config.prompts),
@@ -154,6 +161,7 @@ impl WorkerConfig {
             prompts: self.scopes.prompts.clone(),
             deadline: Duration::from_millis(self.state_timeout_ms.max(1)),
             guard: FunctionGuard::new(self.guard.iter().cloned()),
+            limits: self.limits,
             ..FunctionOptions::default()
         }
     }
@@ -177,6 +185,7 @@ impl WorkerConfig {
             skills: self.skills.iter().filter(usable).map(place).collect(),
             prompts: self.prompts.iter().filter(usable).map(place).collect(),
             state: RegisteredContent::Bus,
+            max_index_bytes: Some(self.limits.index_bytes),
             ..RegistrySettings::default()
         }
     }
@@ -255,6 +264,8 @@ mod tests {
             "state_timeout_ms: soon\n",
             "scopes: {skills: x, prompts: x}\n",
             "scopes: {skills: ''}\n",
+            "limits: {fetch_uris: 0}\n",
+            "limits: {unknown: 1}\n",
         ] {
             let (config, problem) = load_text(wrong);
             assert_eq!(config, WorkerConfig::default(), "{wrong}");

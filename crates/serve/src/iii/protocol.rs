@@ -27,6 +27,8 @@ pub(crate) struct Frame<'a> {
     #[serde(borrow, default)]
     pub(crate) trigger_type: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
+    pub(crate) namespace: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
     pub(crate) description: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     pub(crate) code: Option<Cow<'a, str>>,
@@ -184,6 +186,18 @@ pub(crate) fn invoke_text(
     metadata: Option<&str>,
     trace: TraceContext<'_>,
 ) -> String {
+    invoke_text_in(None, invocation_id, function_id, data, metadata, trace)
+}
+
+/// The same for a function in a namespace of the bus.
+pub(crate) fn invoke_text_in(
+    namespace: Option<&str>,
+    invocation_id: Option<&str>,
+    function_id: &str,
+    data: &str,
+    metadata: Option<&str>,
+    trace: TraceContext<'_>,
+) -> String {
     let mut out = String::with_capacity(data.len() + 256);
     out.push_str("{\"type\":\"invokefunction\"");
     if let Some(id) = invocation_id {
@@ -192,6 +206,10 @@ pub(crate) fn invoke_text(
     }
     out.push_str(",\"function_id\":");
     push_json_string(&mut out, function_id);
+    if let Some(namespace) = namespace {
+        out.push_str(",\"namespace\":");
+        push_json_string(&mut out, namespace);
+    }
     trace.push_fields(&mut out);
     if let Some(metadata) = metadata {
         out.push_str(",\"metadata\":");

@@ -9,10 +9,13 @@
 //! that have none.
 
 mod connection;
+mod event_lanes;
+mod leadership;
 mod state_feed;
 
 use std::{
     collections::{BTreeSet, HashMap},
+    path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
@@ -20,6 +23,7 @@ use std::{
     time::Duration,
 };
 
+use repertoire_app::WorkerRecord;
 use serde_json::{Value, json};
 use tokio::{
     sync::{Semaphore, watch},
@@ -28,15 +32,16 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use self::{connection::WorkerBus, state_feed::StateFeed};
+use self::{connection::WorkerBus, leadership::LeaderProbe, state_feed::StateFeed};
 use super::{
     bus::{Bus, BusResult, CallError},
-    bus_client::{BusClient, IncomingCall, PeerHandler, WorkerIdentity},
+    bus_client::{BusClient, IncomingCall, PeerHandler, SubscribedFunction, WorkerIdentity},
     changes,
     functions::{self, FunctionOptions, SkillFunctions, TRIGGER_TYPES, is_tool},
     startup_log,
 };
 use crate::{
+    local_token,
     peer_owner::PeerOwner,
     service::{FunctionTool, SkillService},
 };
@@ -59,6 +64,11 @@ pub struct WorkerOptions {
     pub token: Option<String>,
     /// The name of the worker; an engine that starts the worker sets it.
     pub name: String,
+    /// The namespace of the bus that the functions are offered in, if it is not the default one; an
+    /// engine that starts the worker sets it.
+    pub namespace: Option<String>,
+    /// The account's folder, in which the workers of this user find each other.
+    pub account: Option<PathBuf>,
     /// How the functions behave.
     pub functions: FunctionOptions,
     /// Functions of other workers that become MCP tools: ids, or prefixes with `*`.
@@ -71,9 +81,33 @@ impl Default for WorkerOptions {
             url: super::DEFAULT_URL.to_owned(),
             token: std::env::var("III_TOKEN").ok().filter(|t| !t.is_empty()),
             name: worker_name(std::env::var("III_WORKER_NAME").ok()),
+            namespace: std::env::var("III_NAMESPACE")
+                .ok()
+                .filter(|namespace| !namespace.trim().is_empty()),
+            account: None,
             functions: FunctionOptions::default(),
             tools: Vec::new(),
         }
+    }
+}
+
+impl WorkerOptions {
+    /// Returns the account's folder of this user, of which a worker uses the user's own token and the
+    /// identities of workers.
+    pub fn default_account() -> Option<PathBuf> {
+        let named = std::env::var_os("REPERTOIRE_HOME").filter(|home| !home.is_empty());
+        let home = std::env::home_dir().filter(|home| !home.as_os_str().is_empty());
+        let default = home.map(|home| home.join(repertoire_registry::trust::WORKSPACE_FOLDER));
+        named.map(PathBuf::from).or(default)
+    }
+
+    /// Returns the token to connect with: the given one, else the user's own for a server of the user on
+    /// this machine.
+    fn connection_token(&self) -> Option<String> {
+        self.token.clone().or_else(|| {
+            let account = self.account.as_deref()?;
+            local_token::read_for(account, &self.url).ok().flatten()
+        })
     }
 }
 
@@ -94,14 +128,16 @@ pub fn bus_url(requested: Option<String>) -> String {
 
 /// The subscribers of the two trigger types, by the id of their trigger.
 #[derive(Debug, Default)]
-struct TriggerSubscribers(Mutex<HashMap<String, (&'static str, String)>>);
+struct TriggerSubscribers(Mutex<SubscribersById>);
+
+type SubscribersById = HashMap<String, (&'static str, SubscribedFunction)>;
 
 impl TriggerSubscribers {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, (&'static str, String)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, SubscribersById> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn subscribed_functions(&self, kind: &str) -> Vec<String> {
+    fn subscribed_functions(&self, kind: &str) -> Vec<SubscribedFunction> {
         let all = self.lock();
         let fitting = all.values().filter(|(followed, _)| *followed == kind);
         fitting.map(|(_, function)| function.clone()).collect()
@@ -123,6 +159,8 @@ pub struct SkillsWorker {
     ready: watch::Sender<bool>,
     calls: Arc<Semaphore>,
     files_logged: AtomicBool,
+    /// Whether another worker has the name, so that this one adds something to it.
+    is_name_taken: AtomicBool,
     stop: CancellationToken,
 }
 
@@ -166,6 +204,7 @@ impl SkillsWorker {
             ready: watch::Sender::new(false),
             calls: Arc::new(Semaphore::new(MAX_CALLS)),
             files_logged: AtomicBool::new(false),
+            is_name_taken: AtomicBool::new(false),
             options,
             stop,
         })
@@ -176,9 +215,10 @@ impl SkillsWorker {
         let (followers, bus) = (self.subscribers.clone(), self.bus.clone());
         let change_task = tokio::spawn(changes::publish_changes(
             &self.service,
+            self.options.functions.account,
             move |kind, payload| {
                 for function in followers.subscribed_functions(kind) {
-                    bus.fire_and_forget(&function, payload);
+                    bus.notify_subscriber(&function, payload);
                 }
             },
         ));
@@ -193,8 +233,9 @@ impl SkillsWorker {
                 state_function: format!("skills::on_state::{}", Uuid::new_v4()),
                 rejected: watch::Sender::new(false),
             });
-            let (url, token) = (&self.options.url, self.options.token.as_deref());
-            let connecting = BusClient::connect_worker(url, token, handler.clone());
+            let url = &self.options.url;
+            let token = self.options.connection_token();
+            let connecting = BusClient::connect_worker(url, token.as_deref(), handler.clone());
             let connected = tokio::select! {
                 connected = connecting => connected,
                 () = self.stop.cancelled() => break,
@@ -209,6 +250,7 @@ impl SkillsWorker {
                              prompts will count as yours"
                         );
                     }
+                    self.bus.set_namespace(self.namespace_on(&client));
                     // The bus drops the previous connection first, with its registrations.
                     if let Some(previous) = previous.replace(client.identity().clone()) {
                         let _ = client.send_text(previous.reattach_message());
@@ -238,18 +280,34 @@ impl SkillsWorker {
         feed_task.abort();
     }
 
+    /// The namespace on a bus. Our hub has only one.
+    fn namespace_on(&self, client: &BusClient) -> Option<String> {
+        let namespace = self.options.namespace.clone()?;
+        if client.is_hub() {
+            tracing::warn!(
+                namespace,
+                "this bus has no namespaces: III_NAMESPACE is ignored"
+            );
+            return None;
+        }
+        Some(namespace)
+    }
+
     /// Introduces this worker to the bus.
     fn register_worker(&self, client: &BusClient) {
-        let namespace = std::env::var("III_NAMESPACE").ok();
-        let namespace = namespace.filter(|namespace| !namespace.trim().is_empty());
+        let namespace = self.bus.namespace();
+        let mut name = self.options.name.clone();
+        if self.is_name_taken.load(Ordering::Relaxed) {
+            name = format!("{name}-{}", &self.instance[..8]);
+        }
         let mut worker = json!({
-            "name": self.options.name, "version": env!("CARGO_PKG_VERSION"), "runtime": "rust",
+            "name": name, "version": env!("CARGO_PKG_VERSION"), "runtime": "rust",
             "os": format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             "pid": std::process::id(), "description": "Skills and prompts of Repertoire.",
             "features": ["large-messages.v1"],
         });
         if let Some(namespace) = namespace {
-            worker["namespace"] = namespace.into();
+            worker["namespace"] = json!(namespace);
         }
         client.fire_and_forget("engine::workers::register", &worker);
     }
@@ -267,6 +325,7 @@ impl SkillsWorker {
         self.subscribe_to_state(client, &handler.state_function);
         let mut role = WorkerRole::Unknown;
         let mut is_loaded = false;
+        let mut probe = LeaderProbe::default();
         let mut last_read = Instant::now();
         let mut ticks = tokio::time::interval(OWNER_CHECK_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -280,14 +339,8 @@ impl SkillsWorker {
                     *outage_logged = true;
                     return;
                 }
-                () = async { drop(rejected.wait_for(|rejected| *rejected).await) } => {
-                    tracing::warn!("the bus rejected this worker: trying again");
-                    tokio::select! {
-                        () = tokio::time::sleep(OWNER_CHECK_INTERVAL) => {}
-                        () = self.stop.cancelled() => {}
-                    }
-                    return;
-                }
+                // The next connection has another name.
+                () = async { drop(rejected.wait_for(|rejected| *rejected).await) } => return,
                 () = self.stop.cancelled() => {
                     if let WorkerRole::Serving(serving) = role {
                         self.withdraw_functions(client, serving).await;
@@ -303,7 +356,10 @@ impl SkillsWorker {
                     () = self.stop.cancelled() => continue,
                 };
                 if let Err(error) = loaded {
-                    tracing::warn!(%error, "the state could not be read: trying again");
+                    // A rejected connection is replaced without a word.
+                    if !client.is_closed() {
+                        tracing::warn!(%error, "the state could not be read: trying again");
+                    }
                     continue;
                 }
                 if let Some(registry) = self.service.opened_registry()
@@ -327,7 +383,38 @@ impl SkillsWorker {
                 Ok(owners) => role = self.update_role(client, role, owners).await,
                 Err(error) => tracing::debug!(%error, "the functions cannot be listed"),
             }
+            if matches!(role, WorkerRole::Standby) {
+                self.check_leader(client, &mut probe).await;
+            }
         }
+    }
+
+    /// Takes the place of a leader that answers no calls any more, such as a stopped process: the bus
+    /// keeps its connection, and with it the functions.
+    async fn check_leader(&self, client: &BusClient, probe: &mut LeaderProbe) {
+        let namespace = self.bus.namespace();
+        let namespace = namespace.as_deref();
+        let patience = LeaderProbe::PATIENCE;
+        let call = client.call_json_in(namespace, LEADER_PROBE_FUNCTION, "{}", patience);
+        let is_silent = matches!(call.await, Err(error) if error.code == "timeout");
+        if !probe.record(is_silent) {
+            return;
+        }
+        let Some(leader) = self.leader_record().and_then(|record| record.read()) else {
+            tracing::warn!(
+                "the worker that serves does not answer, and it is not one of this user"
+            );
+            return;
+        };
+        tracing::warn!("the worker that serves does not answer: taking its place");
+        let _ = client.send_text(WorkerIdentity::from(leader).reattach_message());
+    }
+
+    fn leader_record(&self) -> Option<WorkerRecord> {
+        let account = self.options.account.as_ref()?;
+        let namespace = self.bus.namespace();
+        let namespace = namespace.as_deref();
+        Some(WorkerRecord::new(account, &self.options.url, namespace))
     }
 
     /// Updates the role according to the owners of the functions.
@@ -359,6 +446,11 @@ impl SkillsWorker {
                     if !serving.confirmed {
                         tracing::info!("serving: skills and prompts are on the bus");
                         serving.confirmed = true;
+                        if let Some(record) = self.leader_record()
+                            && let Err(error) = record.write(&client.identity().into())
+                        {
+                            tracing::warn!(%error, "another worker cannot take over from this one");
+                        }
                     }
                     // Only now: offering a type takes it away from its current provider.
                     if !serving.types_offered || owners.types_lost {
@@ -396,13 +488,20 @@ impl SkillsWorker {
             .call_function("engine::functions::list", json!({}), deadline);
         let listed: Value = repertoire_core::json::from_str(&listed.await?).unwrap_or_default();
         let none = Vec::new();
+        let namespace = self.bus.namespace();
+        let namespace = namespace.as_deref().unwrap_or("default");
+        let is_here = |row: &&Value| {
+            let of = row["namespace"].as_str();
+            of.is_none_or(|of| of == namespace)
+        };
         let rows = listed["functions"].as_array().unwrap_or(&none);
+        let rows: Vec<&Value> = rows.iter().filter(is_here).collect();
         let content = rows.iter().filter(|row| row["metadata"]["content"] == true);
         let content = content.filter_map(|row| row["function_id"].as_str());
         self.service
             .set_content_functions(content.map(str::to_owned).collect());
         if !self.options.tools.is_empty() {
-            self.offer_tools(rows);
+            self.offer_tools(&rows);
         }
         let find = |id: &str| rows.iter().find(|row| row["function_id"] == id);
         let leader = match find(LEADER_FUNCTION) {
@@ -414,21 +513,25 @@ impl SkillsWorker {
         };
         let free = functions::all_functions().iter().map(|f| f.id);
         let free = free.filter(|id| find(id).is_none()).collect();
-        // Not every bus lists trigger types; without a list none counts as lost.
+        // A bus that lists subscriptions under this name, or nothing, tells of no lost types.
         let types = self
             .bus
-            .call_function("engine::trigger-types::list", json!({}), deadline);
-        let types: Option<Value> = types
-            .await
-            .ok()
-            .and_then(|t| repertoire_core::json::from_str(&t).ok());
-        let types = types
-            .as_ref()
-            .and_then(|types| types["trigger_types"].as_array());
-        let types_lost = types.is_some_and(|types| {
-            let there = |id: &str| types.iter().any(|kind| kind["id"] == id);
-            TRIGGER_TYPES.iter().any(|kind| !there(kind.id))
-        });
+            .call_function("engine::triggers::list", json!({}), deadline);
+        let types: Value = match types.await {
+            Ok(types) => repertoire_core::json::from_str(&types).unwrap_or_default(),
+            Err(_) => Value::Null,
+        };
+        let own_name = find(LEADER_FUNCTION).and_then(|row| row["worker_name"].as_str());
+        let types = types["triggers"].as_array().unwrap_or(&none);
+        let is_type = |row: &&Value| row["trigger_type"].is_null() && is_here(row);
+        let types: Vec<&Value> = types.iter().filter(is_type).collect();
+        let is_held = |id: &str| {
+            types.iter().any(|kind| {
+                let owner = kind["worker_name"].as_str();
+                kind["id"] == id && owner.is_none_or(|owner| Some(owner) == own_name)
+            })
+        };
+        let types_lost = !types.is_empty() && TRIGGER_TYPES.iter().any(|kind| !is_held(kind.id));
         Ok(FunctionOwners {
             leader,
             free,
@@ -437,7 +540,7 @@ impl SkillsWorker {
     }
 
     /// Offers the functions of other workers as MCP tools.
-    fn offer_tools(&self, rows: &[Value]) {
+    fn offer_tools(&self, rows: &[&Value]) {
         let guard = &self.options.functions.guard;
         let schema = |value: &Value| Some(value.clone()).filter(|value| !value.is_null());
         let tools = rows.iter().filter_map(|row| {
@@ -547,15 +650,17 @@ impl SkillsWorker {
                 "description": "Receives changes of the state.",
             }),
         );
+        let namespace = self.bus.namespace();
         for scope in self.state_feed.watched_scopes() {
-            send(
-                client,
-                &json!({
-                    "type": "registertrigger", "id": Uuid::new_v4().to_string(),
-                    "trigger_type": "state", "function_id": function_id,
-                    "config": {"scope": scope},
-                }),
-            );
+            let mut trigger = json!({
+                "type": "registertrigger", "id": Uuid::new_v4().to_string(),
+                "trigger_type": "state", "function_id": function_id,
+                "config": {"scope": scope},
+            });
+            if let Some(namespace) = &namespace {
+                trigger["namespace"] = json!(namespace);
+            }
+            send(client, &trigger);
         }
     }
 }
@@ -603,10 +708,10 @@ impl PeerHandler for ConnectionHandler {
         });
     }
 
-    fn on_subscribe(&self, trigger_type: &str, id: &str, function_id: &str) {
+    fn on_subscribe(&self, trigger_type: &str, id: &str, function: SubscribedFunction) {
         let kind = TRIGGER_TYPES.iter().find(|kind| kind.id == trigger_type);
         if let (Some(kind), Some(worker)) = (kind, self.worker.upgrade()) {
-            let subscriber = (kind.id, function_id.to_owned());
+            let subscriber = (kind.id, function);
             worker.subscribers.lock().insert(id.to_owned(), subscriber);
         }
     }
@@ -618,14 +723,26 @@ impl PeerHandler for ConnectionHandler {
     }
 
     fn on_rejected(&self, code: &str, function_id: Option<&str>) {
-        tracing::warn!(code, function_id, "the bus rejected a registration");
-        // A function of the registry is offered again by the owner check; a rejected worker has to
-        // reconnect.
+        // A function of the registry is offered again by the owner check; a worker whose name is taken
+        // connects again with another one.
         if code == "WORKER_NAMESPACE_CONFLICT" {
+            if let Some(worker) = self.worker.upgrade()
+                && !worker.is_name_taken.swap(true, Ordering::Relaxed)
+            {
+                tracing::info!(
+                    name = worker.options.name,
+                    "another worker has this name: connecting with another one"
+                );
+            }
             self.rejected.send_replace(true);
+            return;
         }
+        tracing::warn!(code, function_id, "the bus rejected a registration");
     }
 }
+
+/// A function that answers without reading anything.
+const LEADER_PROBE_FUNCTION: &str = "skills::resources-templates";
 
 /// The worker that owns this function serves.
 const LEADER_FUNCTION: &str = "skills::register";

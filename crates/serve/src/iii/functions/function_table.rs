@@ -2,9 +2,13 @@
 //!
 //! A new function is a handler and a row here.
 
-use std::{pin::Pin, sync::LazyLock};
+use std::{
+    pin::Pin,
+    sync::{Arc, LazyLock},
+};
 
 use repertoire_app::Permission;
+use repertoire_registry::Snapshot;
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -40,6 +44,11 @@ pub(super) struct FunctionCall<'a> {
 }
 
 impl FunctionCall<'_> {
+    /// Returns the part of the catalogue that is on the bus.
+    fn snapshot(&self) -> Arc<Snapshot> {
+        self.functions.snapshot(self.registry)
+    }
+
     /// Parses the payload, which is then used up.
     fn input<T: DeserializeOwned>(&mut self) -> Result<T, CallError> {
         parse_payload(self.id, self.payload.take())
@@ -100,7 +109,7 @@ fn skill_functions() -> Vec<FunctionSpec> {
             request: json_schema::<paging::ListInput>(),
             response: json_schema::<skills::ListSkillsOutput>(),
             handler: |mut call| {
-                Box::pin(async move { skills::list_skills(call.registry, &call.input()?) })
+                Box::pin(async move { skills::list_skills(&call.snapshot(), &call.input()?) })
             },
         },
     ]
@@ -116,7 +125,7 @@ fn resource_functions() -> Vec<FunctionSpec> {
             request: json_schema::<paging::ListInput>(),
             response: json_schema::<skills::ResourcesListOutput>(),
             handler: |mut call| {
-                Box::pin(async move { skills::list_resources(call.registry, &call.input()?) })
+                Box::pin(async move { skills::list_resources(&call.snapshot(), &call.input()?) })
             },
         },
         FunctionSpec {

@@ -15,8 +15,8 @@ use std::{
 };
 
 use repertoire_core::{FunctionGuard, PromptBody, PromptName, Uri};
-use repertoire_registry::{Origin, Registry, Snapshot, registered::RegisteredRow};
-use serde::de::DeserializeOwned;
+use repertoire_registry::{AccountSkills, Origin, Registry, Snapshot, registered::RegisteredRow};
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::bus::{Bus, BusResult, CallError};
@@ -24,6 +24,7 @@ use crate::service::SkillService;
 
 use function_table::FunctionCall;
 pub use function_table::{FunctionSpec, all_functions, find_function};
+use prompts::RefusedPrompts;
 pub(crate) use prompts::{PromptContent, parse_prompt_content};
 
 /// The options of the functions.
@@ -40,6 +41,50 @@ pub struct FunctionOptions {
     /// Functions whose content may be read over MCP although no trusted skill links to them: ids, or
     /// prefixes with `*` at the end.
     pub content: Vec<String>,
+    /// Whether the packages of the account's store, the system skills among them, are on the bus.
+    pub account: AccountSkills,
+    /// How much of everything.
+    pub limits: FunctionLimits,
+}
+
+/// How much the functions do for one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FunctionLimits {
+    /// The most URIs in one fetch.
+    pub fetch_uris: usize,
+    /// The most calls of one function for content or a prompt at the same time.
+    pub content_calls: usize,
+    /// The most bytes of the index; a longer one is summarised.
+    pub index_bytes: usize,
+}
+
+impl Default for FunctionLimits {
+    fn default() -> Self {
+        Self {
+            fetch_uris: 64,
+            content_calls: 64,
+            index_bytes: 1024 * 1024,
+        }
+    }
+}
+
+impl FunctionLimits {
+    /// Says which value cannot be used, and what can.
+    pub fn check(self) -> Result<Self, String> {
+        let rules = [
+            ("fetch_uris", self.fetch_uris, 1..=4096),
+            ("content_calls", self.content_calls, 1..=4096),
+            ("index_bytes", self.index_bytes, 4096..=32 * 1024 * 1024),
+        ];
+        for (name, value, allowed) in rules {
+            if !allowed.contains(&value) {
+                let (least, most) = allowed.into_inner();
+                return Err(format!("{name} must be between {least} and {most}"));
+            }
+        }
+        Ok(self)
+    }
 }
 
 impl Default for FunctionOptions {
@@ -50,6 +95,8 @@ impl Default for FunctionOptions {
             deadline: Duration::from_secs(10),
             guard: FunctionGuard::default(),
             content: Vec::new(),
+            account: AccountSkills::Hidden,
+            limits: FunctionLimits::default(),
         }
     }
 }
@@ -82,6 +129,16 @@ pub struct SkillFunctions {
     /// The hub owns its functions, so they do not own the hub.
     bus: Weak<dyn Bus>,
     options: FunctionOptions,
+    refused_prompts: RefusedPrompts,
+}
+
+/// Returns the part of the catalogue that is on a bus.
+pub(crate) fn bus_snapshot(registry: &Registry, account: AccountSkills) -> Arc<Snapshot> {
+    let snapshot = registry.snapshot();
+    match account {
+        AccountSkills::Shown => snapshot,
+        AccountSkills::Hidden => Arc::new(snapshot.without_account()),
+    }
 }
 
 /// Whether a function of a worker becomes an MCP tool: it is listed, by id or by a prefix with
@@ -105,6 +162,7 @@ impl SkillFunctions {
             service,
             bus,
             options,
+            refused_prompts: RefusedPrompts::default(),
         }
     }
 
@@ -131,6 +189,11 @@ impl SkillFunctions {
         answer
     }
 
+    /// Returns the part of the catalogue that is on the bus.
+    fn snapshot(&self, registry: &Registry) -> Arc<Snapshot> {
+        bus_snapshot(registry, self.options.account)
+    }
+
     fn bus(&self) -> Result<Arc<dyn Bus>, CallError> {
         let gone = || CallError::new("disconnected", "the bus was shut down");
         self.bus.upgrade().ok_or_else(gone)
@@ -139,7 +202,9 @@ impl SkillFunctions {
     /// Stores a row through the bus.
     async fn store_row(&self, scope: &str, key: &str, row: RegisteredRow) -> Result<(), CallError> {
         let deadline = self.options.deadline;
-        self.bus()?.store_row(scope, key, row, deadline).await
+        self.bus()?.store_row(scope, key, row, deadline).await?;
+        self.service.wait_published().await;
+        Ok(())
     }
 
     /// Deletes a row; returns whether it existed.
@@ -150,6 +215,7 @@ impl SkillFunctions {
             .bus()?
             .call_function("state::delete", payload, deadline)
             .await?;
+        self.service.wait_published().await;
         Ok(match repertoire_core::json::from_str::<Value>(&old) {
             // Some engines wrap the previous value.
             Ok(Value::Object(wrapped))

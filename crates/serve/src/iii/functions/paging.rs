@@ -78,9 +78,13 @@ impl ListInput {
             let entry = entry?;
             let full = count >= limit || out.len() + entry.len() > MAX_BYTES - 4096;
             if full && count > 0 {
-                out.push_str("],\"next_cursor\":\"");
                 let last = last.map(|id: &str| Cursor::new(kind, id).encode());
-                out.push_str(&last.unwrap_or_default());
+                let cursor = last.unwrap_or_default();
+                // Under our name and that of MCP.
+                out.push_str("],\"next_cursor\":\"");
+                out.push_str(&cursor);
+                out.push_str("\",\"nextCursor\":\"");
+                out.push_str(&cursor);
                 out.push_str("\"}");
                 return Ok(out);
             }

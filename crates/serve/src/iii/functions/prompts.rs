@@ -1,6 +1,9 @@
 //! Prompts: register, list, and render through the function behind them.
 
-use std::sync::Arc;
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use repertoire_core::{Prompt, PromptArgument, PromptBody, PromptName};
 use repertoire_registry::{PromptEntry, Snapshot, Trusted, registered};
@@ -79,6 +82,9 @@ pub(super) struct ListPromptsOutput {
     prompts: Vec<PromptListRow<'static>>,
     /// Where the next page starts, if there is one.
     next_cursor: Option<String>,
+    /// The same, under the name that MCP has for it.
+    #[serde(rename = "nextCursor")]
+    next_cursor_of_mcp: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -103,6 +109,9 @@ pub(super) struct PromptsMcpListOutput {
     prompts: Vec<McpPromptRow<'static>>,
     /// Where the next page starts, if there is one.
     next_cursor: Option<String>,
+    /// The same, under the name that MCP has for it.
+    #[serde(rename = "nextCursor")]
+    next_cursor_of_mcp: Option<String>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -173,7 +182,11 @@ impl SkillFunctions {
         };
         let row = registered::prompt_row(&prompt, None)?;
         let registered_at = row.at.clone();
-        self.options.guard.check_function(function_id)?;
+        if let Err(refused) = self.options.guard.check_function(function_id) {
+            self.refused_prompts.remember(&prompt.name, &refused);
+            return Err(refused.into());
+        }
+        self.refused_prompts.forget(&prompt.name);
         let name = prompt.name.to_string();
         self.store_row(&self.options.prompts, &name, row).await?;
         to_json_text(&RegisterPromptOutput {
@@ -202,7 +215,11 @@ impl SkillFunctions {
         let entry = registry.snapshot().find_prompt(&name).cloned();
         let entry = entry.filter(|entry| entry.trusted == Trusted::Yes);
         let entry = entry.ok_or_else(|| {
-            CallError::new("not_found", format!("prompt {:?} not found", name.as_str()))
+            let refused = self.refused_prompts.reason(&name);
+            let refused =
+                refused.map_or_else(String::new, |why| format!("; it was refused: {why}"));
+            let message = format!("prompt {:?} not found{refused}", name.as_str());
+            CallError::new("not_found", message)
         })?;
         let arguments = input.arguments.unwrap_or_default();
         let said = self
@@ -219,6 +236,39 @@ impl SkillFunctions {
             description: entry.prompt.description.clone(),
             messages,
         })
+    }
+}
+
+/// Why prompts were refused when they were registered. Workers often do not look at that answer, so the
+/// reason is given again when the prompt is asked for.
+#[derive(Debug, Default)]
+pub(super) struct RefusedPrompts(Mutex<VecDeque<(PromptName, String)>>);
+
+/// The most refusals that are remembered.
+const MAX_REFUSED: usize = 64;
+
+impl RefusedPrompts {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(PromptName, String)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remember(&self, name: &PromptName, why: &repertoire_core::Error) {
+        self.forget(name);
+        let mut refused = self.lock();
+        if refused.len() >= MAX_REFUSED {
+            refused.pop_front();
+        }
+        refused.push_back((name.clone(), why.to_string()));
+    }
+
+    fn forget(&self, name: &PromptName) {
+        self.lock().retain(|(known, _)| known != name);
+    }
+
+    fn reason(&self, name: &PromptName) -> Option<String> {
+        let refused = self.lock();
+        let found = refused.iter().find(|(known, _)| known == name);
+        found.map(|(_, why)| why.clone())
     }
 }
 

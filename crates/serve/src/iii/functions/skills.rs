@@ -16,8 +16,6 @@ use crate::{
     resource_json::{ResourceContent, push_contents},
 };
 
-/// The most URIs in one call.
-const MAX_FETCH_URIS: usize = 64;
 /// The most bytes in the answer of one fetch.
 const MAX_FETCH_BYTES: usize = 8 * 1024 * 1024;
 
@@ -74,6 +72,9 @@ pub(super) struct ListSkillsOutput {
     skills: Vec<SkillListRow<'static>>,
     /// Where the next page starts, if there is one.
     next_cursor: Option<String>,
+    /// The same, under the name that MCP has for it.
+    #[serde(rename = "nextCursor")]
+    next_cursor_of_mcp: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -119,6 +120,9 @@ pub(super) struct ResourcesListOutput {
     resources: Vec<ResourceRow<'static>>,
     /// Where the next page starts, if there is one.
     next_cursor: Option<String>,
+    /// The same, under the name that MCP has for it.
+    #[serde(rename = "nextCursor")]
+    next_cursor_of_mcp: Option<String>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -201,7 +205,7 @@ impl SkillFunctions {
         input: &ReadResourceInput,
     ) -> BusResult {
         let parsed = parse_uri(input.uri.trim())?;
-        let snapshot = registry.snapshot();
+        let snapshot = self.snapshot(registry);
         if let Some(entry) = untrusted_entry(&snapshot, &parsed) {
             let (mime, text) = self.read_text(registry, &snapshot, &parsed).await?;
             return to_json_text(&ReadResourceOutput {
@@ -255,17 +259,15 @@ impl SkillFunctions {
         if uris.is_empty() {
             return refuse("`uri` or `uris` must be non-empty, such as iii://skills".to_owned());
         }
-        if uris.len() > MAX_FETCH_URIS {
-            return refuse(format!(
-                "{} URIs: at most {MAX_FETCH_URIS} in one call",
-                uris.len()
-            ));
+        let most = self.options.limits.fetch_uris;
+        if uris.len() > most {
+            return refuse(format!("{} URIs: at most {most} in one call", uris.len()));
         }
         let parsed = uris.iter().map(|uri| parse_uri(uri));
         let parsed = parsed.collect::<Result<Vec<Uri>, _>>()?;
         // One text for a model has no place for a label. The same snapshot is read, so that no other
         // skill takes the place of one that was checked.
-        let snapshot = registry.snapshot();
+        let snapshot = self.snapshot(registry);
         if let Some(uri) = parsed
             .iter()
             .find(|uri| untrusted_entry(&snapshot, uri).is_some())
@@ -311,8 +313,7 @@ fn parse_uri(uri: &str) -> Result<Uri, CallError> {
     Ok(uri.parse()?)
 }
 
-pub(super) fn list_skills(registry: &SharedRegistry, input: &ListInput) -> BusResult {
-    let snapshot = registry.snapshot();
+pub(super) fn list_skills(snapshot: &Snapshot, input: &ListInput) -> BusResult {
     let after = input.after_key::<SkillId>('s')?;
     let rows = snapshot.skills_after(after.as_ref()).map(|entry| {
         let row = match &entry.metadata.registered {
@@ -339,8 +340,7 @@ pub(super) fn list_skills(registry: &SharedRegistry, input: &ListInput) -> BusRe
     input.write_page("skills", 's', None, rows)
 }
 
-pub(super) fn list_resources(registry: &SharedRegistry, input: &ListInput) -> BusResult {
-    let snapshot = registry.snapshot();
+pub(super) fn list_resources(snapshot: &Snapshot, input: &ListInput) -> BusResult {
     let after = input.after_key::<SkillId>('s')?;
     let index = to_json_text(&ResourceRow {
         uri: Uri::Index.to_string(),
@@ -353,7 +353,8 @@ pub(super) fn list_resources(registry: &SharedRegistry, input: &ListInput) -> Bu
     let rows = snapshot.skills_after(after.as_ref()).map(|entry| {
         let row = ResourceRow {
             uri: format!("iii://{}", entry.id),
-            name: entry.id.as_str(),
+            // The first heading, as workers before this one named it.
+            name: entry.metadata.title.as_deref().unwrap_or(entry.id.as_str()),
             title: entry.metadata.title.as_deref(),
             description: entry.metadata.description.as_deref(),
             mime_type: "text/markdown",

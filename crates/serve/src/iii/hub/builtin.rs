@@ -18,7 +18,7 @@ use super::{
 };
 
 /// The functions of the bus itself, with what calling them needs.
-pub(crate) static ENGINE_FUNCTIONS: [(&str, Permission); 9] = [
+pub(crate) static ENGINE_FUNCTIONS: [(&str, Permission); 10] = [
     // A client describes itself with it; nothing else changes.
     ("engine::workers::register", Permission::Read),
     ("engine::workers::list", Permission::Read),
@@ -26,6 +26,7 @@ pub(crate) static ENGINE_FUNCTIONS: [(&str, Permission); 9] = [
     ("engine::functions::info", Permission::Read),
     ("engine::triggers::list", Permission::Read),
     ("engine::trigger-types::list", Permission::Read),
+    ("engine::registered-triggers::list", Permission::Read),
     ("engine::register_trigger", Permission::Run),
     ("engine::unregister_trigger", Permission::Write),
     ("engine::health", Permission::Read),
@@ -82,9 +83,15 @@ pub(super) fn trigger_types(options: &HubOptions) -> Vec<(&'static str, &'static
 /// The fields of a worker's description that are stored; SDKs expect texts here.
 const WORKER_INFO_KEYS: [&str; 6] = ["name", "runtime", "version", "os", "isolation", "namespace"];
 
+/// How many functions one call describes.
+const MAX_DESCRIBED: usize = 32;
+
 #[derive(Deserialize)]
 struct FunctionInfoInput {
-    function_id: String,
+    #[serde(default)]
+    function_id: Option<String>,
+    #[serde(default)]
+    function_ids: Option<Vec<String>>,
 }
 
 #[derive(Deserialize)]
@@ -104,10 +111,66 @@ struct UnsubscribeInput {
     id: String,
 }
 
+/// What a listing is restricted to, as an engine takes it.
 #[derive(Default, Deserialize)]
-struct ListFunctionsInput {
+struct ListingFilter {
     #[serde(default)]
     include_internal: Option<bool>,
+    /// The beginning of the id.
+    #[serde(default)]
+    prefix: Option<String>,
+    /// A part of the id or the description, in any case.
+    #[serde(default)]
+    search: Option<String>,
+    /// The name of the worker.
+    #[serde(default)]
+    worker: Option<String>,
+    #[serde(default)]
+    workers: Option<Vec<String>>,
+    #[serde(default)]
+    trigger_type: Option<String>,
+    #[serde(default)]
+    function_id: Option<String>,
+}
+
+impl ListingFilter {
+    /// Whether a row is listed; its id is in the field `key`.
+    fn matches(&self, row: &Value, key: &str) -> bool {
+        let text = |field: &str| row[field].as_str().unwrap_or_default();
+        let is_given = |wanted: &Option<String>, field: &str| {
+            wanted.as_deref().is_none_or(|wanted| text(field) == wanted)
+        };
+        let is_named = |names: &Vec<String>| names.iter().any(|name| *name == text("worker_name"));
+        let has_worker = match (
+            &self.worker,
+            self.workers.as_ref().filter(|all| !all.is_empty()),
+        ) {
+            (None, None) => true,
+            (Some(one), None) => one == text("worker_name"),
+            (None, Some(all)) => is_named(all),
+            (Some(one), Some(all)) => one == text("worker_name") || is_named(all),
+        };
+        let has_search = self.search.as_deref().is_none_or(|wanted| {
+            let wanted = wanted.to_lowercase();
+            [key, "description", "trigger_type", "function_id"]
+                .iter()
+                .any(|field| text(field).to_lowercase().contains(&wanted))
+        });
+        let has_prefix = self
+            .prefix
+            .as_deref()
+            .is_none_or(|prefix| text(key).starts_with(prefix));
+        has_worker
+            && has_search
+            && has_prefix
+            && is_given(&self.trigger_type, "trigger_type")
+            && (key == "function_id" || is_given(&self.function_id, "function_id"))
+    }
+
+    fn apply(&self, mut rows: Vec<Value>, key: &str) -> Vec<Value> {
+        rows.retain(|row| self.matches(row, key));
+        rows
+    }
 }
 
 /// Parses the input of a function of the bus.
@@ -136,20 +199,26 @@ impl Hub {
             }
             "engine::workers::list" => json!({"workers": self.lock_table().list_workers()}),
             "engine::functions::list" => {
-                let all: ListFunctionsInput = parse_input(id, data)?;
-                json!({"functions": self.list_functions(all.include_internal == Some(true))})
+                let wanted: ListingFilter = parse_input(id, data)?;
+                let rows = self.list_functions(wanted.include_internal == Some(true));
+                json!({"functions": wanted.apply(rows, "function_id")})
             }
             "engine::functions::info" => {
                 let wanted: FunctionInfoInput = parse_input(id, data)?;
-                let found = self.lock_table().find_function(&wanted.function_id);
-                found
-                    .map(|row| json!(row))
-                    .or_else(|| self.native_row(&wanted.function_id))
-                    .ok_or_else(|| CallError::function_not_found(&wanted.function_id))?
+                self.describe_functions(wanted)?
             }
-            "engine::triggers::list" => json!({"triggers": self.lock_table().list_triggers()}),
+            "engine::triggers::list" => {
+                let wanted: ListingFilter = parse_input(id, data)?;
+                let types = self.lock_table().list_types();
+                json!({"triggers": wanted.apply(types, "id")})
+            }
             "engine::trigger-types::list" => {
                 json!({"trigger_types": self.lock_table().list_types()})
+            }
+            "engine::registered-triggers::list" => {
+                let wanted: ListingFilter = parse_input(id, data)?;
+                let triggers = self.lock_table().list_triggers();
+                json!({"registered_triggers": wanted.apply(triggers, "id")})
             }
             "engine::register_trigger" => {
                 let wanted: SubscribeInput<'_> = parse_input(id, data)?;
@@ -212,6 +281,49 @@ impl Hub {
             rows.extend(own.filter_map(|id| self.native_row(id)));
         }
         rows
+    }
+
+    /// Describes one function, or several.
+    fn describe_functions(&self, wanted: FunctionInfoInput) -> Result<Value, CallError> {
+        let refuse = |message: &str| CallError::new("INVALID_ARGUMENTS", message);
+        let ids = match (wanted.function_id, wanted.function_ids) {
+            (Some(id), None) => {
+                return self
+                    .describe_function(&id)
+                    .ok_or_else(|| CallError::function_not_found(&id));
+            }
+            (None, Some(ids)) if !ids.is_empty() && ids.len() <= MAX_DESCRIBED => ids,
+            (None, Some(_)) => return Err(refuse("`function_ids` has 1 to 32 ids")),
+            (Some(_), Some(_)) => {
+                return Err(refuse("give either `function_id` or `function_ids`"));
+            }
+            (None, None) => return Err(refuse("`function_id` or `function_ids` is missing")),
+        };
+        let described = ids.into_iter().map(|id| {
+            self.describe_function(&id)
+                .unwrap_or_else(|| json!({"function_id": id, "error": "not_found"}))
+        });
+        Ok(json!({"functions": described.collect::<Vec<_>>()}))
+    }
+
+    /// Describes one function, with its schemas under the names of a listing and of an engine.
+    fn describe_function(&self, id: &str) -> Option<Value> {
+        let found = self.lock_table().find_function(id);
+        let mut row = found
+            .map(|row| json!(row))
+            .or_else(|| self.native_row(id))?;
+        for (ours, theirs) in [
+            ("request_format", "request_schema"),
+            ("response_format", "response_schema"),
+        ] {
+            if let Some(schema) = row.get(ours).cloned() {
+                row[theirs] = schema;
+            }
+        }
+        let triggers = self.lock_table().list_triggers().into_iter();
+        let triggers = triggers.filter(|trigger| trigger["function_id"] == id);
+        row["registered_triggers"] = triggers.collect();
+        Some(row)
     }
 
     /// A function of the hub, as listings show it.

@@ -224,6 +224,10 @@ impl AcceptGate {
         let room = slot.clone();
         let nodelay = HeaderValue::from_static("tcp-nodelay");
         response.headers_mut().insert("x-iii-capabilities", nodelay);
+        let version = HeaderValue::from_static(env!("CARGO_PKG_VERSION"));
+        response
+            .headers_mut()
+            .insert(bus_client::HUB_HEADER, version);
         let headers = token_header(request.headers());
         let auth = self.auth.clone();
         let upgrade = hyper::upgrade::on(&mut request);

@@ -23,7 +23,7 @@ use std::{
 
 use futures::future::BoxFuture;
 use repertoire_app::Permission;
-use repertoire_registry::registered::RegisteredRow;
+use repertoire_registry::{AccountSkills, registered::RegisteredRow};
 use serde_json::{Value, value::RawValue};
 use tokio::sync::{
     Notify, Semaphore,
@@ -224,7 +224,9 @@ impl Hub {
         // Tasks hold the hub only while they use it, so that dropping the last handle frees it.
         let (own, stop) = (&hub.weak_self, &hub.stop);
         if hub.options.skills_provider == SkillsProvider::OnHub {
-            tokio::spawn(Self::publish_changes(own.clone(), engine, stop.clone()));
+            let account = hub.options.functions.account;
+            let publish = Self::publish_changes(own.clone(), engine, account, stop.clone());
+            tokio::spawn(publish);
         }
         tokio::spawn(Self::expire_calls(own.clone(), stop.clone()));
         tokio::spawn(Self::report_state_changes(
@@ -392,9 +394,10 @@ impl Hub {
     fn publish_changes(
         hub: Weak<Self>,
         service: &Arc<SkillService>,
+        account: AccountSkills,
         stop: CancellationToken,
     ) -> impl Future<Output = ()> + use<> {
-        let publish = changes::publish_changes(service, move |kind, payload| {
+        let publish = changes::publish_changes(service, account, move |kind, payload| {
             if let Some(hub) = hub.upgrade() {
                 hub.fire_trigger_type(kind, payload);
             }

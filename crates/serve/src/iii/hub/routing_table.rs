@@ -345,18 +345,23 @@ impl RoutingTable {
     }
 
     fn function_row(&self, id: &Arc<str>, function: &RegisteredFunction) -> FunctionRow {
-        let worker = self.workers.get(&function.owner);
-        let name = worker.and_then(|worker| worker.info.get("name").cloned());
         FunctionRow {
             function_id: id.clone(),
             namespace: NAMESPACE,
-            worker_name: name.unwrap_or_else(|| json!(function.owner)),
+            worker_name: self.worker_name(&function.owner),
             worker_id: function.owner.clone(),
             description: function.description.clone(),
             metadata: function.metadata.clone(),
             request_format: function.request.clone(),
             response_format: function.response.clone(),
         }
+    }
+
+    /// The name that a worker gave itself, or its id.
+    fn worker_name(&self, id: &WorkerId) -> Value {
+        let worker = self.workers.get(id);
+        let name = worker.and_then(|worker| worker.info.get("name").cloned());
+        name.unwrap_or_else(|| json!(id))
     }
 
     /// Returns all connected workers, in the order in which they connected.

@@ -60,8 +60,16 @@ pub(super) fn is_state_function(id: &str) -> bool {
 struct StateRowInput<'a> {
     scope: String,
     key: String,
-    #[serde(borrow, default)]
+    /// An engine takes both names. `None` if there is none of them, which `null` is not.
+    #[serde(borrow, default, alias = "data", deserialize_with = "read_present")]
     value: Option<&'a RawValue>,
+}
+
+fn read_present<'de, D>(input: D) -> Result<Option<&'de RawValue>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+{
+    <&RawValue>::deserialize(input).map(Some)
 }
 
 #[derive(Deserialize)]
@@ -195,7 +203,10 @@ impl Hub {
             }
             "state::set" => {
                 let row: StateRowInput<'_> = parse_input(id, data)?;
-                let new = row.value.map_or("null", RawValue::get).to_owned();
+                let Some(new) = row.value.map(|value| value.get().to_owned()) else {
+                    let message = "state::set: `value` is missing";
+                    return Err(CallError::new("invalid_request", message));
+                };
                 self.check_value(&new)?;
                 let old = self
                     .set_value(&registry, &row.scope, &row.key, new.clone())
@@ -284,9 +295,10 @@ impl Hub {
     ) -> Result<Option<String>, CallError> {
         check_key("scope", scope)?;
         check_key("key", key)?;
-        let (then, receiver) = self.notify_after_set(scope, key, new.clone());
+        let (then, receiver, reported) = self.notify_after_set(scope, key, new.clone());
         registry.state_set_then(scope, key, new, then)?;
         let done = receiver.await.map_err(|_| state_unavailable())??;
+        reported.wait().await;
         self.catalogue_sync.wait_synced(registry).await?;
         Ok(done)
     }
@@ -299,9 +311,10 @@ impl Hub {
         row: registered::RegisteredRow,
     ) -> Result<(), CallError> {
         let registry = self.service.registry().await?;
-        let (then, receiver) = self.notify_after_set(scope, key, row.value.clone());
+        let (then, receiver, reported) = self.notify_after_set(scope, key, row.value.clone());
         registry.state_put_row_then(scope, key, row, then)?;
         receiver.await.map_err(|_| state_unavailable())??;
+        reported.wait().await;
         self.catalogue_sync.wait_synced(registry).await
     }
 
@@ -314,9 +327,10 @@ impl Hub {
     ) -> (
         impl FnOnce(SetOutcome) + Send + 'static,
         oneshot::Receiver<SetOutcome>,
+        ChangeReported,
     ) {
         let (sender, receiver) = oneshot::channel();
-        let reporter = self.change_reporter(scope, key);
+        let (reporter, reported) = self.change_reporter(scope, key);
         let then = move |done: SetOutcome| {
             if let Ok(old) = &done {
                 reporter(old.clone(), Some(new));
@@ -324,19 +338,23 @@ impl Hub {
             // The caller may have disconnected.
             let _ = sender.send(done);
         };
-        (then, receiver)
+        (then, receiver, reported)
     }
 
-    /// Returns what queues the report of one change. It is called on the store's thread, where other
-    /// writes wait, so it only queues.
+    /// Returns what queues the report of one change, and what waits until the followers' calls are queued.
+    /// It is called on the store's thread, where other writes wait, so it only queues.
     fn change_reporter(
         &self,
         scope: &str,
         key: &str,
-    ) -> impl FnOnce(Option<String>, Option<String>) + Send + 'static {
+    ) -> (
+        impl FnOnce(Option<String>, Option<String>) + Send + 'static,
+        ChangeReported,
+    ) {
+        let (end, ended) = oneshot::channel();
         let (changes, load) = (self.state_changes.clone(), self.load.clone());
         let (scope, key) = (scope.to_owned(), key.to_owned());
-        move |old, new| {
+        let reporter = move |old: Option<String>, new: Option<String>| {
             let size = |value: &Option<String>| value.as_ref().map_or(0, String::len);
             let bytes = size(&old) + size(&new) + scope.len() + key.len() + NOTICE_BYTES;
             let held = load.hold(bytes);
@@ -347,8 +365,10 @@ impl Hub {
                 old,
                 new,
                 held,
+                end,
             });
-        }
+        };
+        (reporter, ChangeReported(ended))
     }
 
     /// Updates a value. Writes and their notifications keep the order of the calls.
@@ -362,7 +382,7 @@ impl Hub {
         check_key("scope", &scope)?;
         check_key("key", &key)?;
         let (sender, receiver) = oneshot::channel();
-        let reporter = self.change_reporter(&scope, &key);
+        let (reporter, reported) = self.change_reporter(&scope, &key);
         let work = move |old: Option<String>| {
             let (new, answer) = work(old.as_deref()).map_err(|reason| {
                 repertoire_registry::Error::InvalidStateChange(format!("state::update: {reason}"))
@@ -377,6 +397,7 @@ impl Hub {
             let _ = sender.send(done);
         })?;
         let done = receiver.await.map_err(|_| state_unavailable())??;
+        reported.wait().await;
         self.catalogue_sync.wait_synced(registry).await?;
         Ok(done)
     }
@@ -388,7 +409,7 @@ impl Hub {
         key: &str,
     ) -> Result<Option<String>, CallError> {
         let (sender, receiver) = oneshot::channel();
-        let reporter = self.change_reporter(scope, key);
+        let (reporter, reported) = self.change_reporter(scope, key);
         registry.state_delete_then(scope, key, move |done| {
             if let Ok(Some(old)) = &done {
                 reporter(Some(old.clone()), None);
@@ -396,6 +417,7 @@ impl Hub {
             let _ = sender.send(done);
         })?;
         let done = receiver.await.map_err(|_| state_unavailable())??;
+        reported.wait().await;
         self.catalogue_sync.wait_synced(registry).await?;
         Ok(done)
     }
@@ -534,6 +556,20 @@ pub(super) struct StateNotice {
     /// Counts the values while they wait here.
     #[expect(dead_code, reason = "held until the change is reported")]
     held: LoadLease,
+    /// Dropped with the notice, which informs [`ChangeReported`].
+    #[expect(dead_code, reason = "its end is what counts")]
+    end: oneshot::Sender<()>,
+}
+
+/// The report of one change. A writer is answered after it, so that a call that the writer makes next
+/// reaches a follower after the event.
+struct ChangeReported(oneshot::Receiver<()>);
+
+impl ChangeReported {
+    async fn wait(self) {
+        // An error is the end of the notice, and so is a value.
+        let _ = self.0.await;
+    }
 }
 
 impl StateNotice {

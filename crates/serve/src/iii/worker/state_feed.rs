@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    hash::{BuildHasher, Hash, Hasher, RandomState},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -20,7 +21,7 @@ use crate::{
     service::SkillService,
 };
 
-/// How long after a write an event about the same key may be older than the write.
+/// How long after a change of a key an event about it may be older than the change.
 const RECENT_WRITE: Duration = Duration::from_secs(5);
 /// How many values are read at a time, if the bus supports pages.
 const PAGE_SIZE: usize = 1000;
@@ -68,17 +69,80 @@ impl RowName {
 
 impl KeyTracker {
     /// Records that a key was just changed.
-    fn mark_touched(&mut self, key: &FeedKey) {
-        if self.touched_at.len() > 4096 {
-            self.touched_at.retain(|_, at| at.elapsed() < RECENT_WRITE);
+    fn mark_touched(&mut self, key: &FeedKey) -> &mut TouchedKey {
+        if self.touched.len() > 4096 {
+            self.touched
+                .retain(|_, touched| touched.at.elapsed() < RECENT_WRITE);
         }
-        self.touched_at.insert(key.clone(), Instant::now());
+        self.changes += 1;
+        let touched = TouchedKey {
+            at: Instant::now(),
+            change: self.changes,
+            echo: None,
+        };
+        self.touched.insert(key.clone(), touched);
+        self.touched.entry(key.clone()).or_insert(touched)
     }
 
     fn is_recent(&self, key: &FeedKey) -> bool {
-        self.touched_at
+        self.touched
             .get(key)
-            .is_some_and(|at| at.elapsed() < RECENT_WRITE)
+            .is_some_and(|touched| touched.at.elapsed() < RECENT_WRITE)
+    }
+
+    /// The number of the last change of a key in the catalogue, if that was not long ago.
+    fn last_change(&self, key: &FeedKey) -> Option<u64> {
+        self.touched.get(key).map(|touched| touched.change)
+    }
+
+    /// Whether an event only reports a write of our own, so that there is nothing to do. Any other event
+    /// about the key means that somebody else writes it too, and then only the bus knows its value.
+    fn is_own_echo(&mut self, key: &FeedKey, value: &Value) -> bool {
+        let fingerprint = self.fingerprint(Some(value).filter(|value| !value.is_null()));
+        if let Some(write) = self.own_writes.get_mut(key) {
+            if !write.is_contested && !write.is_echoed && write.fingerprint == fingerprint {
+                write.is_echoed = true;
+                return true;
+            }
+            write.is_contested = true;
+            return false;
+        }
+        let Some(touched) = self.touched.get_mut(key) else {
+            return false;
+        };
+        touched.echo.take() == Some(fingerprint)
+    }
+
+    /// Returns a number that equal values share.
+    fn fingerprint(&self, value: Option<&Value>) -> u64 {
+        fn add(value: &Value, hasher: &mut impl Hasher) {
+            match value {
+                Value::Object(fields) => {
+                    // A bus may return the fields in another order.
+                    let mut fields: Vec<(&String, &Value)> = fields.iter().collect();
+                    fields.sort_unstable_by_key(|(name, _)| *name);
+                    fields.len().hash(hasher);
+                    for (name, value) in fields {
+                        name.hash(hasher);
+                        add(value, hasher);
+                    }
+                }
+                Value::Array(items) => {
+                    items.len().hash(hasher);
+                    for item in items {
+                        add(item, hasher);
+                    }
+                }
+                Value::String(text) => text.hash(hasher),
+                other => other.to_string().hash(hasher),
+            }
+        }
+        let mut hasher = self.hashing.build_hasher();
+        value.is_some().hash(&mut hasher);
+        if let Some(value) = value {
+            add(value, &mut hasher);
+        }
+        hasher.finish()
     }
 }
 
@@ -112,9 +176,32 @@ struct KeyTracker {
     /// only the bus knows the last value.
     reported: HashMap<FeedKey, Option<Value>>,
     /// Our own writes that are not acknowledged yet.
-    own_writes: HashMap<FeedKey, Option<Value>>,
-    /// When a key was last changed, for recent changes.
-    touched_at: HashMap<FeedKey, Instant>,
+    own_writes: HashMap<FeedKey, UnacknowledgedWrite>,
+    /// The keys that were changed recently.
+    touched: HashMap<FeedKey, TouchedKey>,
+    /// How many changes were made.
+    changes: u64,
+    hashing: RandomState,
+}
+
+/// A write of ours to a key, or several at the same time.
+#[derive(Debug, Clone, Copy)]
+struct UnacknowledgedWrite {
+    count: usize,
+    fingerprint: u64,
+    /// Whether the event about it has arrived.
+    is_echoed: bool,
+    /// Whether the key was written by others, or twice by us, meanwhile.
+    is_contested: bool,
+}
+
+/// When and by what a key was last changed.
+#[derive(Debug, Clone, Copy)]
+struct TouchedKey {
+    at: Instant,
+    change: u64,
+    /// The value of our own write whose event has not arrived yet.
+    echo: Option<u64>,
 }
 
 /// A write of this process that is not acknowledged yet.
@@ -156,7 +243,12 @@ impl StateFeed {
         let key = (feed, key.to_owned());
         let value = event["new_value"].clone();
         let mut known = self.lock_keys();
-        let again = known.reported.contains_key(&key) || known.is_recent(&key);
+        if known.is_own_echo(&key, &value) {
+            return;
+        }
+        let again = known.reported.contains_key(&key)
+            || known.own_writes.contains_key(&key)
+            || known.is_recent(&key);
         known.reported.insert(key, (!again).then_some(value));
         self.received.fetch_add(1, Ordering::SeqCst);
         drop(known);
@@ -208,6 +300,7 @@ impl StateFeed {
         reported: Option<Value>,
     ) -> Option<FeedKey> {
         let registry = self.service.opened_registry()?;
+        let change_before = self.lock_keys().last_change(&key);
         let value = if let Some(value) = reported {
             value
         } else {
@@ -221,16 +314,22 @@ impl StateFeed {
             };
             repertoire_core::json::from_str(&value).unwrap_or_default()
         };
-        let value = Some(value).filter(|value| !value.is_null());
-        {
-            let mut known = self.lock_keys();
-            // Our own write is applied when it is acknowledged.
-            if known.own_writes.get(&key) == Some(&value) {
-                return None;
-            }
-            known.mark_touched(&key);
+        let text = (!value.is_null()).then(|| value.to_string());
+        let mut known = self.lock_keys();
+        if let Some(write) = known.own_writes.get_mut(&key) {
+            // It is read again once our own write is acknowledged.
+            write.is_contested = true;
+            return None;
         }
-        let text = value.map(|value| value.to_string());
+        if known.last_change(&key) != change_before {
+            // Our own write was faster, and this value may be older.
+            known.reported.entry(key).or_insert(None);
+            self.received.fetch_add(1, Ordering::SeqCst);
+            self.change_received.notify_one();
+            return None;
+        }
+        known.mark_touched(&key);
+        // Under the lock, so that no acknowledged write comes in between.
         registry.apply_bus_value(key.0, &key.1, text.as_deref(), NotifyUnchanged::No);
         None
     }
@@ -271,9 +370,19 @@ impl StateFeed {
         };
         let feed = self.feed_for_scope(payload["scope"].as_str()?)?;
         let key = (feed, payload["key"].as_str()?.to_owned());
-        self.lock_keys()
+        let mut known = self.lock_keys();
+        let fingerprint = known.fingerprint(value.as_ref());
+        let write = known
             .own_writes
-            .insert(key.clone(), value.clone());
+            .entry(key.clone())
+            .or_insert(UnacknowledgedWrite {
+                count: 0,
+                fingerprint,
+                is_echoed: false,
+                is_contested: false,
+            });
+        write.count += 1;
+        write.is_contested |= write.count > 1;
         Some(OwnWrite { key, value })
     }
 
@@ -282,16 +391,28 @@ impl StateFeed {
         let Some(registry) = self.service.opened_registry() else {
             return;
         };
+        let text = write.value.as_ref().map(Value::to_string);
         let mut known = self.lock_keys();
-        known.mark_touched(&write.key);
-        if known.own_writes.get(&write.key) == Some(&write.value) {
+        let Some(own) = known.own_writes.get_mut(&write.key) else {
+            return;
+        };
+        own.count -= 1;
+        let own = *own;
+        if own.count == 0 {
             known.own_writes.remove(&write.key);
         }
-        drop(known);
+        let is_echo_due = made && own.count == 0 && !own.is_contested && !own.is_echoed;
+        known.mark_touched(&write.key).echo = is_echo_due.then_some(own.fingerprint);
         if made {
+            // Under the lock, so that no older value comes in between.
             let (feed, key) = &write.key;
-            let text = write.value.as_ref().map(Value::to_string);
             registry.apply_bus_value(*feed, key, text.as_deref(), NotifyUnchanged::Yes);
+        }
+        if own.count == 0 && (own.is_contested || !made) {
+            // The order of the writes is known to the bus only, and one that failed may have been made.
+            known.reported.insert(write.key.clone(), None);
+            self.received.fetch_add(1, Ordering::SeqCst);
+            self.change_received.notify_one();
         }
     }
 
@@ -306,11 +427,12 @@ impl StateFeed {
                 let rows = self.list_rows(bus, feed).await?;
                 let touched: HashSet<String> = {
                     let known = self.lock_keys();
-                    let touched = known
-                        .touched_at
-                        .iter()
-                        .filter(|((of, _), at)| *of == feed && **at >= start);
-                    touched.map(|((_, key), _)| key.clone()).collect()
+                    let written = known.own_writes.keys();
+                    let touched = known.touched.iter();
+                    let touched = touched.filter(|(_, touched)| touched.at >= start);
+                    let keys = touched.map(|(key, _)| key).chain(written);
+                    let keys = keys.filter(|(of, _)| *of == feed);
+                    keys.map(|(_, key)| key.clone()).collect()
                 };
                 let rows = rows.iter().map(|(key, value)| (key.as_str(), value.get()));
                 registry.apply_bus_values(feed, rows, |key| touched.contains(key));
@@ -369,11 +491,42 @@ impl StateFeed {
         }
     }
 
-    /// Checks once whether the bus reports changes.
+    /// Finds out once whether the bus reports changes: from its list of trigger types, or by a write where
+    /// it has no such list.
     async fn probe_changes(&self, bus: &dyn Bus) {
         if self.probed.load(Ordering::Relaxed) {
             return;
         }
+        let known = match self.lists_state_trigger(bus).await {
+            Some(is_listed) => {
+                self.reports_changes.store(is_listed, Ordering::Relaxed);
+                true
+            }
+            None => self.probe_by_write(bus).await,
+        };
+        self.probed.store(known, Ordering::Relaxed);
+        if known && !self.reports_changes.load(Ordering::Relaxed) {
+            tracing::warn!(
+                "this bus does not report changes of its state: the state is read again before every \
+                 listing"
+            );
+        }
+    }
+
+    /// Whether the bus lists the trigger type `state`; `None` if it does not list trigger types.
+    async fn lists_state_trigger(&self, bus: &dyn Bus) -> Option<bool> {
+        let listed = bus.call_function("engine::triggers::list", json!({}), self.deadline);
+        let listed: Value = repertoire_core::json::from_str(&listed.await.ok()?).ok()?;
+        let types = listed["triggers"].as_array()?;
+        // Older buses list subscriptions under this name.
+        let is_type = |row: &&Value| row["id"].is_string() && row["trigger_type"].is_null();
+        let mut types = types.iter().filter(is_type).peekable();
+        types.peek()?;
+        Some(types.any(|row| row["id"] == "state"))
+    }
+
+    /// Writes a value and sees whether its event arrives; returns whether that could be tried.
+    async fn probe_by_write(&self, bus: &dyn Bus) -> bool {
         let row = json!({"scope": PROBE_SCOPE, "key": uuid::Uuid::new_v4()});
         let mut set = row.clone();
         set["value"] = json!(true);
@@ -386,14 +539,6 @@ impl StateFeed {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let _ = bus.call_function("state::delete", row, self.deadline).await;
-        if set.is_ok() {
-            self.probed.store(true, Ordering::Relaxed);
-            if !self.reports_changes.load(Ordering::Relaxed) {
-                tracing::warn!(
-                    "this bus does not report changes of its state: the state is read again \
-                     before every listing"
-                );
-            }
-        }
+        set.is_ok()
     }
 }

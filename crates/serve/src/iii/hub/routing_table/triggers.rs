@@ -10,8 +10,12 @@ use super::{
         super::protocol::HubMessage,
         state::{STATE_TRIGGER, StateFilter},
     },
-    ENTRY_BYTES, MAX_METADATA_BYTES, RegistrationRefusal, RoutingTable, WorkerId, parse_raw,
+    ENTRY_BYTES, MAX_METADATA_BYTES, NAMESPACE, RegistrationRefusal, RoutingTable, WorkerId,
+    parse_raw,
 };
+
+/// The most characters of a configuration in a listing.
+const MAX_SUMMARY_CHARS: usize = 120;
 
 /// The provider of a trigger type, which notifies its subscribers.
 #[derive(Debug)]
@@ -290,7 +294,14 @@ impl RoutingTable {
     pub(in crate::iii::hub) fn list_types(&self) -> Vec<Value> {
         let types = self.types.iter();
         types
-            .map(|(id, provider)| json!({"id": id, "description": provider.description}))
+            .map(|(id, provider)| {
+                let owner = provider.worker.as_ref();
+                let name = owner.map_or_else(|| json!("engine"), |owner| self.worker_name(owner));
+                json!({
+                    "id": id, "namespace": NAMESPACE, "worker_name": name,
+                    "description": provider.description,
+                })
+            })
             .collect()
     }
 
@@ -300,7 +311,9 @@ impl RoutingTable {
             json!({
                 "id": id, "trigger_type": subscription.kind,
                 "function_id": subscription.function_id,
+                "worker_name": self.worker_name(&subscription.subscriber),
                 "config": parse_raw(Some(&subscription.config)),
+                "config_summary": truncate_text(subscription.config.get(), MAX_SUMMARY_CHARS),
             })
         })
         .collect()
