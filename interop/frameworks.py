@@ -7,10 +7,16 @@ Prints `ok STEP` for each step that passes, and exits with an error at the first
 """
 
 import asyncio
+import base64
+import hashlib
 import json
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+from pydantic import ConfigDict, RootModel
 
 
 def ok(step: str) -> None:
@@ -29,11 +35,11 @@ async def use_fastmcp(url: str, expected: list[dict]) -> None:
         for skill in skills:
             read = await client.read_skill(skill.uri)
             document = next(one["document"] for one in expected if one["uri"] == skill.uri)
-            assert read.files["SKILL.md"] == document.encode(), skill.uri
+            assert document is None or read.files["SKILL.md"] == document.encode(), skill.uri
         ok("FastMCP verifies and reads them")
         for one in expected:
             (content,) = await client.read_resource(one["uri"])
-            assert content.text == one["document"], one["uri"]
+            assert one["document"] in (None, content.text), one["uri"]
         ok("FastMCP reads what is not listed")
 
 
@@ -50,14 +56,52 @@ async def use_agent_framework(url: str, expected: list[dict]) -> None:
         ok(f"agent-framework finds {len(skills)} skills")
         for skill in skills:
             content = await skill.get_content()
-            assert listed[skill.frontmatter.name]["document"].strip() in content, skill
+            document = listed[skill.frontmatter.name]["document"]
+            assert document is None or document.strip() in content, skill
         ok("agent-framework reads them")
+
+
+class Params(types.RequestParams):
+    model_config = ConfigDict(extra="allow")
+
+
+class AsIs(RootModel[dict[str, Any]]):
+    pass
+
+
+async def list_skills(client: Any) -> list[dict[str, Any]]:
+    """All pages of skills/list, which the SDK sends as a request of its own."""
+    skills: list[dict[str, Any]] = []
+    cursor = None
+    while True:
+        params = Params.model_validate({"cursor": cursor} if cursor else {})
+        request = types.Request[Params, str](method="skills/list", params=params)
+        page = (await client.session.send_request(request, AsIs)).root
+        skills += page["skills"]
+        cursor = page.get("nextCursor")
+        if cursor is None:
+            return skills
 
 
 async def use_sdk(url: str, expected: list[dict]) -> None:
     from mcp import Client
+    from mcp.client import advertise
 
-    async with Client(url) as client:
+    extensions = [advertise("io.modelcontextprotocol/skills", {})]
+    async with Client(url, cache=None, extensions=extensions) as client:
+        skills = await list_skills(client)
+        assert {skill["uri"] for skill in skills} == {one["uri"] for one in expected if one["listed"]}
+        ok(f"the Python SDK lists {len(skills)} skills")
+        files = 0
+        for skill in skills:
+            for file in skill["resources"]:
+                (content,) = (await client.read_resource(file["uri"])).contents
+                text = getattr(content, "text", None)
+                data = text.encode() if text is not None else base64.b64decode(content.blob)
+                digest = "sha256:" + hashlib.sha256(data).hexdigest()
+                assert (file["digest"], file["size"]) == (digest, len(data)), file
+                files += 1
+        ok(f"the Python SDK verifies and reads their {files} files")
         found = set()
         cursor = None
         while True:
@@ -69,6 +113,10 @@ async def use_sdk(url: str, expected: list[dict]) -> None:
         missing = {one["uri"] for one in expected} - found
         assert not missing, missing
         ok("the Python SDK lists every skill as a resource")
+        for one in expected:
+            (content,) = (await client.read_resource(one["uri"])).contents
+            assert one["document"] in (None, content.text), one["uri"]
+        ok("the Python SDK reads what is not listed")
 
 
 def provide(kind: str, folder: str) -> None:

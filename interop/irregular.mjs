@@ -41,7 +41,7 @@ for (const era of ['2026-07-28', '2025-11-25']) {
 
   for (const { uri, document } of expected) {
     const { contents } = await client.readResource({ uri });
-    assert.equal(contents[0].text, document, uri);
+    if (document !== null) assert.equal(contents[0].text, document, uri);
   }
   ok(`read what is not listed, ${era}`);
   await client.close();

@@ -4,6 +4,7 @@
 //! all of them alike. The CPU time of a server is affected least, so it is reported per request
 //! beside throughput and latency.
 
+mod large_folder;
 pub(crate) mod load;
 mod peer;
 
@@ -109,6 +110,7 @@ pub(crate) fn run(ours: &Path, pmcp: &Path) -> Result<()> {
         goals.extend(measure_enumeration(&peers)?);
         goals.extend(measure_startup(&peers)?);
     }
+    goals.extend(large_folder::measure_large_folder(ours)?);
     println!("\n## Goals\n");
     println!("| goal | wanted | measured | |");
     println!("|---|---|---|---|");

@@ -380,6 +380,10 @@ pub(crate) fn test_inspector() -> Result<CheckCount> {
     let skills = project_dir().join("examples/skills");
     let serving = InteropServer::start_server(&program, &home, Some(&skills))?;
     let mut count = CheckCount::default();
+    count.add(CheckCount::from_result(
+        "the documented inspector command",
+        run_documented_inspector(&node, &program, &home),
+    ));
     for era in ["legacy", "modern"] {
         let ask = [
             "--method",
@@ -434,6 +438,27 @@ pub(crate) fn test_inspector() -> Result<CheckCount> {
         count.add(CheckCount::from_result("directory", shown));
     }
     Ok(count)
+}
+
+/// Runs the inspector with the arguments that the documentation shows.
+fn run_documented_inspector(node: &NodeTools, program: &Path, home: &Path) -> Result<()> {
+    let text = fs::read_to_string(project_dir().join("docs/hosts.md"))?;
+    let mut lines = text.lines();
+    let line = lines.find_map(|line| line.strip_prefix("$ npx @modelcontextprotocol/inspector@"));
+    let (_, args) = line
+        .and_then(|line| line.split_once(" --cli repertoire "))
+        .context("the inspector is not documented")?;
+    let mut command = node.inspector_command(home);
+    command.arg(program).args(args.split(' '));
+    command.env("REPERTOIRE_HOME", home);
+    let output = command.output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    anyhow::ensure!(
+        output.status.success() && text.contains("\"ok\":true"),
+        "{text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(())
 }
 
 /// Writes a folder with thousands of skills, one with a picture, and one to edit.

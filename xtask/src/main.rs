@@ -19,6 +19,8 @@ mod install;
 mod interop;
 mod licences;
 mod models;
+mod mutants;
+mod real_skills;
 mod reference_validator;
 mod runtime;
 mod test;
@@ -37,11 +39,14 @@ usage: cargo xtask COMMAND
   bench catalogue       measure the catalogue against sha256sum and bare SQLite
   bench mcp             measure the MCP server against pmcp and bare rmcp
   bench iii             measure the functions on the hub against its own state
+  bench buses CALLS URL…
+                        compare the functions on running buses, and count lost answers
   bench search          measure finding skills against SQLite's full-text search
   bench sandbox         measure scripts in the sandbox, and what having it costs
   abuse [MINUTES]       load and abuse a server, with a soak of 30 minutes
   crash [ROUNDS]        kill processes and simulate losses of power, 200 times each
   mutants               switch off each guard and see that a test notices
+  real-skills FOLDER    count what becomes of published skills, and read them with the clients
   man                   write the man pages to target/man
   sidecar               only the sidecar's own tests
   sidecar-bundle        build the sidecar into one file that needs no Python
@@ -59,7 +64,8 @@ fn main() -> ExitCode {
         ["abuse", minutes] => endurance::abuse(minutes),
         ["crash"] => endurance::crash(endurance::CRASH_ROUNDS),
         ["crash", rounds] => endurance::crash(rounds),
-        ["mutants"] => endurance::test_mutants(),
+        ["mutants"] => mutants::test_mutants(),
+        ["real-skills", folder] => real_skills::measure(folder.as_ref()),
         ["man"] => write_man_pages(),
         ["sidecar"] => test::test_sidecar(),
         ["sidecar-bundle"] => runtime::build_bundle(),

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use repertoire_registry::store::create_private_dir;
+use repertoire_registry::{folder::sync_folder, store::create_private_dir};
 
 use super::{Host, HostScope};
 use crate::error::{Error, Result, io_error_at};
@@ -48,7 +48,7 @@ impl KnownAddresses {
         new.write_all(&text).map_err(&io)?;
         new.as_file().sync_all().map_err(&io)?;
         new.persist(&file).map_err(|error| io(error.error))?;
-        Ok(())
+        sync_folder(account).map_err(&io)
     }
 }
 
@@ -221,6 +221,7 @@ impl ConfigPlan {
         }
         new.as_file().sync_all().map_err(&io)?;
         new.persist(&self.file).map_err(|error| io(error.error))?;
+        sync_folder(folder).map_err(&io)?;
         Ok(ConfigChange::Written { backup })
     }
 

@@ -386,7 +386,10 @@ impl SkillLinks {
         new.write_all(&key.concat()).map_err(&io)?;
         new.as_file().sync_all().map_err(&io)?;
         match new.persist_noclobber(&file) {
-            Ok(_) => Ok(key.concat()),
+            Ok(_) => {
+                folder::sync_folder(&self.account).map_err(&io)?;
+                Ok(key.concat())
+            }
             // Another process was first.
             Err(error) if error.error.kind() == std::io::ErrorKind::AlreadyExists => {
                 std::fs::read(&file).map_err(io)
@@ -404,7 +407,7 @@ impl SkillLinks {
         new.write_all(text.as_bytes()).map_err(&io)?;
         new.as_file().sync_all().map_err(&io)?;
         new.persist(&file).map_err(|error| io(error.error))?;
-        Ok(())
+        folder::sync_folder(&self.folder).map_err(&io)
     }
 }
 

@@ -224,6 +224,15 @@ pub const HOSTS: &[Host] = &[
         form: ConfigForm::Json(SERVERS, EntryForm::Cline),
     },
     Host {
+        id: "cline-cli",
+        name: "Cline CLI",
+        project_skills: AGENTS,
+        user_skills: AGENTS,
+        project_config: None,
+        user_config: Some(".cline/data/settings/cline_mcp_settings.json"),
+        form: ConfigForm::Json(SERVERS, EntryForm::Cline),
+    },
+    Host {
         id: "zed",
         name: "Zed",
         project_skills: AGENTS,
@@ -272,7 +281,7 @@ pub const HOSTS: &[Host] = &[
         "universal",
         "hosts that read .agents/skills",
         ".agents/skills",
-        ".agents/skills",
+        ".config/agents/skills",
     ),
     folder_host("amp", "Amp", ".agents/skills", ".config/agents/skills"),
     folder_host(
@@ -314,9 +323,17 @@ pub const HOSTS: &[Host] = &[
     ),
 ];
 
+/// The ids under which other tools know some hosts.
+const OTHER_IDS: [(&str, &str); 2] = [
+    ("github-copilot", "vscode"),
+    ("github-copilot-cli", "copilot-cli"),
+];
+
 impl Host {
-    /// Finds a host by its id.
+    /// Finds a host by its id, or the id that other tools give it.
     pub fn find(id: &str) -> Option<&'static Self> {
+        let other = OTHER_IDS.iter().find(|(other, _)| *other == id);
+        let id = other.map_or(id, |(_, own)| own);
         HOSTS.iter().find(|host| host.id == id)
     }
 
@@ -364,5 +381,26 @@ impl Host {
             HostScope::User => self.user_skills,
         };
         Some(base.join(path?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_have_one_id_and_are_found_by_those_of_other_tools() {
+        for (at, host) in HOSTS.iter().enumerate() {
+            assert!(
+                HOSTS[..at].iter().all(|other| other.id != host.id),
+                "{}",
+                host.id
+            );
+            assert_eq!(Host::find(host.id), Some(host));
+        }
+        for (other, own) in OTHER_IDS {
+            assert_eq!(Host::find(other).map(|host| host.id), Some(own));
+        }
+        assert_eq!(Host::find("nothing"), None);
     }
 }
