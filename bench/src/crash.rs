@@ -46,7 +46,7 @@ pub(crate) fn run_kills(program: &Path, rounds: usize) -> Result<()> {
         world
             .run(Duration::from_millis(random.u64(20..900)))
             .with_context(|| format!("round {round}"))?;
-        let known = acknowledged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = acknowledged.lock().unwrap_or_else(PoisonError::into_inner);
         known
             .check(program, place.path())
             .with_context(|| format!("after round {round}"))?;
@@ -62,6 +62,8 @@ pub(crate) fn run_kills(program: &Path, rounds: usize) -> Result<()> {
 struct Acknowledged {
     /// The last acknowledged and the last attempted number of each skill.
     skills: HashMap<String, (usize, usize)>,
+    /// Backups and unpacked folders that a command reported as written.
+    files: Vec<String>,
     count: usize,
 }
 
@@ -75,7 +77,12 @@ impl Acknowledged {
         self.count += 1;
     }
 
-    fn check(&self, program: &Path, folder: &Path) -> Result<()> {
+    fn confirm_file(&mut self, path: String) {
+        self.files.push(path);
+        self.count += 1;
+    }
+
+    fn check(&mut self, program: &Path, folder: &Path) -> Result<()> {
         for (name, (confirmed, attempted)) in &self.skills {
             if *confirmed == 0 {
                 continue;
@@ -90,6 +97,12 @@ impl Acknowledged {
             ensure!(
                 (*confirmed..=*attempted).contains(&number),
                 "{name}: {number}, acknowledged {confirmed}, attempted {attempted}"
+            );
+        }
+        for path in std::mem::take(&mut self.files) {
+            ensure!(
+                folder.join(&path).exists(),
+                "{path} was acknowledged and is gone"
             );
         }
         // A backup that has its name is complete.
@@ -299,8 +312,15 @@ impl KillRound<'_> {
             if stop.load(Ordering::Relaxed) {
                 return;
             }
-            if done && n % 4 == 3 {
-                self.note(|known| known.confirm(&name, number));
+            match n % 4 {
+                _ if !done => {}
+                0 => self.note(|known| known.confirm_file(backup.clone())),
+                2 => {
+                    let document = "unpacked/tone-check/SKILL.md".to_owned();
+                    self.note(|known| known.confirm_file(document));
+                }
+                1 => {}
+                _ => self.note(|known| known.confirm(&name, number)),
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::{
     commands::{CheckCount, build_program, cargo_command, project_dir, run_checked, run_counted},
     endurance, features, frameworks, fuzz, interop, licences,
     models::TestModels,
-    reference_validator,
+    mutants, reference_validator,
     runtime::{self, RuntimeParts},
 };
 
@@ -225,7 +225,7 @@ pub(crate) fn run_all() -> Result<()> {
     step("the features against a worker", &mut bus::test_worker);
     step("abuse, in short", &mut endurance::test_abuse);
     step("crashes, in short", &mut endurance::test_crash);
-    step("mutants still apply", &mut endurance::check_mutants);
+    step("mutants still apply", &mut mutants::check_mutants);
     step("fuzz targets", &mut fuzz::run_smoke);
     println!("\nfinished in {:.0?}", started.elapsed());
     report_total(total)

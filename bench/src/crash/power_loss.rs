@@ -43,6 +43,8 @@ struct Expected {
     notes: Option<usize>,
     /// Whether the skill `other` is there.
     other: bool,
+    /// How many of the two files outside the account are there: the backup, then the unpacked folder.
+    outside: usize,
 }
 
 /// Simulates losses of power at this many random moments.
@@ -56,32 +58,34 @@ pub(crate) fn run(program: &Path, strace: &Path, moments: usize) -> Result<()> {
     });
     fs::write(folder.join("tone-check.json"), package.to_string())?;
     let initial = read_tree(&folder)?;
-    let state = |notes, other| Expected { notes, other };
+    let state = |notes, other, outside| Expected {
+        notes,
+        other,
+        outside,
+    };
     // Each command with what holds after it; a number is first written into the source of `notes`.
+    let unpack = [
+        "package",
+        "unpack",
+        "tone-check.json",
+        "--output",
+        "unpacked",
+    ];
+    let cleanup = ["gc", "--history", "1ms", "--yes"];
     let steps: [(&[&str], Option<usize>, Expected); 9] = [
-        (&["add", "sources/notes"], Some(1), state(Some(1), false)),
-        (&["add", "sources/notes"], Some(2), state(Some(2), false)),
-        (&["add", "sources/other"], None, state(Some(2), true)),
-        (&["backup", "copy.db"], None, state(Some(2), true)),
+        (&["add", "sources/notes"], Some(1), state(Some(1), false, 0)),
+        (&["add", "sources/notes"], Some(2), state(Some(2), false, 0)),
+        (&["add", "sources/other"], None, state(Some(2), true, 0)),
+        (&["backup", "copy.db"], None, state(Some(2), true, 1)),
+        (&unpack, None, state(Some(2), true, 2)),
+        (&["remove", "other"], None, state(Some(2), false, 2)),
+        (&cleanup, None, state(Some(2), false, 2)),
+        (&["add", "sources/notes"], Some(3), state(Some(3), false, 2)),
         (
-            &[
-                "package",
-                "unpack",
-                "tone-check.json",
-                "--output",
-                "unpacked",
-            ],
+            &["restore", "copy.db", "--yes"],
             None,
-            state(Some(2), true),
+            state(Some(2), true, 2),
         ),
-        (&["remove", "other"], None, state(Some(2), false)),
-        (
-            &["gc", "--history", "1ms", "--yes"],
-            None,
-            state(Some(2), false),
-        ),
-        (&["add", "sources/notes"], Some(3), state(Some(3), false)),
-        (&["restore", "copy.db", "--yes"], None, state(Some(2), true)),
     ];
     let mut ops = Vec::new();
     let mut known = HashMap::new();
@@ -109,7 +113,7 @@ pub(crate) fn run(program: &Path, strace: &Path, moments: usize) -> Result<()> {
         };
         let left = tree_after_loss(&initial, &ops[..at], syncs, &mut random);
         let done = ends.iter().filter(|end| **end <= at).count();
-        let none = state(None, false);
+        let none = state(None, false, 0);
         let before = done.checked_sub(1).map_or(&none, |last| &steps[last].2);
         let after = steps.get(done).map_or(before, |(_, _, state)| state);
         check_tree(program, &left, [before, after])
@@ -151,16 +155,18 @@ fn check_tree(program: &Path, tree: &FileTree, allowed: [&Expected; 2]) -> Resul
     } else {
         None
     };
+    let copy = place.path().join("copy.db");
+    let unpacked = place.path().join("unpacked/SKILL.md");
     let found = Expected {
         notes,
         other: text.contains("\"other\""),
+        outside: usize::from(copy.exists()) + usize::from(unpacked.exists()),
     };
     ensure!(
         allowed.contains(&&found),
         "found {found:?}, allowed {allowed:?}"
     );
     run_command(program, place.path(), &["doctor"])?;
-    let copy = place.path().join("copy.db");
     if copy.exists() {
         check_backup(program, &copy).context("copy.db")?;
     }

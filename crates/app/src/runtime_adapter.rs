@@ -191,3 +191,29 @@ fn checkpoint_error(error: &dyn std::error::Error) -> Error {
         reason: error.to_string(),
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use repertoire_registry::RegistrySettings;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn t49_a_checkpoint_holds_no_secret() {
+        let account = tempfile::tempdir().unwrap();
+        let settings = RegistrySettings {
+            account: Some(account.path().to_owned()),
+            ..RegistrySettings::default()
+        };
+        let registry = Registry::open(settings).unwrap();
+        let redactor = Redactor::new(["hunter2-hunter2".to_owned()]);
+        let access = RegistryAccess(registry, redactor);
+        let value = json!({"key": "hunter2-hunter2", "n": 1});
+        access.save_checkpoint("s", "a", "c", &value).unwrap();
+        let kept = access.load_checkpoint("s", "a", "c").unwrap().unwrap();
+        assert_eq!(kept["n"], 1);
+        assert!(!kept.to_string().contains("hunter2"), "{kept}");
+    }
+}

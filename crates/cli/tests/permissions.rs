@@ -289,6 +289,93 @@ fn t40_a_token_runs_and_calls_only_what_it_allows() {
     assert_eq!(metrics.status, 403);
 }
 
+/// The notifications of one token: the events that came so far, as text.
+struct Notifications(TcpStream, String);
+
+impl Notifications {
+    fn listen(http: &HttpServer, token: &str) -> Self {
+        let listen = json!({"jsonrpc": "2.0", "id": 9, "method": "subscriptions/listen",
+            "params": wire::with_modern_meta(json!({"notifications": {"resourcesListChanged": true}}))})
+        .to_string();
+        let mut stream = http.connect();
+        let head = format!(
+            "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n\
+             Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n\
+             Mcp-Method: subscriptions/listen\r\nAuthorization: Bearer {token}\r\n\
+             Content-Length: {}\r\n\r\n{listen}",
+            listen.len()
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut events = Self(stream, String::new());
+        events.wait_for("subscriptions/acknowledged", 1);
+        events
+    }
+
+    fn count(&self, text: &str) -> usize {
+        self.1.matches(text).count()
+    }
+
+    fn wait_for(&mut self, text: &str, count: usize) {
+        while self.count(text) < count {
+            let mut chunk = [0; 2048];
+            let read = self.0.read(&mut chunk).unwrap();
+            assert!(read > 0, "{}", self.1);
+            self.1 += &String::from_utf8_lossy(&chunk[..read]);
+        }
+    }
+}
+
+#[test]
+fn t36_a_token_for_some_skills_hears_of_no_others() {
+    const CHANGED: &str = "notifications/resources/list_changed";
+    let place = TestWorkspace::new();
+    fs::create_dir_all(place.home_dir()).unwrap();
+    let reader = place.run_ok(&["token", "create", "reader"]);
+    let tenant = place.run_ok(&["token", "create", "tenant", "--only", "acme/**"]);
+    let (http, hub) = HttpServer::start_with_hub(&place.home_dir(), &[]);
+    let url = format!("ws://127.0.0.1:{hub}");
+    let register = |id: &str| {
+        let payload = json!({"id": id, "skill": "# Some\n"}).to_string();
+        place.run_ok(&["bus", "call", "skills::register", &payload, "--url", &url]);
+    };
+    let mut all = Notifications::listen(&http, reader.trim());
+    let mut own = Notifications::listen(&http, tenant.trim());
+    for (heard, id) in ["other/one", "other/two", "acme/one"].iter().enumerate() {
+        register(id);
+        all.wait_for(CHANGED, heard + 1);
+    }
+    own.wait_for(CHANGED, 1);
+    // A later change of its own comes after everything that was sent for the others.
+    register("acme/two");
+    all.wait_for(CHANGED, 4);
+    own.wait_for(CHANGED, 2);
+    assert_eq!(own.count(CHANGED), 2, "{}", own.1);
+}
+
+#[test]
+fn t41_the_annotations_of_tools_tell_what_they_can_do() {
+    let place = TestWorkspace::new();
+    fs::create_dir_all(place.home_dir()).unwrap();
+    let hints = |args: &[&str]| {
+        let http = HttpServer::start(&place.home_dir(), args);
+        let listed = http.send_request("tools/list", json!({})).rpc_message();
+        let tools = listed["result"]["tools"].as_array().unwrap().clone();
+        tools
+            .iter()
+            .map(|tool| {
+                let name = tool["name"].as_str().unwrap().to_owned();
+                (name, tool["annotations"]["readOnlyHint"] == true)
+            })
+            .collect::<std::collections::BTreeMap<String, bool>>()
+    };
+    let plain = hints(&["--offer", "search,run"]);
+    assert!(plain["skill__fetch"] && plain["skills_search"]);
+    assert!(!plain["skill_run"]);
+    // With a bus, a URI may be the content of a function of a worker.
+    let with_hub = hints(&["--hub", "0", "--offer", "search,run"]);
+    assert!(!with_hub["skill__fetch"] && with_hub["skills_search"]);
+}
+
 #[test]
 fn t49_what_is_private_is_readable_by_its_owner_only() {
     use std::os::unix::fs::PermissionsExt as _;

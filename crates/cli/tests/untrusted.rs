@@ -197,6 +197,8 @@ fn t21_t22_an_approval_covers_one_skill_and_its_current_files() {
         let mut mcp = StdioServer::start(&place.home_dir(), &[], ProtocolEra::Legacy);
         let given = ["acme/pdf", "skill:acme/pdf"].map(|name| {
             let answer = mcp.send_request("prompts/get", json!({"name": name}));
+            // The approval of a skill does not cover the one inside it.
+            assert!(!answer.to_string().contains("# Inner"), "{answer}");
             answer["result"]["messages"].is_array()
         });
         assert_eq!(given[0], given[1]);

@@ -320,6 +320,32 @@ mod tests {
     use super::*;
 
     #[test]
+    fn t40_tokens_of_earlier_versions_can_run_nothing_and_are_marked() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        for sql in &MIGRATIONS[..6] {
+            connection.execute_batch(sql).unwrap();
+        }
+        connection.pragma_update(None, "user_version", 6).unwrap();
+        connection
+            .execute_batch(
+                "INSERT INTO tokens (name, hash, access, created_at) VALUES
+                 ('old-writer', 'h1', 'write', '2026-01-01'), ('old-reader', 'h2', 'read', '2026-01-01')",
+            )
+            .unwrap();
+        migrate_schema(&mut connection, 6).unwrap();
+        let mut statement = connection
+            .prepare("SELECT name, access, lost_run FROM tokens ORDER BY name")
+            .unwrap();
+        let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
+        let rows: Vec<(String, String, bool)> = rows.unwrap().map(Result::unwrap).collect();
+        let row = |name: &str, access: &str| (name.to_owned(), access.to_owned(), true);
+        assert_eq!(
+            rows,
+            [row("old-reader", "read"), row("old-writer", "read,write")]
+        );
+    }
+
+    #[test]
     fn migration_moves_prompts_of_older_stores_into_state() {
         let mut connection = Connection::open_in_memory().unwrap();
         connection.execute_batch(V1).unwrap();
