@@ -109,8 +109,9 @@ impl BusCall {
     }
 }
 
+/// An id without a `/`, which workers of early versions refuse.
 fn skill_id(n: usize) -> String {
-    format!("team-{}/skill-{n:06}", n % 97)
+    format!("team-{}-skill-{n:06}", n % 97)
 }
 
 /// Returns a state value for the baseline, with the same content as a skill.

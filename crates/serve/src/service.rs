@@ -7,7 +7,6 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
-    time::Duration,
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -22,6 +21,7 @@ use crate::{
     function_links::FunctionLinks,
     iii::{
         Bus, CallError,
+        changes::ChangePublisher,
         functions::{FunctionOptions, is_listed},
     },
     instructions,
@@ -30,8 +30,6 @@ use crate::{
     optional_tools::{OptionalToolState, OptionalTools},
 };
 
-/// How long a registration waits at most for its followers to be called.
-const PUBLISH_TIMEOUT: Duration = Duration::from_millis(500);
 /// How many parts of the catalogue are kept for tokens.
 const MAX_RESTRICTED_SNAPSHOTS: usize = 64;
 
@@ -230,8 +228,8 @@ pub struct SkillService {
     optional_tools: OnceLock<Arc<OptionalToolState>>,
     /// The number of running content calls of each function.
     pub(crate) content_calls: Mutex<HashMap<String, usize>>,
-    /// The number of the last change that the followers on the bus were called for.
-    pub(crate) published: watch::Sender<u64>,
+    /// What calls the followers on the bus, while there is a bus.
+    pub(crate) publisher: Arc<ArcSwapOption<ChangePublisher>>,
     /// Functions that their workers declare as content.
     content_functions: ArcSwap<BTreeSet<String>>,
     /// Functions of workers offered as tools, by tool name.
@@ -258,7 +256,7 @@ impl SkillService {
             bus: OnceLock::new(),
             optional_tools: OnceLock::new(),
             content_calls: Mutex::default(),
-            published: watch::Sender::new(0),
+            publisher: Arc::default(),
             content_functions: ArcSwap::default(),
             function_tools: ArcSwap::default(),
             tools_seq: watch::Sender::new(0),
@@ -368,16 +366,11 @@ impl SkillService {
         self.live.subscribe_changes()
     }
 
-    /// Waits until the followers on the bus were called for every change so far, so that a follower that
-    /// joins after a registration does not hear of it.
-    pub(crate) async fn wait_published(&self) {
-        let Some(registry) = self.opened_registry() else {
-            return;
-        };
-        let seq = registry.snapshot().seq();
-        let mut published = self.published.subscribe();
-        let done = published.wait_for(|published| *published >= seq);
-        let _ = tokio::time::timeout(PUBLISH_TIMEOUT, done).await;
+    /// Calls the followers on the bus for every change so far.
+    pub(crate) fn publish_pending(&self) {
+        if let Some(publisher) = &*self.publisher.load() {
+            publisher.publish_pending();
+        }
     }
 
     /// Joins a bus, which makes content and prompts of its functions available.

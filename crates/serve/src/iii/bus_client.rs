@@ -55,8 +55,8 @@ const PING_INTERVAL: Duration = Duration::from_secs(20);
 /// How long nothing may arrive, and how long one write may take, before the connection is given up.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 /// An answer given this soon may reach a bus before it has noted the call, and is lost there. It is sent
-/// again after this time; a bus that has it drops the second one.
-const REPEAT_AFTER: Duration = Duration::from_millis(25);
+/// again after these times; a bus that has it drops the others.
+const REPEAT_AFTER: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(50)];
 /// A longer answer is not sent twice. It is sent no sooner than this after the call.
 const MAX_REPEATED_BYTES: usize = 256 * 1024;
 const LONG_ANSWER_DELAY: Duration = Duration::from_millis(5);
@@ -163,11 +163,14 @@ impl IncomingCall {
                     let _ = queue.push(text);
                 });
             }
-            Some(taken) if text.len() <= MAX_REPEATED_BYTES && taken < REPEAT_AFTER => {
+            Some(taken) if text.len() <= MAX_REPEATED_BYTES && taken < REPEAT_AFTER[0] => {
                 let _ = queue.push(text.clone());
                 tokio::spawn(async move {
-                    tokio::time::sleep(REPEAT_AFTER).await;
-                    let _ = queue.push(text);
+                    let start = tokio::time::Instant::now();
+                    for after in REPEAT_AFTER {
+                        tokio::time::sleep_until(start + after).await;
+                        let _ = queue.push(text.clone());
+                    }
                 });
             }
             _ => {

@@ -4,7 +4,8 @@
 //! Changes in files are published when they change a visible entry.
 
 use std::{
-    sync::{Arc, Weak},
+    fmt,
+    sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
 };
 
@@ -12,7 +13,6 @@ use repertoire_registry::{
     AccountSkills, CatalogueEvent, EventOp, ItemKind, Origin, Registry, Snapshot, Trusted,
 };
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
 use super::functions::bus_snapshot;
 use crate::service::SkillService;
@@ -20,72 +20,113 @@ use crate::service::SkillService;
 const SKILLS_TRIGGER: &str = "skills::on-change";
 const PROMPTS_TRIGGER: &str = "prompts::on-change";
 
+/// Called with the trigger type and the payload of a change.
+type NotifyFollowers = dyn Fn(&'static str, &Value) + Send + Sync;
+
+/// Publishes the changes of a catalogue, each once and in order, whichever task asks for it first.
+pub(crate) struct ChangePublisher {
+    registry: Weak<Registry>,
+    account: AccountSkills,
+    notify: Box<NotifyFollowers>,
+    published: Mutex<PublishedState>,
+}
+
+/// What the followers know.
+struct PublishedState {
+    seq: u64,
+    snapshot: Arc<Snapshot>,
+}
+
+impl fmt::Debug for ChangePublisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChangePublisher").finish_non_exhaustive()
+    }
+}
+
+impl ChangePublisher {
+    fn new(registry: &Arc<Registry>, account: AccountSkills, notify: Box<NotifyFollowers>) -> Self {
+        let snapshot = bus_snapshot(registry, account);
+        let seq = snapshot.seq();
+        Self {
+            registry: Arc::downgrade(registry),
+            account,
+            notify,
+            published: Mutex::new(PublishedState { seq, snapshot }),
+        }
+    }
+
+    /// Publishes every change that was made so far. Returns false if the registry is gone.
+    ///
+    /// A writer calls this before it answers, so that a follower that joins later does not hear of what
+    /// was written before.
+    pub(crate) fn publish_pending(&self) -> bool {
+        let Some(registry) = self.registry.upgrade() else {
+            return false;
+        };
+        let mut published = self
+            .published
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        // Events first: a snapshot taken later contains all of them.
+        let events = registry.wait_events(published.seq, Duration::ZERO);
+        let Ok(events) = events else {
+            // Events were dropped: publish the difference between the two snapshots.
+            let snapshot = bus_snapshot(&registry, self.account);
+            publish_difference(&published.snapshot, &snapshot, &*self.notify);
+            published.seq = snapshot.seq();
+            published.snapshot = snapshot;
+            return true;
+        };
+        if events.is_empty() {
+            return true;
+        }
+        let snapshot = bus_snapshot(&registry, self.account);
+        for event in events {
+            published.seq = event.seq;
+            if event.origin == Origin::Account && self.account == AccountSkills::Hidden {
+                continue;
+            }
+            if let Some((kind, payload)) = trigger_payload(&snapshot, &event) {
+                (self.notify)(kind, &payload);
+            }
+        }
+        published.snapshot = snapshot;
+        true
+    }
+}
+
 /// Passes every change to the callback, by trigger type, until the service shuts down or is dropped.
-pub(crate) fn publish_changes<F: Fn(&'static str, &Value)>(
+pub(crate) fn publish_changes<F: Fn(&'static str, &Value) + Send + Sync + 'static>(
     service: &Arc<SkillService>,
     account: AccountSkills,
     notify: F,
 ) -> impl Future<Output = ()> + use<F> {
-    let (changes, stop) = (service.subscribe_changes(), service.stop.clone());
-    let published = service.published.clone();
+    let (place, stop) = (service.publisher.clone(), service.stop.clone());
     let live = service.live_registry().clone();
+    let notify: Box<NotifyFollowers> = Box::new(notify);
     async move {
-        let registry = match live.registry().await {
-            Ok(registry) => Arc::downgrade(registry),
+        let (publisher, mut changes) = match live.registry().await {
+            Ok(registry) => {
+                let changes = registry.subscribe_changes();
+                let publisher = ChangePublisher::new(registry, account, notify);
+                (Arc::new(publisher), changes)
+            }
             Err(_) => return,
         };
         drop(live);
+        place.store(Some(publisher.clone()));
+        let follow =
+            async { while publisher.publish_pending() && changes.changed().await.is_ok() {} };
         tokio::select! {
-            () = follow_catalogue(changes, registry, account, &published, &notify) => {}
+            () = follow => {}
             () = stop.cancelled() => {}
         }
-    }
-}
-
-async fn follow_catalogue(
-    mut changes: watch::Receiver<u64>,
-    registry: Weak<Registry>,
-    account: AccountSkills,
-    published: &watch::Sender<u64>,
-    notify: &impl Fn(&'static str, &Value),
-) {
-    let first = registry.upgrade();
-    let Some(mut known) = first.map(|registry| bus_snapshot(&registry, account)) else {
-        return;
-    };
-    let mut seen = known.seq();
-    published.send_replace(seen);
-    while changes.changed().await.is_ok() {
-        let Some(registry) = registry.upgrade() else {
-            return;
-        };
-        // Events first: a snapshot taken later contains all of them.
-        let events = registry.wait_events(seen, Duration::ZERO);
-        let snapshot = bus_snapshot(&registry, account);
-        let Ok(events) = events else {
-            // Events were dropped: publish the difference between the two snapshots.
-            publish_difference(&known, &snapshot, notify);
-            seen = snapshot.seq();
-            published.send_replace(seen);
-            known = snapshot;
-            continue;
-        };
-        for event in events {
-            seen = event.seq;
-            if event.origin == Origin::Account && account == AccountSkills::Hidden {
-                continue;
-            }
-            if let Some((kind, payload)) = trigger_payload(&snapshot, &event) {
-                notify(kind, &payload);
-            }
-        }
-        published.send_replace(seen);
-        known = snapshot;
+        place.store(None);
     }
 }
 
 /// Publishes the difference between two snapshots.
-fn publish_difference(old: &Snapshot, new: &Snapshot, notify: &impl Fn(&'static str, &Value)) {
+fn publish_difference(old: &Snapshot, new: &Snapshot, notify: &NotifyFollowers) {
     for entry in new.skills() {
         if old
             .get(&entry.id)

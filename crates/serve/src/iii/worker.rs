@@ -212,11 +212,15 @@ impl SkillsWorker {
 
     /// Serves until the service shuts down.
     pub async fn run(self: Arc<Self>) {
-        let (followers, bus) = (self.subscribers.clone(), self.bus.clone());
+        // Weak: the service, which the bus belongs to, keeps this callback.
+        let (followers, bus) = (self.subscribers.clone(), Arc::downgrade(&self.bus));
         let change_task = tokio::spawn(changes::publish_changes(
             &self.service,
             self.options.functions.account,
             move |kind, payload| {
+                let Some(bus) = bus.upgrade() else {
+                    return;
+                };
                 for function in followers.subscribed_functions(kind) {
                     bus.notify_subscriber(&function, payload);
                 }
@@ -604,7 +608,8 @@ impl SkillsWorker {
         for id in serving.functions {
             send(client, &json!({"type": "unregisterfunction", "id": id}));
         }
-        if serving.types_offered {
+        // Engines do not know this message: they forget the types when the connection ends.
+        if serving.types_offered && client.is_hub() {
             for kind in TRIGGER_TYPES {
                 send(
                     client,

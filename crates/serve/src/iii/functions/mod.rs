@@ -203,7 +203,7 @@ impl SkillFunctions {
     async fn store_row(&self, scope: &str, key: &str, row: RegisteredRow) -> Result<(), CallError> {
         let deadline = self.options.deadline;
         self.bus()?.store_row(scope, key, row, deadline).await?;
-        self.service.wait_published().await;
+        self.service.publish_pending();
         Ok(())
     }
 
@@ -215,7 +215,7 @@ impl SkillFunctions {
             .bus()?
             .call_function("state::delete", payload, deadline)
             .await?;
-        self.service.wait_published().await;
+        self.service.publish_pending();
         Ok(match repertoire_core::json::from_str::<Value>(&old) {
             // Some engines wrap the previous value.
             Ok(Value::Object(wrapped))

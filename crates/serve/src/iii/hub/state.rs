@@ -330,10 +330,10 @@ impl Hub {
         ChangeReported,
     ) {
         let (sender, receiver) = oneshot::channel();
-        let (reporter, reported) = self.change_reporter(scope, key);
+        let (report_change, reported) = self.change_reporter(scope, key);
         let then = move |done: SetOutcome| {
             if let Ok(old) = &done {
-                reporter(old.clone(), Some(new));
+                report_change(old.clone(), Some(new));
             }
             // The caller may have disconnected.
             let _ = sender.send(done);
@@ -354,7 +354,7 @@ impl Hub {
         let (end, ended) = oneshot::channel();
         let (changes, load) = (self.state_changes.clone(), self.load.clone());
         let (scope, key) = (scope.to_owned(), key.to_owned());
-        let reporter = move |old: Option<String>, new: Option<String>| {
+        let report_change = move |old: Option<String>, new: Option<String>| {
             let size = |value: &Option<String>| value.as_ref().map_or(0, String::len);
             let bytes = size(&old) + size(&new) + scope.len() + key.len() + NOTICE_BYTES;
             let held = load.hold(bytes);
@@ -368,7 +368,7 @@ impl Hub {
                 end,
             });
         };
-        (reporter, ChangeReported(ended))
+        (report_change, ChangeReported(ended))
     }
 
     /// Updates a value. Writes and their notifications keep the order of the calls.
@@ -382,7 +382,7 @@ impl Hub {
         check_key("scope", &scope)?;
         check_key("key", &key)?;
         let (sender, receiver) = oneshot::channel();
-        let (reporter, reported) = self.change_reporter(&scope, &key);
+        let (report_change, reported) = self.change_reporter(&scope, &key);
         let work = move |old: Option<String>| {
             let (new, answer) = work(old.as_deref()).map_err(|reason| {
                 repertoire_registry::Error::InvalidStateChange(format!("state::update: {reason}"))
@@ -391,7 +391,7 @@ impl Hub {
         };
         registry.state_update_then(&scope, &key, work, move |done| {
             if let Ok((old, new, _)) = &done {
-                reporter(old.clone(), Some(new.clone()));
+                report_change(old.clone(), Some(new.clone()));
             }
             // The caller may have disconnected.
             let _ = sender.send(done);
@@ -409,10 +409,10 @@ impl Hub {
         key: &str,
     ) -> Result<Option<String>, CallError> {
         let (sender, receiver) = oneshot::channel();
-        let (reporter, reported) = self.change_reporter(scope, key);
+        let (report_change, reported) = self.change_reporter(scope, key);
         registry.state_delete_then(scope, key, move |done| {
             if let Ok(Some(old)) = &done {
-                reporter(Some(old.clone()), None);
+                report_change(Some(old.clone()), None);
             }
             let _ = sender.send(done);
         })?;
@@ -614,6 +614,7 @@ mod tests {
             old: None,
             new: Some("{\"n\":1.50}".to_owned()),
             held: Arc::<super::super::CallLoad>::default().hold(0),
+            end: oneshot::channel().0,
         };
         let text = notice.event_text("hub");
         assert!(text.contains("\"new_value\":{\"n\":1.50}"), "{text}");
