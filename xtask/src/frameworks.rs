@@ -1,6 +1,6 @@
 //! SDKs and frameworks on skills as people write them, in both directions.
 
-use std::process::Command;
+use std::{path::Path, process::Command};
 
 use anyhow::Result;
 
@@ -86,39 +86,156 @@ fn read_fastmcp(
     Ok(())
 }
 
-/// Hosts whose own programs list the servers in their settings: id, program, arguments.
-const HOST_PROGRAMS: [(&str, &str, &[&str]); 3] = [
-    ("codex", "codex", &["mcp", "list", "--json"]),
-    ("gemini-cli", "gemini", &["mcp", "list"]),
-    ("opencode", "opencode", &["mcp", "list"]),
+/// A host whose own program lists the servers in its settings.
+struct HostProgram {
+    host: &'static str,
+    scope: &'static str,
+    program: &'static str,
+    args: &'static [&'static str],
+    /// What keeps it from calling home, and makes it read the settings of a project.
+    env: &'static [(&'static str, &'static str)],
+    /// What it prints of our server; `None` for the path of the program.
+    shows: Option<&'static str>,
+}
+
+const KILO_OFFLINE: &[(&str, &str)] = &[
+    ("KILO_DISABLE_AUTOUPDATE", "1"),
+    ("KILO_DISABLE_MODELS_FETCH", "1"),
+    ("KILO_DISABLE_DEFAULT_PLUGINS", "1"),
+    ("KILO_DISABLE_SESSION_INGEST", "1"),
+    ("KILO_TELEMETRY_LEVEL", "off"),
 ];
+const CLAUDE_OFFLINE: &[(&str, &str)] = &[
+    ("DISABLE_AUTOUPDATER", "1"),
+    ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1"),
+];
+const COPILOT_OFFLINE: &[(&str, &str)] = &[
+    ("COPILOT_AUTO_UPDATE", "false"),
+    ("COPILOT_OFFLINE", "true"),
+    ("COPILOT_ALLOW_ALL", "true"),
+];
+
+const HOST_PROGRAMS: [HostProgram; 9] = [
+    host_program("codex", "--user", "codex", &["mcp", "list", "--json"], &[]),
+    host_program("gemini-cli", "--user", "gemini", &["mcp", "list"], &[]),
+    host_program("opencode", "--user", "opencode", &["mcp", "list"], &[]),
+    host_program(
+        "claude-code",
+        "--user",
+        "claude",
+        &["mcp", "list"],
+        CLAUDE_OFFLINE,
+    ),
+    HostProgram {
+        // A project names the program without a path.
+        shows: Some("Command: repertoire"),
+        ..host_program(
+            "claude-code",
+            "--project",
+            "claude",
+            &["mcp", "get", "repertoire"],
+            CLAUDE_OFFLINE,
+        )
+    },
+    host_program(
+        "copilot-cli",
+        "--user",
+        "copilot",
+        &["mcp", "get", "repertoire"],
+        COPILOT_OFFLINE,
+    ),
+    HostProgram {
+        shows: Some("Command: repertoire"),
+        ..host_program(
+            "copilot-cli",
+            "--project",
+            "copilot",
+            &["mcp", "get", "repertoire"],
+            COPILOT_OFFLINE,
+        )
+    },
+    host_program("kilo", "--user", "kilo", &["mcp", "list"], KILO_OFFLINE),
+    HostProgram {
+        shows: Some("repertoire [stdio]"),
+        ..host_program(
+            "cline-cli",
+            "--user",
+            "cline",
+            &["config", "mcp"],
+            &[("CLINE_NO_AUTO_UPDATE", "1")],
+        )
+    },
+];
+
+const fn host_program(
+    host: &'static str,
+    scope: &'static str,
+    program: &'static str,
+    args: &'static [&'static str],
+    env: &'static [(&'static str, &'static str)],
+) -> HostProgram {
+    HostProgram {
+        host,
+        scope,
+        program,
+        args,
+        env,
+        shows: None,
+    }
+}
 
 /// Connects hosts and lets their own programs read the result.
 pub(crate) fn test_host_programs() -> Result<CheckCount> {
     let program = build_program()?;
+    let node = NodeTools::install()?;
     let (folder, _) = install::install_npm("interop/hosts", "interop/hosts")?;
     let mut count = CheckCount::default();
-    for (host, name, args) in HOST_PROGRAMS {
-        let home = fresh_home(&format!("host-{host}"))?;
-        let run = |command: &mut Command| -> Result<String> {
-            let output = command.current_dir(&home).env("HOME", &home).output()?;
-            let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            Ok(text + &String::from_utf8_lossy(&output.stderr))
-        };
-        let check = || -> Result<()> {
-            run(Command::new(&program).args(["connect", host, "--user"]))?;
-            let bin = folder.join("node_modules/.bin").join(name);
-            let listed = run(Command::new(&bin).args(args))?;
-            let is_there = listed.contains("repertoire") && listed.contains("mcp");
-            anyhow::ensure!(is_there, "{name} does not list it: {listed}");
-            run(Command::new(&program).args(["disconnect", host, "--user"]))?;
-            let rest = run(Command::new(&bin).args(args))?;
-            let path = program.to_string_lossy();
-            anyhow::ensure!(!rest.contains(&*path), "{name} still lists it: {rest}");
-            Ok(())
-        };
-        println!("-- {name} reads what `connect {host}` writes");
-        count.add(CheckCount::from_result(host, check()));
+    for host in &HOST_PROGRAMS {
+        let name = format!("{} {}", host.host, host.scope);
+        println!("-- {} reads what `connect {name}` writes", host.program);
+        let checked = check_host_program(&program, &node, &folder, host);
+        count.add(CheckCount::from_result(&name, checked));
     }
     Ok(count)
+}
+
+fn check_host_program(
+    program: &Path,
+    node: &NodeTools,
+    folder: &Path,
+    host: &HostProgram,
+) -> Result<()> {
+    let home = fresh_home(&format!("host-{}{}", host.host, host.scope))?;
+    let cache = scratch_dir().join("copilot-cache");
+    let run = |command: &mut Command| -> Result<String> {
+        let output = command
+            .current_dir(&home)
+            .env("PATH", node.search_path())
+            .env("HOME", &home)
+            .env("COPILOT_CACHE_HOME", &cache)
+            .envs(host.env.iter().copied())
+            .output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok(text + &String::from_utf8_lossy(&output.stderr))
+    };
+    // Projects are found by their repository.
+    run(Command::new("git").args(["init", "--quiet"]))?;
+    let path = program.to_string_lossy();
+    let shows = host.shows.unwrap_or(&path);
+    run(Command::new(program).args(["connect", host.host, host.scope]))?;
+    let bin = folder.join("node_modules/.bin").join(host.program);
+    let listed = run(Command::new(&bin).args(host.args))?;
+    anyhow::ensure!(
+        listed.contains("repertoire") && listed.contains(shows),
+        "{} does not list it: {listed}",
+        host.program
+    );
+    run(Command::new(program).args(["disconnect", host.host, host.scope]))?;
+    let rest = run(Command::new(&bin).args(host.args))?;
+    anyhow::ensure!(
+        !rest.contains(shows),
+        "{} still lists it: {rest}",
+        host.program
+    );
+    Ok(())
 }

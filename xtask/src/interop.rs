@@ -145,13 +145,15 @@ impl NodeTools {
     /// Node 24 with a script of a package.
     pub(crate) fn node_command(&self, script: &Path) -> Command {
         let mut command = Command::new(self.bin.join("node"));
+        command.env("PATH", self.search_path()).arg(script);
+        command
+    }
+
+    /// The search path with Node 24 in front.
+    pub(crate) fn search_path(&self) -> std::ffi::OsString {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let paths = std::iter::once(self.bin.clone()).chain(std::env::split_paths(&path));
-        if let Ok(path) = std::env::join_paths(paths) {
-            command.env("PATH", path);
-        }
-        command.arg(script);
-        command
+        std::env::join_paths(paths).unwrap_or_default()
     }
 
     fn conformance_command(&self) -> Command {

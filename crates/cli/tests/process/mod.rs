@@ -1,4 +1,5 @@
 //! Hub and worker processes and change subscribers for tests.
+#![allow(dead_code, reason = "each test binary uses only some helpers")]
 
 use std::{
     io::{BufRead, BufReader},

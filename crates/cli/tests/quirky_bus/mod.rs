@@ -119,6 +119,12 @@ struct LinkState {
     sent: Mutex<HashMap<String, Instant>>,
 }
 
+impl LinkState {
+    fn is_worker(&self) -> bool {
+        self.is_skills_worker.load(Ordering::SeqCst)
+    }
+}
+
 type HubSocket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
 impl Link {
@@ -188,17 +194,13 @@ impl Link {
                 continue;
             }
             send_text(&mut hub, held.take()).await;
-            let is_write = message["function_id"] == "state::set" && self.is_worker(state);
+            let is_write = message["function_id"] == "state::set" && state.is_worker();
             send_text(&mut hub, Some(message)).await;
             if is_write && self.takes_last_write() {
                 // The write is on its way; its answer never arrives.
                 return;
             }
         }
-    }
-
-    fn is_worker(&self, state: &LinkState) -> bool {
-        state.is_skills_worker.load(Ordering::SeqCst)
     }
 
     /// Counts a write; returns whether the connection ends now.
@@ -275,7 +277,7 @@ impl Link {
             }
             _ => {}
         }
-        if self.is_worker(state) && self.faults.is_freezing.swap(false, Ordering::SeqCst) {
+        if state.is_worker() && self.faults.is_freezing.swap(false, Ordering::SeqCst) {
             state.is_frozen.store(true, Ordering::SeqCst);
         }
         let mut namespace = state.namespace.lock().unwrap();

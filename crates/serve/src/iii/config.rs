@@ -13,7 +13,7 @@ use repertoire_registry::{RegisteredContent, RegistrySettings, RequestedBy, Sour
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::functions::{FunctionLimits, FunctionOptions};
+use super::functions::{FunctionLimits, FunctionOptions, StateWriters};
 
 /// The most bytes of a settings file.
 const MAX_BYTES: u64 = 64 * 1024;
@@ -33,6 +33,8 @@ pub struct WorkerConfig {
     pub guard: Vec<String>,
     /// How much the functions do for one call.
     pub limits: FunctionLimits,
+    /// Whether other programs write the scopes directly, so that their changes are followed.
+    pub follow_state: bool,
 }
 
 /// The scopes of the state that hold skills and prompts.
@@ -63,6 +65,7 @@ impl Default for WorkerConfig {
             prompts: Vec::new(),
             guard: Vec::new(),
             limits: FunctionLimits::default(),
+            follow_state: true,
         }
     }
 }
@@ -137,6 +140,10 @@ impl WorkerConfig {
             config.state_timeout_ms = millis;
             Ok(())
         });
+        take("follow_state", &mut |value| {
+            config.follow_state = parse_field(value)?;
+            Ok(())
+        });
         take("limits", &mut |value| {
             config.limits = parse_field::<FunctionLimits>(value)?.check()?;
             Ok(())
@@ -162,6 +169,11 @@ impl WorkerConfig {
             deadline: Duration::from_millis(self.state_timeout_ms.max(1)),
             guard: FunctionGuard::new(self.guard.iter().cloned()),
             limits: self.limits,
+            state: if self.follow_state {
+                StateWriters::Others
+            } else {
+                StateWriters::WorkersOnly
+            },
             ..FunctionOptions::default()
         }
     }

@@ -384,6 +384,11 @@ impl SkillsWorker {
                 }
             }
             match self.fetch_owners().await {
+                Ok(owners)
+                    if owners.leader == LeaderStatus::Absent
+                        && matches!(role, WorkerRole::Standby)
+                        && self.state_feed.is_unfollowed()
+                        && self.state_feed.reload_state(&*self.bus).await.is_err() => {}
                 Ok(owners) => role = self.update_role(client, role, owners).await,
                 Err(error) => tracing::debug!(%error, "the functions cannot be listed"),
             }

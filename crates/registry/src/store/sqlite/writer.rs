@@ -166,13 +166,24 @@ fn fail_jobs(group: &mut VecDeque<WriteJob>, error: Error) {
 
 /// Runs waiting jobs in one transaction and notifies each caller.
 fn commit_group(connection: &Connection, group: &mut VecDeque<WriteJob>, path: &Path) {
-    if let Err(error) = connection.execute_batch("BEGIN IMMEDIATE") {
+    if let Err(error) = execute_cached(connection, "BEGIN IMMEDIATE") {
         fail_jobs(group, map_sqlite_error(path, error));
         return;
     }
     let mut answers: Vec<CommitCallback> = Vec::new();
+    // A single job needs no savepoint: the transaction is its own.
+    let is_single = group.len() == 1;
     while let Some(job) = group.pop_front() {
-        let answer = run_in_savepoint(connection, job, path);
+        let answer = if is_single {
+            run_job(connection, job)
+        } else {
+            run_in_savepoint(connection, job, path)
+        };
+        if is_single && !answer.commit && !connection.is_autocommit() {
+            let _ = execute_cached(connection, "ROLLBACK");
+            (answer.on_commit)(None);
+            return;
+        }
         if connection.is_autocommit() {
             // After a full disk or an I/O error SQLite has rolled the transaction back.
             (answer.on_commit)(None);
@@ -185,7 +196,7 @@ fn commit_group(connection: &Connection, group: &mut VecDeque<WriteJob>, path: &
         }
         answers.push(answer.on_commit);
     }
-    match connection.execute_batch("COMMIT") {
+    match execute_cached(connection, "COMMIT") {
         Ok(()) => answers.into_iter().for_each(|tell| tell(None)),
         Err(error) => {
             let _ = connection.execute_batch("ROLLBACK");
@@ -197,20 +208,29 @@ fn commit_group(connection: &Connection, group: &mut VecDeque<WriteJob>, path: &
     }
 }
 
-fn run_in_savepoint(connection: &Connection, job: WriteJob, path: &Path) -> JobOutcome {
-    if let Err(error) = connection.execute_batch("SAVEPOINT job") {
-        return job(Err(map_sqlite_error(path, error)));
-    }
+/// Runs a statement without parsing it each time.
+fn execute_cached(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
+    connection.prepare_cached(sql)?.execute([]).map(drop)
+}
+
+fn run_job(connection: &Connection, job: WriteJob) -> JobOutcome {
     // A job that panics drops its caller's channel, who learns that the write failed; the thread and
     // the writes of others go on.
     let run = std::panic::AssertUnwindSafe(|| job(Ok(connection)));
-    let answer = std::panic::catch_unwind(run).unwrap_or_else(|_| {
+    std::panic::catch_unwind(run).unwrap_or_else(|_| {
         tracing::error!("a write panicked and was rolled back");
         JobOutcome {
             commit: false,
             on_commit: Box::new(|_| {}),
         }
-    });
+    })
+}
+
+fn run_in_savepoint(connection: &Connection, job: WriteJob, path: &Path) -> JobOutcome {
+    if let Err(error) = execute_cached(connection, "SAVEPOINT job") {
+        return job(Err(map_sqlite_error(path, error)));
+    }
+    let answer = run_job(connection, job);
     let end = if answer.commit {
         "RELEASE job"
     } else {

@@ -45,6 +45,18 @@ pub struct FunctionOptions {
     pub account: AccountSkills,
     /// How much of everything.
     pub limits: FunctionLimits,
+    /// Who writes the scopes of the state, where a bus has the state.
+    pub state: StateWriters,
+}
+
+/// Who writes the scopes that hold skills and prompts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum StateWriters {
+    /// Any program on the bus. Following its changes costs the bus something for each write.
+    #[default]
+    Others,
+    /// Only workers with these functions, one of which serves at a time.
+    WorkersOnly,
 }
 
 /// How much the functions do for one call.
@@ -97,6 +109,7 @@ impl Default for FunctionOptions {
             content: Vec::new(),
             account: AccountSkills::Hidden,
             limits: FunctionLimits::default(),
+            state: StateWriters::Others,
         }
     }
 }

@@ -13,20 +13,24 @@ use super::{
         functions::{self, TRIGGER_TYPES},
     },
     Hub, HubOptions, SkillsProvider, StateTrigger,
+    inspection::{FunctionInfoInput, ListingFilter, WorkerFilter},
     routing_table::{NAMESPACE, RegistrationRefusal, WorkerId},
     state,
 };
 
 /// The functions of the bus itself, with what calling them needs.
-pub(crate) static ENGINE_FUNCTIONS: [(&str, Permission); 10] = [
+pub(crate) static ENGINE_FUNCTIONS: [(&str, Permission); 13] = [
     // A client describes itself with it; nothing else changes.
     ("engine::workers::register", Permission::Read),
     ("engine::workers::list", Permission::Read),
+    ("engine::workers::info", Permission::Read),
     ("engine::functions::list", Permission::Read),
     ("engine::functions::info", Permission::Read),
     ("engine::triggers::list", Permission::Read),
+    ("engine::triggers::info", Permission::Read),
     ("engine::trigger-types::list", Permission::Read),
     ("engine::registered-triggers::list", Permission::Read),
+    ("engine::registered-triggers::info", Permission::Read),
     ("engine::register_trigger", Permission::Run),
     ("engine::unregister_trigger", Permission::Write),
     ("engine::health", Permission::Read),
@@ -81,18 +85,15 @@ pub(super) fn trigger_types(options: &HubOptions) -> Vec<(&'static str, &'static
 }
 
 /// The fields of a worker's description that are stored; SDKs expect texts here.
-const WORKER_INFO_KEYS: [&str; 6] = ["name", "runtime", "version", "os", "isolation", "namespace"];
-
-/// How many functions one call describes.
-const MAX_DESCRIBED: usize = 32;
-
-#[derive(Deserialize)]
-struct FunctionInfoInput {
-    #[serde(default)]
-    function_id: Option<String>,
-    #[serde(default)]
-    function_ids: Option<Vec<String>>,
-}
+const WORKER_INFO_KEYS: [&str; 7] = [
+    "name",
+    "description",
+    "runtime",
+    "version",
+    "os",
+    "isolation",
+    "namespace",
+];
 
 #[derive(Deserialize)]
 struct SubscribeInput<'a> {
@@ -111,77 +112,18 @@ struct UnsubscribeInput {
     id: String,
 }
 
-/// What a listing is restricted to, as an engine takes it.
-#[derive(Default, Deserialize)]
-struct ListingFilter {
-    #[serde(default)]
-    include_internal: Option<bool>,
-    /// The beginning of the id.
-    #[serde(default)]
-    prefix: Option<String>,
-    /// A part of the id or the description, in any case.
-    #[serde(default)]
-    search: Option<String>,
-    /// The name of the worker.
-    #[serde(default)]
-    worker: Option<String>,
-    #[serde(default)]
-    workers: Option<Vec<String>>,
-    #[serde(default)]
-    trigger_type: Option<String>,
-    #[serde(default)]
-    function_id: Option<String>,
-}
-
-impl ListingFilter {
-    /// Whether a row is listed; its id is in the field `key`.
-    fn matches(&self, row: &Value, key: &str) -> bool {
-        let text = |field: &str| row[field].as_str().unwrap_or_default();
-        let is_given = |wanted: &Option<String>, field: &str| {
-            wanted.as_deref().is_none_or(|wanted| text(field) == wanted)
-        };
-        let is_named = |names: &Vec<String>| names.iter().any(|name| *name == text("worker_name"));
-        let has_worker = match (
-            &self.worker,
-            self.workers.as_ref().filter(|all| !all.is_empty()),
-        ) {
-            (None, None) => true,
-            (Some(one), None) => one == text("worker_name"),
-            (None, Some(all)) => is_named(all),
-            (Some(one), Some(all)) => one == text("worker_name") || is_named(all),
-        };
-        let has_search = self.search.as_deref().is_none_or(|wanted| {
-            let wanted = wanted.to_lowercase();
-            [key, "description", "trigger_type", "function_id"]
-                .iter()
-                .any(|field| text(field).to_lowercase().contains(&wanted))
-        });
-        let has_prefix = self
-            .prefix
-            .as_deref()
-            .is_none_or(|prefix| text(key).starts_with(prefix));
-        has_worker
-            && has_search
-            && has_prefix
-            && is_given(&self.trigger_type, "trigger_type")
-            && (key == "function_id" || is_given(&self.function_id, "function_id"))
-    }
-
-    fn apply(&self, mut rows: Vec<Value>, key: &str) -> Vec<Value> {
-        rows.retain(|row| self.matches(row, key));
-        rows
-    }
-}
+/// The code for input that does not have the form that a function takes, as engines have it.
+pub(super) const INVALID_INPUT: &str = "deserialization_error";
 
 /// Parses the input of a function of the bus.
 pub(super) fn parse_input<'a, T: Deserialize<'a>>(id: &str, data: &'a str) -> Result<T, CallError> {
     let data = if data == "null" { "{}" } else { data };
     if !data.starts_with('{') {
         let message = format!("{id}: takes an object");
-        return Err(CallError::new("invalid_request", message));
+        return Err(CallError::new(INVALID_INPUT, message));
     }
     repertoire_core::json::from_str(data)
-        .map_err(|error| CallError::new("invalid_request", format!("{id}: {error}")))
+        .map_err(|error| CallError::new(INVALID_INPUT, format!("{id}: {error}")))
 }
 
 impl Hub {
@@ -197,7 +139,15 @@ impl Hub {
                 self.record_worker_info(caller, data);
                 json!({"success": true})
             }
-            "engine::workers::list" => json!({"workers": self.lock_table().list_workers()}),
+            "engine::workers::list" => {
+                let wanted: WorkerFilter = parse_input(id, data)?;
+                json!({"workers": wanted.apply(self.lock_table().list_workers())})
+            }
+            "engine::workers::info" => self.describe_worker(&parse_input(id, data)?)?,
+            "engine::triggers::info" => self.describe_type(&parse_input(id, data)?)?,
+            "engine::registered-triggers::info" => {
+                self.describe_trigger(&parse_input(id, data)?)?
+            }
             "engine::functions::list" => {
                 let wanted: ListingFilter = parse_input(id, data)?;
                 let rows = self.list_functions(wanted.include_internal == Some(true));
@@ -242,8 +192,8 @@ impl Hub {
             }
             "engine::unregister_trigger" => {
                 let wanted: UnsubscribeInput = parse_input(id, data)?;
-                self.lock_table().unsubscribe_own(caller, &wanted.id);
-                json!({"success": true})
+                let removed = self.lock_table().unsubscribe_own(caller, &wanted.id);
+                json!({"success": true, "removed": removed})
             }
             "engine::health" => json!({"status": "ok", "workers": self.worker_count()}),
             _ => return self.call_state(id, data).await,
@@ -265,7 +215,7 @@ impl Hub {
             .set_worker_info(caller, Value::Object(about));
     }
 
-    fn list_functions(&self, internal: bool) -> Vec<Value> {
+    pub(super) fn list_functions(&self, internal: bool) -> Vec<Value> {
         let rows = self.lock_table().list_functions();
         let mut rows: Vec<Value> = rows.iter().map(|row| json!(row)).collect();
         if self.functions.get().is_some() {
@@ -283,51 +233,8 @@ impl Hub {
         rows
     }
 
-    /// Describes one function, or several.
-    fn describe_functions(&self, wanted: FunctionInfoInput) -> Result<Value, CallError> {
-        let refuse = |message: &str| CallError::new("INVALID_ARGUMENTS", message);
-        let ids = match (wanted.function_id, wanted.function_ids) {
-            (Some(id), None) => {
-                return self
-                    .describe_function(&id)
-                    .ok_or_else(|| CallError::function_not_found(&id));
-            }
-            (None, Some(ids)) if !ids.is_empty() && ids.len() <= MAX_DESCRIBED => ids,
-            (None, Some(_)) => return Err(refuse("`function_ids` has 1 to 32 ids")),
-            (Some(_), Some(_)) => {
-                return Err(refuse("give either `function_id` or `function_ids`"));
-            }
-            (None, None) => return Err(refuse("`function_id` or `function_ids` is missing")),
-        };
-        let described = ids.into_iter().map(|id| {
-            self.describe_function(&id)
-                .unwrap_or_else(|| json!({"function_id": id, "error": "not_found"}))
-        });
-        Ok(json!({"functions": described.collect::<Vec<_>>()}))
-    }
-
-    /// Describes one function, with its schemas under the names of a listing and of an engine.
-    fn describe_function(&self, id: &str) -> Option<Value> {
-        let found = self.lock_table().find_function(id);
-        let mut row = found
-            .map(|row| json!(row))
-            .or_else(|| self.native_row(id))?;
-        for (ours, theirs) in [
-            ("request_format", "request_schema"),
-            ("response_format", "response_schema"),
-        ] {
-            if let Some(schema) = row.get(ours).cloned() {
-                row[theirs] = schema;
-            }
-        }
-        let triggers = self.lock_table().list_triggers().into_iter();
-        let triggers = triggers.filter(|trigger| trigger["function_id"] == id);
-        row["registered_triggers"] = triggers.collect();
-        Some(row)
-    }
-
     /// A function of the hub, as listings show it.
-    fn native_row(&self, id: &str) -> Option<Value> {
+    pub(super) fn native_row(&self, id: &str) -> Option<Value> {
         if is_builtin(id) {
             return Some(json!({
                 "function_id": id, "namespace": NAMESPACE, "worker_name": "engine",

@@ -11,6 +11,7 @@ mod builtin;
 mod call_load;
 mod connection;
 mod incoming;
+mod inspection;
 mod listener;
 mod outbox;
 mod routing_table;

@@ -372,13 +372,14 @@ impl RoutingTable {
             functions.sort_unstable();
             let mut row = json!({
                 "id": id,
-                "status": if worker.incoming_calls > 0 { "busy" } else { "available" },
+                "status": if worker.incoming_calls > 0 { "busy" } else { "connected" },
                 "connected_at_ms": u64::try_from(worker.connected_at).unwrap_or(u64::MAX),
                 "function_count": functions.len(), "functions": functions,
-                "active_invocations": worker.incoming_calls,
+                "active_invocations": worker.incoming_calls, "namespace": NAMESPACE,
             });
             for key in [
                 "name",
+                "description",
                 "runtime",
                 "version",
                 "os",

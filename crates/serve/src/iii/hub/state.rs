@@ -23,7 +23,7 @@ use super::{
         update_ops::{self, UpdateOp, UpdateOpError},
     },
     Hub, StateTrigger,
-    builtin::parse_input,
+    builtin::{INVALID_INPUT, parse_input},
     call_load::LoadLease,
 };
 use crate::resource_json::push_json_string;
@@ -205,7 +205,7 @@ impl Hub {
                 let row: StateRowInput<'_> = parse_input(id, data)?;
                 let Some(new) = row.value.map(|value| value.get().to_owned()) else {
                     let message = "state::set: `value` is missing";
-                    return Err(CallError::new("invalid_request", message));
+                    return Err(CallError::new(INVALID_INPUT, message));
                 };
                 self.check_value(&new)?;
                 let old = self

@@ -17,7 +17,10 @@ use tokio::sync::{Notify, watch};
 
 use super::WorkerOptions;
 use crate::{
-    iii::bus::{Bus, CallError},
+    iii::{
+        bus::{Bus, CallError},
+        functions::StateWriters,
+    },
     service::SkillService,
 };
 
@@ -156,6 +159,7 @@ pub(super) struct StateFeed {
     skills: String,
     prompts: String,
     deadline: Duration,
+    writers: StateWriters,
     keys: Mutex<KeyTracker>,
     /// Whether the bus has reported a change.
     reports_changes: AtomicBool,
@@ -218,6 +222,7 @@ impl StateFeed {
             skills: options.functions.skills.clone(),
             prompts: options.functions.prompts.clone(),
             deadline: options.functions.deadline,
+            writers: options.functions.state,
             keys: Mutex::default(),
             reports_changes: AtomicBool::new(false),
             probed: AtomicBool::new(false),
@@ -335,8 +340,16 @@ impl StateFeed {
     }
 
     /// The scopes to subscribe to.
-    pub(super) fn watched_scopes(&self) -> [&str; 3] {
-        [&self.skills, &self.prompts, PROBE_SCOPE]
+    pub(super) fn watched_scopes(&self) -> Vec<&str> {
+        match self.writers {
+            StateWriters::Others => vec![&self.skills, &self.prompts, PROBE_SCOPE],
+            StateWriters::WorkersOnly => Vec::new(),
+        }
+    }
+
+    /// Whether a worker that begins to serve has to read the state, because it did not follow it.
+    pub(super) fn is_unfollowed(&self) -> bool {
+        self.writers == StateWriters::WorkersOnly
     }
 
     /// Whether the bus does not report changes, so that the state has to be read each time.
@@ -494,7 +507,7 @@ impl StateFeed {
     /// Finds out once whether the bus reports changes: from its list of trigger types, or by a write where
     /// it has no such list.
     async fn probe_changes(&self, bus: &dyn Bus) {
-        if self.probed.load(Ordering::Relaxed) {
+        if self.probed.load(Ordering::Relaxed) || self.is_unfollowed() {
             return;
         }
         let known = match self.lists_state_trigger(bus).await {

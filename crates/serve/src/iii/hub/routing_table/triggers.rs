@@ -196,14 +196,24 @@ impl RoutingTable {
     }
 
     /// Removes a subscription if it belongs to the worker.
-    pub(in crate::iii::hub) fn unsubscribe_own(&mut self, id: &WorkerId, trigger: &str) {
+    /// Ends a subscription of a worker; returns whether there was one.
+    pub(in crate::iii::hub) fn unsubscribe_own(&mut self, id: &WorkerId, trigger: &str) -> bool {
         let own = self.subscriptions.get(trigger);
-        if own.is_some_and(|subscription| subscription.subscriber == *id) {
+        let is_own = own.is_some_and(|subscription| subscription.subscriber == *id);
+        if is_own {
             if let Some(worker) = self.workers.get_mut(id) {
                 worker.triggers.remove(trigger);
             }
             self.unsubscribe(trigger);
         }
+        is_own
+    }
+
+    /// Returns what a subscriber keeps with its subscription.
+    pub(in crate::iii::hub) fn trigger_metadata(&self, trigger: &str) -> Option<Value> {
+        let subscription = self.subscriptions.get(trigger)?;
+        let metadata = subscription.metadata.as_deref()?;
+        parse_raw(Some(metadata))
     }
 
     pub(super) fn unsubscribe(&mut self, trigger: &str) {
