@@ -322,3 +322,11 @@ pub(crate) fn test_worker() -> Result<CheckCount> {
     let mut command = cargo_command(&["test", "--workspace", "--test", "bdd"]);
     run_counted(command.env("III_ENGINE_WS_URL", &bus.url))
 }
+
+/// Runs the features against a worker on a bus that does what real engines do.
+pub(crate) fn test_quirky_bus() -> Result<CheckCount> {
+    // The worker that an engine starts is used too.
+    build_program()?;
+    let mut command = cargo_command(&["test", "--workspace", "--test", "bdd"]);
+    run_counted(command.env("REPERTOIRE_TEST_QUIRKY_BUS", "1"))
+}

@@ -60,6 +60,10 @@ pub(crate) fn test_bus() -> Result<()> {
         "the features against a worker",
         &mut bus::test_worker,
     ));
+    total.add(run_step(
+        "the features on a quirky bus",
+        &mut bus::test_quirky_bus,
+    ));
     report_total(total)
 }
 
@@ -223,6 +227,7 @@ pub(crate) fn run_all() -> Result<()> {
     step("traces at a collector", &mut collector::test_collector);
     step("iii SDKs", &mut bus::test_iii_sdks);
     step("the features against a worker", &mut bus::test_worker);
+    step("the features on a quirky bus", &mut bus::test_quirky_bus);
     step("abuse, in short", &mut endurance::test_abuse);
     step("crashes, in short", &mut endurance::test_crash);
     step("mutants still apply", &mut mutants::check_mutants);

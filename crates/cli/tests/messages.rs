@@ -170,6 +170,7 @@ fn the_settings_that_connect_writes_for_each_host() {
                     _ => printed.stderr(),
                 };
                 let text = text.replace(program, "REPERTOIRE");
+                let text = text.replace(place.home_dir().to_str().unwrap(), "HOME");
                 // Writing to a string cannot fail.
                 let _ = writeln!(shown, "== {}\n{}", args[1..].join(" "), text.trim_end());
             }

@@ -63,21 +63,29 @@ async fn state_functions_behave_like_the_engine() {
     client.call_json("state::set", &exact, WAIT).await.unwrap();
     let got = client.call_json("state::get", &exact, WAIT).await.unwrap();
     assert_eq!(got, number);
-    for (function, wrong) in [
-        ("state::set", json!({"scope": "", "key": "k", "value": 1})),
+    // As engines do, input in a wrong form has a code of its own.
+    let (form, value) = ("deserialization_error", "invalid_request");
+    for (function, wrong, code) in [
+        (
+            "state::set",
+            json!({"scope": "", "key": "k", "value": 1}),
+            value,
+        ),
         (
             "state::set",
             json!({"scope": "s", "key": "x".repeat(2000), "value": 1}),
+            value,
         ),
-        ("state::set", json!({"key": "k"})),
-        ("state::list", json!({"scope": "s", "limit": 0})),
+        ("state::set", json!({"key": "k"}), form),
+        ("state::list", json!({"scope": "s", "limit": 0}), value),
         (
             "state::update",
             json!({"scope": "s", "key": "k", "ops": [{"type": "explode"}]}),
+            form,
         ),
     ] {
         let error = client.call_json(function, &wrong.to_string(), WAIT).await;
-        assert_eq!(error.unwrap_err().code, "invalid_request");
+        assert_eq!(error.unwrap_err().code, code, "{function} {wrong}");
     }
 }
 
