@@ -127,8 +127,8 @@ const HOST_PROGRAMS: [HostProgram; 9] = [
         CLAUDE_OFFLINE,
     ),
     HostProgram {
-        // A project names the program without a path.
-        shows: Some("Command: repertoire"),
+        // A project's servers are shown without their commands until they are approved.
+        shows: Some("Scope: Project config"),
         ..host_program(
             "claude-code",
             "--project",

@@ -56,6 +56,14 @@ impl WorkerRecord {
         Ok(())
     }
 
+    /// Removes the record, if it is that of this worker.
+    pub fn remove_of(&self, worker: &StoredWorker) {
+        if self.read().as_ref() == Some(worker) {
+            // What stays behind names a connection that is gone.
+            let _ = std::fs::remove_file(&self.file);
+        }
+    }
+
     /// Reads the identity, if there is one.
     pub fn read(&self) -> Option<StoredWorker> {
         let text = std::fs::read(&self.file).ok()?;
@@ -77,7 +85,14 @@ mod tests {
             reattach_token: Some("t".to_owned()),
         };
         record(None).write(&worker).unwrap();
-        assert_eq!(record(None).read(), Some(worker));
+        assert_eq!(record(None).read(), Some(worker.clone()));
         assert_eq!(record(Some("team")).read(), None);
+        record(None).remove_of(&StoredWorker {
+            worker_id: "another".to_owned(),
+            reattach_token: None,
+        });
+        assert_eq!(record(None).read(), Some(worker.clone()));
+        record(None).remove_of(&worker);
+        assert_eq!(record(None).read(), None);
     }
 }

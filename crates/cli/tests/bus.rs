@@ -51,6 +51,15 @@ async fn call_function(client: &BusClient, function: &str, payload: Value) -> Va
 }
 
 #[test]
+fn join_without_an_address_takes_that_of_the_hub() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (_bus, url) = process::start_server(one.path(), &["--hub", "0", "--bare-hub"]);
+    let place = url.trim_start_matches("ws://");
+    let (_joined, joined) = process::start_server(two.path(), &["--join", "--hub", place]);
+    assert_eq!(joined, url);
+}
+
+#[test]
 fn acknowledged_registrations_survive_a_kill() {
     let home = tempfile::tempdir().unwrap();
     on_runtime(async {

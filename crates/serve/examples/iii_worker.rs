@@ -50,12 +50,18 @@ async fn register_with_retry(
 
 /// The user's own token, which a server with `--require-token` keeps for the user's programs. The SDK
 /// itself reads `III_TOKEN`.
-fn local_token_header() -> Option<HashMap<String, String>> {
-    if std::env::var_os("III_TOKEN").is_some() {
+///
+/// It is sent to this machine only.
+fn local_token_header(url: &str) -> Option<HashMap<String, String>> {
+    let is_here = ["ws://127.0.0.1:", "ws://localhost:", "ws://[::1]:"]
+        .iter()
+        .any(|start| url.starts_with(start));
+    if std::env::var_os("III_TOKEN").is_some() || !is_here {
         return None;
     }
     let home = std::env::home_dir().map(|home| home.join(".repertoire"));
-    let account = std::env::var_os("REPERTOIRE_HOME").map(PathBuf::from);
+    let account = std::env::var_os("REPERTOIRE_HOME").filter(|account| !account.is_empty());
+    let account = account.map(PathBuf::from);
     let token = std::fs::read_to_string(account.or(home)?.join("local-token")).ok()?;
     let value = format!("Bearer {}", token.trim());
     Some(HashMap::from([("Authorization".to_owned(), value)]))
@@ -65,7 +71,7 @@ fn local_token_header() -> Option<HashMap<String, String>> {
 async fn main() -> Result<(), Error> {
     let url = std::env::var("III_URL").unwrap_or_else(|_| "ws://127.0.0.1:49134".to_owned());
     let options = InitOptions {
-        headers: local_token_header(),
+        headers: local_token_header(&url),
         ..InitOptions::default()
     };
     let iii = iii_sdk::register_worker(&url, options);

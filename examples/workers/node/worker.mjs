@@ -6,18 +6,23 @@ import { homedir } from 'node:os'
 import { join } from 'node:path'
 import { registerWorker } from 'iii-sdk'
 
-// The token in III_TOKEN, or the user's own, which a server with --require-token keeps in a file.
+const url = process.env.III_URL || 'ws://127.0.0.1:49134'
+
+// The token in III_TOKEN, or the user's own, which a server with --require-token keeps in a file. That
+// one is sent to this machine only.
 function connectionToken() {
-  const account = process.env.REPERTOIRE_HOME ?? join(homedir(), '.repertoire')
+  if (process.env.III_TOKEN) return process.env.III_TOKEN
+  if (!/^ws:\/\/(127\.0\.0\.1|localhost|\[::1\]):/.test(url)) return undefined
+  const account = process.env.REPERTOIRE_HOME || join(homedir(), '.repertoire')
   try {
-    return process.env.III_TOKEN ?? readFileSync(join(account, 'local-token'), 'utf8').trim()
+    return readFileSync(join(account, 'local-token'), 'utf8').trim()
   } catch {
     return undefined
   }
 }
 
 const token = connectionToken()
-const iii = registerWorker(process.env.III_URL ?? 'ws://127.0.0.1:49134', {
+const iii = registerWorker(url, {
   headers: token ? { Authorization: `Bearer ${token}` } : {},
 })
 

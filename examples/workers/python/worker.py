@@ -11,14 +11,17 @@ import time
 
 from iii import InitOptions, register_worker
 
-# The SDK sends the token in III_TOKEN. A server with --require-token keeps the user's own in a file.
+url = os.environ.get("III_URL") or "ws://127.0.0.1:49134"
+# The SDK sends the token in III_TOKEN. A server with --require-token keeps the user's own in a file; that
+# one is sent to this machine only.
+is_here = url.startswith(("ws://127.0.0.1:", "ws://localhost:", "ws://[::1]:"))
 account = os.environ.get("REPERTOIRE_HOME") or pathlib.Path.home() / ".repertoire"
 local_token = pathlib.Path(account) / "local-token"
-if local_token.is_file():
+if is_here and local_token.is_file():
     os.environ.setdefault("III_TOKEN", local_token.read_text().strip())
 
 iii = register_worker(
-    os.environ.get("III_URL", "ws://127.0.0.1:49134"),
+    url,
     InitOptions(worker_name="tea", otel={"enabled": False}),
 )
 

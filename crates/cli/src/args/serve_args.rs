@@ -92,9 +92,9 @@ pub(crate) struct BusArgs {
     /// Where workers connect: a port, IP:PORT, or `off` [default: 127.0.0.1:49134]
     #[arg(long, env = "REPERTOIRE_HUB", value_name = "WHERE")]
     pub(crate) hub: Option<String>,
-    /// Connect to this engine as a worker instead of listening for workers
-    #[arg(long, value_name = "URL", num_args = 0..=1)]
-    #[arg(default_missing_value = repertoire_serve::iii::DEFAULT_URL)]
+    /// Connect to this engine as a worker instead of listening for workers [without a URL: where `--hub`
+    /// says, else `III_URL`, else `ws://127.0.0.1:49134`]
+    #[arg(long, value_name = "URL", num_args = 0..=1, default_missing_value = "")]
     pub(crate) join: Option<String>,
     /// A function of a worker to offer as an MCP tool: an id, or a prefix with `*`
     #[arg(long, value_name = "FUNCTION")]
@@ -115,6 +115,9 @@ pub(crate) struct UrlArgs {
     /// Where the bus is [default: the hub of the settings, else `ws://127.0.0.1:49134`]
     #[arg(long, env = "III_URL")]
     pub(crate) url: Option<String>,
+    /// The namespace of the functions, on an engine that has some
+    #[arg(long, env = "III_NAMESPACE", value_name = "NAME")]
+    pub(crate) namespace: Option<String>,
     /// The environment variable that holds a token, if one is needed
     #[arg(long, value_name = "NAME", default_value = "III_TOKEN")]
     pub(crate) token_env: String,

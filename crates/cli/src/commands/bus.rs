@@ -48,6 +48,7 @@ const MAX_PAYLOAD: usize = 64 * 1024 * 1024;
 pub(crate) struct BusEndpoint {
     url: String,
     token: Option<String>,
+    namespace: Option<String>,
 }
 
 impl BusEndpoint {
@@ -65,7 +66,12 @@ impl BusEndpoint {
             // The user's own token, for a server of the user on this machine.
             None => local_token::read_for(&settings.account, &url)?,
         };
-        Ok(Self { url, token })
+        let namespace = args.namespace.filter(|name| !name.trim().is_empty());
+        Ok(Self {
+            url,
+            token,
+            namespace,
+        })
     }
 }
 
@@ -154,9 +160,14 @@ fn send_request(
         ));
     }
     build_runtime()?.block_on(async {
+        // The functions of the bus itself are in no namespace.
+        let is_of_bus = function.starts_with("engine::") || function.starts_with("state::");
+        let namespace = bus.namespace.as_deref().filter(|_| !is_of_bus);
         let client = BusClient::connect(&bus.url, bus.token.as_deref()).await?;
+        // A hub has only one.
+        let namespace = namespace.filter(|_| !client.is_hub());
         let answer = client
-            .call_json(function, &payload.to_string(), patience)
+            .call_json_in(namespace, function, &payload.to_string(), patience)
             .await?;
         Ok(repertoire_core::json::from_str(&answer)?)
     })

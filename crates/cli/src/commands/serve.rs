@@ -26,8 +26,10 @@ use repertoire_serve::{
     http::{AccessLog, AllowedHosts, Auth, HttpListener, HttpOptions, OwnUser},
     iii::{
         BoundBus, BusMode, HubOptions,
+        bus_mode::hub_url,
         functions::FunctionOptions,
         hub::{SkillsProvider, StateTrigger},
+        worker::bus_url,
     },
     mcp_client::ConnectionPool,
 };
@@ -276,7 +278,12 @@ fn describe_port_user(address: SocketAddr) -> String {
 /// Reads flags, environment and settings.
 fn bus_mode(bus: &BusArgs, settings: &CliSettings) -> Result<BusMode> {
     if let Some(url) = &bus.join {
-        return Ok(BusMode::join(url)?);
+        let hub = bus.hub.as_deref().filter(|place| !place.is_empty());
+        return Ok(match (url.as_str(), hub) {
+            ("", Some(place)) => BusMode::join(&hub_url(place))?,
+            ("", None) => BusMode::join(&bus_url(None))?,
+            (url, _) => BusMode::join(url)?,
+        });
     }
     let asked = bus.hub.as_deref().filter(|place| !place.is_empty());
     let place = asked.or(settings.hub.as_deref());

@@ -336,6 +336,8 @@ impl SkillsWorker {
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
+                // The next connection has another name.
+                () = client.closed(), if *rejected.borrow() => return,
                 () = client.closed() => {
                     if !*outage_logged {
                         tracing::warn!(url = self.options.url, "waiting for the bus");
@@ -409,7 +411,10 @@ impl SkillsWorker {
         if !probe.record(is_silent) {
             return;
         }
-        let Some(leader) = self.leader_record().and_then(|record| record.read()) else {
+        // The identity is a secret, so it is sent to no bus of another user.
+        let is_own_bus = !PeerOwner::is_other_user(&self.options.url);
+        let record = self.leader_record().filter(|_| is_own_bus);
+        let Some(leader) = record.and_then(|record| record.read()) else {
             tracing::warn!(
                 "the worker that serves does not answer, and it is not one of this user"
             );
@@ -453,7 +458,9 @@ impl SkillsWorker {
                 }
                 if owners.leader == LeaderStatus::ThisWorker {
                     if !serving.confirmed {
-                        tracing::info!("serving: skills and prompts are on the bus");
+                        let namespace =
+                            self.bus.namespace().unwrap_or_else(|| "default".to_owned());
+                        tracing::info!(namespace, "serving: skills and prompts are on the bus");
                         serving.confirmed = true;
                         if let Some(record) = self.leader_record()
                             && let Err(error) = record.write(&client.identity().into())
@@ -610,6 +617,9 @@ impl SkillsWorker {
 
     /// Withdraws the functions and trigger types of this process.
     async fn withdraw_functions(&self, client: &BusClient, serving: OfferedFunctions) {
+        if let Some(record) = self.leader_record() {
+            record.remove_of(&client.identity().into());
+        }
         for id in serving.functions {
             send(client, &json!({"type": "unregisterfunction", "id": id}));
         }
@@ -701,6 +711,11 @@ impl PeerHandler for ConnectionHandler {
                 worker.state_feed.receive_change(&event);
             }
             call.respond(&Ok("null".to_owned()));
+            return;
+        }
+        if call.function_id == LEADER_PROBE_FUNCTION {
+            // Standbys ask this to see whether the worker hangs, so it waits for nothing.
+            call.respond(&Ok(functions::list_templates()));
             return;
         }
         let Ok(permit) = worker.calls.clone().try_acquire_owned() else {

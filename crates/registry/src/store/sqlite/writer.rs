@@ -166,6 +166,10 @@ fn fail_jobs(group: &mut VecDeque<WriteJob>, error: Error) {
 
 /// Runs waiting jobs in one transaction and notifies each caller.
 fn commit_group(connection: &Connection, group: &mut VecDeque<WriteJob>, path: &Path) {
+    if !connection.is_autocommit() {
+        // A rollback failed before.
+        let _ = execute_cached(connection, "ROLLBACK");
+    }
     if let Err(error) = execute_cached(connection, "BEGIN IMMEDIATE") {
         fail_jobs(group, map_sqlite_error(path, error));
         return;
@@ -186,9 +190,10 @@ fn commit_group(connection: &Connection, group: &mut VecDeque<WriteJob>, path: &
         }
         if connection.is_autocommit() {
             // After a full disk or an I/O error SQLite has rolled the transaction back.
-            (answer.on_commit)(None);
             let lost = "the store could not be written".to_owned();
             let mut reason = SharedError::new(Error::NotSaved(lost));
+            let own = answer.commit.then(|| reason.next_error());
+            (answer.on_commit)(own);
             for tell in answers {
                 tell(Some(reason.next_error()));
             }

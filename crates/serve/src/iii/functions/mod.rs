@@ -26,6 +26,7 @@ use function_table::FunctionCall;
 pub use function_table::{FunctionSpec, all_functions, find_function};
 use prompts::RefusedPrompts;
 pub(crate) use prompts::{PromptContent, parse_prompt_content};
+pub(crate) use skills::list_templates;
 
 /// The options of the functions.
 #[derive(Debug, Clone, PartialEq, Eq)]

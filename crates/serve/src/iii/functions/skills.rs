@@ -365,7 +365,7 @@ pub(super) fn list_resources(snapshot: &Snapshot, input: &ListInput) -> BusResul
     input.write_page("resources", 's', Some(index), rows)
 }
 
-pub(super) fn list_templates() -> String {
+pub(crate) fn list_templates() -> String {
     let template = |form, name, description| UriTemplate {
         form,
         name,

@@ -23,14 +23,15 @@ pub(crate) static ENGINE_FUNCTIONS: [(&str, Permission); 13] = [
     // A client describes itself with it; nothing else changes.
     ("engine::workers::register", Permission::Read),
     ("engine::workers::list", Permission::Read),
-    ("engine::workers::info", Permission::Read),
+    ("engine::workers::info", Permission::Write),
     ("engine::functions::list", Permission::Read),
     ("engine::functions::info", Permission::Read),
     ("engine::triggers::list", Permission::Read),
     ("engine::triggers::info", Permission::Read),
     ("engine::trigger-types::list", Permission::Read),
-    ("engine::registered-triggers::list", Permission::Read),
-    ("engine::registered-triggers::info", Permission::Read),
+    // What a subscription is about, and what its subscriber keeps with it, is its own business.
+    ("engine::registered-triggers::list", Permission::Write),
+    ("engine::registered-triggers::info", Permission::Write),
     ("engine::register_trigger", Permission::Run),
     ("engine::unregister_trigger", Permission::Write),
     ("engine::health", Permission::Read),

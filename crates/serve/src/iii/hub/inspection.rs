@@ -172,6 +172,9 @@ impl Hub {
         }
         let triggers = self.lock_table().list_triggers().into_iter();
         let triggers = triggers.filter(|trigger| trigger["function_id"] == id);
+        // Without what they are about, which needs more than reading.
+        let triggers = triggers
+            .map(|trigger| json!({"id": trigger["id"], "trigger_type": trigger["trigger_type"]}));
         row["registered_triggers"] = triggers.collect();
         Some(row)
     }

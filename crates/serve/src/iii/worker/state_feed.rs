@@ -26,6 +26,9 @@ use crate::{
 
 /// How long after a change of a key an event about it may be older than the change.
 const RECENT_WRITE: Duration = Duration::from_secs(5);
+/// So many keys are kept although they were not changed recently, and how often older ones are dropped.
+const MAX_IDLE_KEYS: usize = 4096;
+const PRUNE_INTERVAL: Duration = Duration::from_secs(1);
 /// How many values are read at a time, if the bus supports pages.
 const PAGE_SIZE: usize = 1000;
 /// How long the bus may take to list its state.
@@ -73,13 +76,21 @@ impl RowName {
 impl KeyTracker {
     /// Records that a key was just changed.
     fn mark_touched(&mut self, key: &FeedKey) -> &mut TouchedKey {
-        if self.touched.len() > 4096 {
-            self.touched
-                .retain(|_, touched| touched.at.elapsed() < RECENT_WRITE);
+        let now = Instant::now();
+        let is_due = self
+            .pruned
+            .is_none_or(|at| now.duration_since(at) >= PRUNE_INTERVAL);
+        if self.touched.len() > MAX_IDLE_KEYS && is_due {
+            self.pruned = Some(now);
+            let needed = self.reload_start;
+            self.touched.retain(|_, touched| {
+                let is_needed = needed.is_some_and(|start| touched.at >= start);
+                is_needed || now.duration_since(touched.at) < RECENT_WRITE
+            });
         }
         self.changes += 1;
         let touched = TouchedKey {
-            at: Instant::now(),
+            at: now,
             change: self.changes,
             echo: None,
         };
@@ -185,6 +196,10 @@ struct KeyTracker {
     touched: HashMap<FeedKey, TouchedKey>,
     /// How many changes were made.
     changes: u64,
+    /// When the state began to be read again, while it is: later changes are newer than what is read.
+    reload_start: Option<Instant>,
+    /// When old entries were last dropped.
+    pruned: Option<Instant>,
     hashing: RandomState,
 }
 
@@ -317,7 +332,11 @@ impl StateFeed {
             else {
                 return Some(key);
             };
-            repertoire_core::json::from_str(&value).unwrap_or_default()
+            let Ok(value) = repertoire_core::json::from_str(&value) else {
+                tracing::warn!(key = key.1, "the state has a value that cannot be read");
+                return None;
+            };
+            value
         };
         let text = (!value.is_null()).then(|| value.to_string());
         let mut known = self.lock_keys();
@@ -436,10 +455,12 @@ impl StateFeed {
             // Changes reported meanwhile are newer, and are applied afterwards.
             let _turn = self.apply_lock.lock().await;
             let start = Instant::now();
+            self.lock_keys().reload_start = Some(start);
             for feed in [RegisteredScope::Skills, RegisteredScope::Prompts] {
                 let rows = self.list_rows(bus, feed).await?;
+                // Held until the rows are applied: a write that is acknowledged meanwhile is newer.
+                let known = self.lock_keys();
                 let touched: HashSet<String> = {
-                    let known = self.lock_keys();
                     let written = known.own_writes.keys();
                     let touched = known.touched.iter();
                     let touched = touched.filter(|(_, touched)| touched.at >= start);
@@ -449,7 +470,9 @@ impl StateFeed {
                 };
                 let rows = rows.iter().map(|(key, value)| (key.as_str(), value.get()));
                 registry.apply_bus_values(feed, rows, |key| touched.contains(key));
+                drop(known);
             }
+            self.lock_keys().reload_start = None;
         }
         self.probe_changes(bus).await;
         Ok(())
