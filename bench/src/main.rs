@@ -35,6 +35,7 @@ fn main() -> ExitCode {
             run_crashes(ours.as_ref(), strace.as_ref(), rounds, moments)
         }
         ["catalogue"] => catalogue::run(),
+        ["large-folder", ours] => mcp::run_large_folder(ours.as_ref()),
         ["mcp", ours, pmcp] => mcp::run(ours.as_ref(), pmcp.as_ref()),
         ["iii", ours] => iii::run(ours.as_ref()),
         ["buses", calls, urls @ ..] if !urls.is_empty() => calls

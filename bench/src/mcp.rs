@@ -120,6 +120,15 @@ pub(crate) fn run(ours: &Path, pmcp: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Measures only the server with a large folder.
+pub(crate) fn run_large_folder(ours: &Path) -> Result<()> {
+    println!("| goal | wanted | measured | |\n|---|---|---|---|");
+    for goal in large_folder::measure_large_folder(ours)? {
+        println!("{goal}");
+    }
+    Ok(())
+}
+
 /// Returns the median of numbers.
 pub(crate) fn median_number(mut numbers: Vec<f64>) -> f64 {
     numbers.sort_by(f64::total_cmp);

@@ -38,6 +38,7 @@ usage: cargo xtask COMMAND
   bus                   only the part with the iii SDKs and the worker
   bench catalogue       measure the catalogue against sha256sum and bare SQLite
   bench mcp             measure the MCP server against pmcp and bare rmcp
+  bench large-folder    measure the first read and the memory with 10 000 skills
   bench iii             measure the functions on the hub against its own state
   bench buses CALLS URL…
                         compare the functions on running buses, and count lost answers
@@ -130,7 +131,7 @@ fn run_bench(args: &[&str]) -> anyhow::Result<()> {
     command.args(args).current_dir(commands::project_dir());
     match args {
         ["mcp"] => drop(command.arg(ours).arg(pmcp)),
-        ["iii"] => drop(command.arg(ours)),
+        ["iii" | "large-folder"] => drop(command.arg(ours)),
         ["sandbox"] => {
             let parts = runtime::RuntimeParts::install_with(&ours)?;
             command.arg(parts.sandbox_dir()).arg(ours).arg(without);

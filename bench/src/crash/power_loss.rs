@@ -69,7 +69,7 @@ pub(crate) fn run(program: &Path, strace: &Path, moments: usize) -> Result<()> {
         "unpack",
         "tone-check.json",
         "--output",
-        "unpacked",
+        "tone-check",
     ];
     let cleanup = ["gc", "--history", "1ms", "--yes"];
     let steps: [(&[&str], Option<usize>, Expected); 9] = [
@@ -156,7 +156,7 @@ fn check_tree(program: &Path, tree: &FileTree, allowed: [&Expected; 2]) -> Resul
         None
     };
     let copy = place.path().join("copy.db");
-    let unpacked = place.path().join("unpacked/SKILL.md");
+    let unpacked = place.path().join("tone-check/SKILL.md");
     let found = Expected {
         notes,
         other: text.contains("\"other\""),
@@ -170,8 +170,8 @@ fn check_tree(program: &Path, tree: &FileTree, allowed: [&Expected; 2]) -> Resul
     if copy.exists() {
         check_backup(program, &copy).context("copy.db")?;
     }
-    if place.path().join("unpacked").exists() {
-        run_command(program, place.path(), &["validate", "unpacked"])?;
+    if unpacked.exists() {
+        run_command(program, place.path(), &["validate", "tone-check"])?;
     }
     Ok(())
 }
@@ -466,6 +466,15 @@ impl<'a> Recorder<'a> {
             Some((number.to_owned(), decode(path.strip_suffix('>')?)))
         };
         let text = |at: usize| args.get(at).map(|arg| decode(arg.trim_matches('"')));
+        // A path, relative to the working folder of the command.
+        let path = |at: usize| {
+            let path = text(at)?;
+            if path.starts_with('/') {
+                return Some(path);
+            }
+            let here = path.strip_prefix("./").unwrap_or(&path);
+            Some(self.root.join(here).to_string_lossy().into_owned())
+        };
         // A path, relative to the descriptor before it.
         let path_at = |at: usize| -> Option<String> {
             let path = text(at)?;
@@ -539,11 +548,20 @@ impl<'a> Recorder<'a> {
                 let path = descriptor(0).and_then(|(_, path)| self.relative(&path));
                 self.ops.extend(path.map(FileOp::Sync));
             }
-            "rename" | "link" => self.move_path(name, text(0), text(1)),
+            "rename" | "link" => {
+                let (from, to) = (path(0), path(1));
+                self.move_path(name, from, to);
+            }
             "renameat" | "renameat2" | "linkat" => self.move_path(name, path_at(1), path_at(3)),
-            "unlink" | "rmdir" => self.remove_path(text(0)),
+            "unlink" | "rmdir" => {
+                let path = path(0);
+                self.remove_path(path);
+            }
             "unlinkat" => self.remove_path(path_at(1)),
-            "mkdir" => self.make_folder(text(0)),
+            "mkdir" => {
+                let path = path(0);
+                self.make_folder(path);
+            }
             "mkdirat" => self.make_folder(path_at(1)),
             _ => {}
         }
