@@ -46,7 +46,7 @@ usage: cargo xtask COMMAND
   bench sandbox         measure scripts in the sandbox, and what having it costs
   abuse [MINUTES]       load and abuse a server, with a soak of 30 minutes
   crash [ROUNDS]        kill processes and simulate losses of power, 200 times each
-  mutants               switch off each guard and see that a test notices
+  mutants [ROW…]        switch off each guard and see that a test notices, or those of rows
   real-skills FOLDER    count what becomes of published skills, and read them with the clients
   man                   write the man pages to target/man
   sidecar               only the sidecar's own tests
@@ -65,7 +65,7 @@ fn main() -> ExitCode {
         ["abuse", minutes] => endurance::abuse(minutes),
         ["crash"] => endurance::crash(endurance::CRASH_ROUNDS),
         ["crash", rounds] => endurance::crash(rounds),
-        ["mutants"] => mutants::test_mutants(),
+        ["mutants", rows @ ..] => mutants::test_mutants(rows),
         ["real-skills", folder] => real_skills::measure(folder.as_ref()),
         ["man"] => write_man_pages(),
         ["sidecar"] => test::test_sidecar(),

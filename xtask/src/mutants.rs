@@ -483,8 +483,9 @@ pub(crate) fn check_mutants() -> Result<CheckCount> {
     Ok(count)
 }
 
-/// Switches off each guard in a copy of the project and runs the test that must notice.
-pub(crate) fn test_mutants() -> Result<()> {
+/// Switches off each guard in a copy of the project and runs the test that must notice; only those of some
+/// rows, if any are named.
+pub(crate) fn test_mutants(rows: &[&str]) -> Result<()> {
     let copy = project_dir().join("target/xtask/mutants");
     let _ = fs::remove_dir_all(&copy);
     let mut clone = Command::new("git");
@@ -497,7 +498,10 @@ pub(crate) fn test_mutants() -> Result<()> {
     // Shared, so that only the crates of the project are compiled once more.
     let target = project_dir().join("target");
     let mut survivors = Vec::new();
-    for mutant in &MUTANTS {
+    let is_wanted = |mutant: &&Mutant| rows.is_empty() || rows.contains(&mutant.row);
+    let wanted: Vec<&Mutant> = MUTANTS.iter().filter(is_wanted).collect();
+    ensure!(!wanted.is_empty(), "no mutants of {rows:?}");
+    for mutant in &wanted {
         let file = copy.join(mutant.file);
         let original = fs::read_to_string(&file)?;
         ensure!(
@@ -535,7 +539,7 @@ pub(crate) fn test_mutants() -> Result<()> {
         }
         fs::write(&file, original)?;
     }
-    println!("{} mutants, {} survived", MUTANTS.len(), survivors.len());
+    println!("{} mutants, {} survived", wanted.len(), survivors.len());
     ensure!(survivors.is_empty(), "survivors: {survivors:?}");
     Ok(())
 }

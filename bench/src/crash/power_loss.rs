@@ -425,6 +425,12 @@ fn joined_lines(text: &str) -> Vec<String> {
     lines
 }
 
+/// Returns a path as it is, or below the working folder of the command.
+fn absolute_path(root: &Path, path: &str) -> String {
+    let here = path.strip_prefix("./").unwrap_or(path);
+    root.join(here).to_string_lossy().into_owned()
+}
+
 struct Recorder<'a> {
     root: &'a Path,
     ops: Vec<FileOp>,
@@ -467,14 +473,8 @@ impl<'a> Recorder<'a> {
         };
         let text = |at: usize| args.get(at).map(|arg| decode(arg.trim_matches('"')));
         // A path, relative to the working folder of the command.
-        let path = |at: usize| {
-            let path = text(at)?;
-            if path.starts_with('/') {
-                return Some(path);
-            }
-            let here = path.strip_prefix("./").unwrap_or(&path);
-            Some(self.root.join(here).to_string_lossy().into_owned())
-        };
+        let root = self.root;
+        let path = |at: usize| Some(absolute_path(root, &text(at)?));
         // A path, relative to the descriptor before it.
         let path_at = |at: usize| -> Option<String> {
             let path = text(at)?;
@@ -548,20 +548,11 @@ impl<'a> Recorder<'a> {
                 let path = descriptor(0).and_then(|(_, path)| self.relative(&path));
                 self.ops.extend(path.map(FileOp::Sync));
             }
-            "rename" | "link" => {
-                let (from, to) = (path(0), path(1));
-                self.move_path(name, from, to);
-            }
+            "rename" | "link" => self.move_path(name, path(0), path(1)),
             "renameat" | "renameat2" | "linkat" => self.move_path(name, path_at(1), path_at(3)),
-            "unlink" | "rmdir" => {
-                let path = path(0);
-                self.remove_path(path);
-            }
+            "unlink" | "rmdir" => self.remove_path(path(0)),
             "unlinkat" => self.remove_path(path_at(1)),
-            "mkdir" => {
-                let path = path(0);
-                self.make_folder(path);
-            }
+            "mkdir" => self.make_folder(path(0)),
             "mkdirat" => self.make_folder(path_at(1)),
             _ => {}
         }

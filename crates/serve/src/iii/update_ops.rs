@@ -229,7 +229,7 @@ fn check_path<'a>(path: &'a ValuePath, what: &'static str) -> Result<&'a [String
 }
 
 fn add_numbers(now: Option<&Value>, by: &Value, sign: i64) -> Result<Value, OpRefusal> {
-    let refuse = |what: &str| ("increment.not_number", format!("{what} is no number"));
+    let refuse = |what: &str| ("increment.not_number", format!("{what} is not a number"));
     let zero = json!(0);
     let now = now.filter(|now| !now.is_null()).unwrap_or(&zero);
     let whole = now.as_i64().zip(by.as_i64());

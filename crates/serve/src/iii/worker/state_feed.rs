@@ -110,7 +110,7 @@ impl KeyTracker {
     }
 
     /// Whether an event only reports a write of our own, so that there is nothing to do. Any other event
-    /// about the key means that somebody else writes it too, and then only the bus knows its value.
+    /// about the key means that it is written by others too, and then only the bus knows its value.
     fn is_own_echo(&mut self, key: &FeedKey, value: &Value) -> bool {
         let fingerprint = self.fingerprint(Some(value).filter(|value| !value.is_null()));
         if let Some(write) = self.own_writes.get_mut(key) {
