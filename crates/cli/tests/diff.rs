@@ -34,6 +34,12 @@ fn revisions_folders_and_origins_are_compared() {
     place.write_skill("other/one", "# Third\n");
     let folders = place.run_ok(&["diff", "./src/one", "./other/one"]);
     assert!(folders.contains("-# Second\n+# Third\n"), "{folders}");
+
+    // Two origins.
+    place.run_ok(&["init", "--trust"]);
+    place.run_ok(&["add", "other/one", "--scope", "workspace"]);
+    let origins = place.run_ok(&["diff", "account:one", "workspace:one"]);
+    assert!(origins.contains("-# Second\n+# Third\n"), "{origins}");
 }
 
 #[test]

@@ -124,6 +124,20 @@ fn adding_to_a_workspace_says_where_the_skill_lives() {
 }
 
 #[test]
+fn lint_reports_yaml_that_hosts_refuse_and_text_that_lost_its_encoding() {
+    let place = TestWorkspace::new();
+    place.write_file(
+        "skills/odd/SKILL.md",
+        "---\nname: odd\ndescription: &about Does odd things. Use when asked.\n---\n# Odd\n\n\
+         It doesn\u{e2}\u{80}\u{99}t matter.\n",
+    );
+    let found = place.run(&["lint", "skills/odd", "--json"]).stdout();
+    for rule in ["yaml-subset", "garbled-text"] {
+        assert!(found.contains(rule), "{rule}: {found}");
+    }
+}
+
+#[test]
 fn mcp_typed_by_hand_explains_itself() {
     let place = TestWorkspace::new();
     let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
