@@ -455,9 +455,10 @@ const MUTANTS: [Mutant; 61] = [
     },
     Mutant {
         row: "T41",
-        file: "crates/serve/src/function_links.rs",
-        from: "entry.filter(|entry| entry.trusted == Trusted::Yes && !entry.is_remote());",
-        to: "entry.filter(|entry| !entry.is_remote());",
+        // That only trusted skills count is checked twice there, so one alone would survive.
+        file: "crates/serve/src/mcp/resources.rs",
+        from: "        if !is_allowed {",
+        to: "        if !is_allowed && uri.is_empty() {",
         test: &["--workspace", "--test", "permission_matrix", "t41_"],
     },
 ];

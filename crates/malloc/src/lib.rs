@@ -11,18 +11,12 @@ const MMAP_THRESHOLD: libc::c_int = 512 * 1024;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const TRIM_THRESHOLD: libc::c_int = 1024 * 1024;
 
-/// So many heaps share all threads. With one for every few threads, long-lived values come to lie in all
-/// of them, and each keeps its pages for a few values.
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-const MAX_ARENAS: libc::c_int = 2;
-
 /// Sets the thresholds for the whole process; call it first. Other systems are left as they are.
 pub fn set_thresholds() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     for (parameter, value) in [
         (libc::M_MMAP_THRESHOLD, MMAP_THRESHOLD),
         (libc::M_TRIM_THRESHOLD, TRIM_THRESHOLD),
-        (libc::M_ARENA_MAX, MAX_ARENAS),
     ] {
         #[allow(
             unsafe_code,

@@ -94,8 +94,9 @@ impl KeyTracker {
             change: self.changes,
             echo: None,
         };
-        self.touched.insert(key.clone(), touched);
-        self.touched.entry(key.clone()).or_insert(touched)
+        let place = self.touched.entry(key.clone()).or_insert(touched);
+        *place = touched;
+        place
     }
 
     fn is_recent(&self, key: &FeedKey) -> bool {
@@ -576,5 +577,56 @@ impl StateFeed {
         }
         let _ = bus.call_function("state::delete", row, self.deadline).await;
         set.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tracker_with_write(value: &Value) -> (KeyTracker, FeedKey) {
+        let mut known = KeyTracker::default();
+        let key = (RegisteredScope::Skills, "demo".to_owned());
+        let write = UnacknowledgedWrite {
+            count: 1,
+            fingerprint: known.fingerprint(Some(value)),
+            is_echoed: false,
+            is_contested: false,
+        };
+        known.own_writes.insert(key.clone(), write);
+        (known, key)
+    }
+
+    #[test]
+    fn the_event_of_an_own_write_is_skipped_once() {
+        let value = json!({"id": "demo", "skill": "# Demo"});
+        let reordered = json!({"skill": "# Demo", "id": "demo"});
+        // Before the write is acknowledged.
+        let (mut known, key) = tracker_with_write(&value);
+        assert!(known.is_own_echo(&key, &reordered));
+        assert!(!known.is_own_echo(&key, &reordered));
+        assert!(known.own_writes[&key].is_contested);
+        // And after it.
+        let mut known = KeyTracker::default();
+        let echo = known.fingerprint(Some(&value));
+        known.mark_touched(&key).echo = Some(echo);
+        assert!(known.is_own_echo(&key, &reordered));
+        assert!(!known.is_own_echo(&key, &reordered));
+    }
+
+    #[test]
+    fn a_foreign_event_means_that_the_bus_is_asked() {
+        let value = json!({"id": "demo", "skill": "# Ours"});
+        let theirs = json!({"id": "demo", "skill": "# Theirs"});
+        let (mut known, key) = tracker_with_write(&value);
+        assert!(!known.is_own_echo(&key, &theirs));
+        assert!(known.own_writes[&key].is_contested);
+        // What comes later may be older than theirs.
+        assert!(!known.is_own_echo(&key, &value));
+        let mut known = KeyTracker::default();
+        let echo = known.fingerprint(Some(&value));
+        known.mark_touched(&key).echo = Some(echo);
+        assert!(!known.is_own_echo(&key, &Value::Null));
+        assert!(!known.is_own_echo(&key, &value));
     }
 }
