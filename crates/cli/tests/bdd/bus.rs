@@ -25,7 +25,7 @@ pub(crate) struct SharedBus {
     pub(crate) files: PathBuf,
     /// The quirks, if this bus has them, in front of a hub of its own.
     pub(crate) quirks: Option<QuirkyBus>,
-    _hub: Option<TestProcess>,
+    hub: Mutex<Option<TestProcess>>,
     mcp: String,
     server: Mutex<Child>,
     _home: tempfile::TempDir,
@@ -91,7 +91,7 @@ pub(crate) async fn start() {
         client: process::connect_sdk(&url),
         files,
         quirks,
-        _hub: hub,
+        hub: Mutex::new(hub),
         mcp: said["url"].as_str().unwrap().to_owned(),
         server: Mutex::new(server),
         _home: home,
@@ -117,6 +117,8 @@ pub(crate) fn stop() {
         let mut server = shared.server.lock().unwrap();
         let _ = server.kill();
         let _ = server.wait();
+        // A static is never dropped, so the process is ended here.
+        drop(shared.hub.lock().unwrap().take());
     }
 }
 
