@@ -142,6 +142,14 @@ fn stop_serving_worker(world: &mut World) {
         .send_signal("-STOP");
 }
 
+#[when("the connection of the worker that serves freezes")]
+async fn freeze_connection(world: &mut World) {
+    let own = worker_bus(world);
+    own.call_function("quirks::freeze-worker", json!({}))
+        .await
+        .unwrap();
+}
+
 #[when("the worker that serves goes on")]
 fn resume_serving_worker(world: &mut World) {
     worker_bus(world)

@@ -89,6 +89,16 @@ Feature: On engines that are awkward
     Then within 5 seconds the skill "three" can be registered on it
     And its skills are "one three two"
 
+  @quirks
+  Scenario: A worker whose connection freezes is taken over
+    Given a bus whose functions are left to workers
+    And a worker that serves on it
+    And a worker that stands by on it
+    When the skill "one" is registered on it
+    And the connection of the worker that serves freezes
+    Then within 8 seconds the skill "two" can be registered on it
+    And its skills are "one two"
+
   Scenario: A worker that stands by is quiet
     Given a bus whose functions are left to workers
     And a worker that serves on it
