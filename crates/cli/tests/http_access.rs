@@ -193,17 +193,7 @@ fn accepted_requests_finish_before_the_server_stops() {
     );
     half.write_all(head.as_bytes()).unwrap();
     // And a subscription without an end.
-    let listen = json!({"jsonrpc": "2.0", "id": 9, "method": "subscriptions/listen",
-        "params": wire::with_modern_meta(json!({"notifications": {"resourcesListChanged": true}}))})
-    .to_string();
-    let mut stream = http.connect();
-    let head = format!(
-        "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n\
-         Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n\
-         Mcp-Method: subscriptions/listen\r\nContent-Length: {}\r\n\r\n{listen}",
-        listen.len()
-    );
-    stream.write_all(head.as_bytes()).unwrap();
+    let stream = http.listen("");
     let mut events = BufReader::new(stream);
     let mut seen = String::new();
     while !seen.contains("subscriptions/acknowledged") {

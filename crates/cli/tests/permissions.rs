@@ -294,18 +294,7 @@ struct Notifications(TcpStream, String);
 
 impl Notifications {
     fn listen(http: &HttpServer, token: &str) -> Self {
-        let listen = json!({"jsonrpc": "2.0", "id": 9, "method": "subscriptions/listen",
-            "params": wire::with_modern_meta(json!({"notifications": {"resourcesListChanged": true}}))})
-        .to_string();
-        let mut stream = http.connect();
-        let head = format!(
-            "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n\
-             Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n\
-             Mcp-Method: subscriptions/listen\r\nAuthorization: Bearer {token}\r\n\
-             Content-Length: {}\r\n\r\n{listen}",
-            listen.len()
-        );
-        stream.write_all(head.as_bytes()).unwrap();
+        let stream = http.listen(&format!("Authorization: Bearer {token}\r\n"));
         let mut events = Self(stream, String::new());
         events.wait_for("subscriptions/acknowledged", 1);
         events

@@ -288,6 +288,23 @@ impl HttpServer {
         self.post_message(&headers, body.to_string().as_bytes())
     }
 
+    /// Subscribes to changes of the resources with request 9; the events come on the stream.
+    pub(crate) fn listen(&self, more: &str) -> TcpStream {
+        let params = with_modern_meta(json!({"notifications": {"resourcesListChanged": true}}));
+        let listen = json!({"jsonrpc": "2.0", "id": 9, "method": "subscriptions/listen",
+            "params": params})
+        .to_string();
+        let mut stream = self.connect();
+        let request = format!(
+            "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n\
+             Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n\
+             Mcp-Method: subscriptions/listen\r\n{more}Content-Length: {}\r\n\r\n{listen}",
+            listen.len()
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        stream
+    }
+
     /// Initializes a session in revision 2025-11-25 and returns its headers.
     pub(crate) fn session(&self) -> String {
         let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
