@@ -8,9 +8,11 @@
 mod abuse;
 mod catalogue;
 mod crash;
+mod gate;
 mod iii;
 mod mcp;
 mod measure;
+mod ranking;
 mod rmcp_baseline;
 mod sandbox;
 mod search;
@@ -45,6 +47,8 @@ fn main() -> ExitCode {
         ["sandbox", folder, with, without] => {
             sandbox::measure_sandbox(folder.as_ref(), with.as_ref(), without.as_ref())
         }
+        ["ranking", model] => ranking::run(model.as_ref()),
+        ["gate", model] => gate::run(model.as_ref()),
         ["search", model] => search::run(model.as_ref()),
         ["bare", transport, size] => size
             .parse()
@@ -53,7 +57,7 @@ fn main() -> ExitCode {
         // The benchmark starts itself for what needs a process of its own.
         ["load", rest @ ..] => catalogue::load_and_report(rest),
         _ => {
-            eprintln!("usage: cargo xtask bench catalogue|mcp|iii|search|sandbox");
+            eprintln!("usage: cargo xtask bench catalogue|mcp|iii|search|ranking|gate|sandbox");
             return ExitCode::from(2);
         }
     };

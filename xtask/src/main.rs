@@ -43,6 +43,8 @@ usage: cargo xtask COMMAND
   bench buses CALLS URL…
                         compare the functions on running buses, and count lost answers
   bench search          measure finding skills against SQLite's full-text search
+  bench ranking         measure which skills are found, against BM25, BM25F and MiniLM
+  bench gate            fit the decision whether any skill fits a message
   bench sandbox         measure scripts in the sandbox, and what having it costs
   abuse [MINUTES]       load and abuse a server, with a soak of 30 minutes
   crash [ROUNDS]        kill processes and simulate losses of power, 200 times each
@@ -136,7 +138,9 @@ fn run_bench(args: &[&str]) -> anyhow::Result<()> {
             let parts = runtime::RuntimeParts::install_with(&ours)?;
             command.arg(parts.sandbox_dir()).arg(ours).arg(without);
         }
-        ["search"] => drop(command.arg(models::TestModels::install()?.vectors)),
+        ["search" | "ranking" | "gate"] => {
+            command.arg(models::TestModels::install()?.vectors);
+        }
         _ => {}
     }
     commands::run_checked(&mut command)

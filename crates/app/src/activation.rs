@@ -1,10 +1,12 @@
 //! Measures how well search finds the expected skills.
 
-use repertoire_registry::search::{Recommendation, SkillIndex};
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 
-use crate::error::Result;
+use repertoire_registry::search::{
+    Recommendation, SearchMethod, SearchOutcome, SearchRequest, SkillIndex, SkillUse,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 /// How many of the best results are checked.
 const TOP_RESULTS: usize = 5;
@@ -22,132 +24,201 @@ pub struct ActivationGoals {
     /// The smallest share of messages that name a skill and find it first.
     #[serde(default)]
     pub named: Option<f64>,
-    /// The largest share of messages without a fitting skill that may activate one.
+    /// The smallest share of messages with a fitting skill for which anything is shown.
+    #[serde(default)]
+    pub shown: Option<f64>,
+    /// The largest share of messages without a fitting skill for which something is shown.
     #[serde(default)]
     pub false_activation: Option<f64>,
-    /// The largest share of near misses that may activate a skill.
+    /// The largest share of near misses for which something is shown.
     #[serde(default)]
     pub near_miss: Option<f64>,
+    /// The largest share of small talk for which something is shown.
+    #[serde(default)]
+    pub chitchat: Option<f64>,
+}
+
+/// What sort of message a case is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CaseKind {
+    /// A plain request.
+    Ordinary,
+    /// A request in other words than the skill's.
+    Avoid,
+    /// A long request, with much beside it.
+    Noisy,
+    /// A message that names the skill.
+    Named,
+    /// A near miss: nothing fits, although it sounds so.
+    Hard,
+    /// A request for something else.
+    Easy,
+    /// Small talk.
+    Chitchat,
+}
+
+impl CaseKind {
+    /// The name, as files write it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ordinary => "ordinary",
+            Self::Avoid => "avoid",
+            Self::Noisy => "noisy",
+            Self::Named => "named",
+            Self::Hard => "hard",
+            Self::Easy => "easy",
+            Self::Chitchat => "chitchat",
+        }
+    }
 }
 
 /// A message and the skill it should find.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ActivationCase {
     /// What the user says.
     pub message: String,
     /// An id, or `none`.
     pub expect: String,
+    /// Skills that are just as right.
+    #[serde(default)]
+    pub also: Vec<String>,
     /// Whether the message names the skill.
     #[serde(default)]
     pub named: bool,
     /// The similar skill that a message without a fitting skill must not activate.
     #[serde(default)]
     pub near: Option<String>,
+    /// What sort of message it is; by default it follows from the other fields.
+    #[serde(default)]
+    kind: Option<CaseKind>,
+}
+
+impl ActivationCase {
+    /// What sort of message it is.
+    pub fn kind(&self) -> CaseKind {
+        self.kind.unwrap_or(match (&*self.expect, &self.near) {
+            ("none", Some(_)) => CaseKind::Hard,
+            ("none", None) => CaseKind::Easy,
+            _ if self.named => CaseKind::Named,
+            _ => CaseKind::Ordinary,
+        })
+    }
+
+    /// Whether a skill is the expected one or as right.
+    pub fn accepts(&self, id: &str) -> bool {
+        self.expect == id || self.also.iter().any(|other| other == id)
+    }
+
+    fn is_found_in(&self, found: &Recommendation) -> bool {
+        self.accepts(found.id.as_str()) || found.also.iter().any(|id| self.accepts(id.as_str()))
+    }
+}
+
+/// The counted results of the messages of one kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct KindTally {
+    /// How many messages there are.
+    pub cases: usize,
+    /// For how many the expected skill came first.
+    pub first: usize,
+    /// For how many it was among the first five.
+    pub in_top: usize,
+    /// For how many something was shown.
+    pub shown: usize,
 }
 
 /// The counted results of one search method.
 #[derive(Debug, Default)]
 pub struct ActivationTally {
-    /// A skill was expected: found the right one, another one, none.
-    pub expected_skill: [usize; 3],
-    hits_in_top: usize,
-    first: usize,
-    /// No skill was expected: found one, none.
-    pub expected_none: [usize; 2],
-    /// How many messages name a skill.
-    pub named: usize,
-    named_first: usize,
-    near: usize,
-    near_activated: usize,
+    /// The results by kind of message.
+    pub kinds: BTreeMap<CaseKind, KindTally>,
     /// The messages with a wrong result.
     pub misses: Vec<Value>,
 }
 
 impl ActivationTally {
-    fn from_cases(
-        activations: &[ActivationCase],
-        find: impl Fn(&str) -> repertoire_registry::Result<Vec<Recommendation>>,
-    ) -> Result<Self> {
-        let mut found = Self::default();
-        for activation in activations {
-            found.record_result(activation, &find(&activation.message)?);
+    /// Searches for every message.
+    pub fn from_cases(cases: &[ActivationCase], find: impl Fn(&str) -> SearchOutcome) -> Self {
+        let mut tally = Self::default();
+        for case in cases {
+            tally.record_result(case, &find(&case.message));
         }
-        Ok(found)
+        tally
     }
 
-    fn record_result(&mut self, activation: &ActivationCase, best: &[Recommendation]) {
-        let first = best.first();
-        let activated = first.filter(|first| first.fits);
-        let is = |one: &Recommendation| one.id.as_str() == activation.expect;
-        let right = match (activation.expect.as_str(), activated) {
-            ("none", activated) if activation.near.is_some() => {
-                self.near += 1;
-                self.near_activated += usize::from(activated.is_some());
-                activated.is_none()
-            }
-            ("none", Some(_)) => {
-                self.expected_none[0] += 1;
-                false
-            }
-            ("none", None) => {
-                self.expected_none[1] += 1;
-                true
-            }
-            _ if activation.named => {
-                self.named += 1;
-                let right = first.is_some_and(is);
-                self.named_first += usize::from(right);
-                right
-            }
-            (_, activated) => {
-                self.first += usize::from(first.is_some_and(is));
-                self.hits_in_top += usize::from(best.iter().any(is));
-                let place = match activated {
-                    Some(one) if is(one) => 0,
-                    Some(_) => 1,
-                    None => 2,
-                };
-                self.expected_skill[place] += 1;
-                place == 0
-            }
+    fn record_result(&mut self, case: &ActivationCase, outcome: &SearchOutcome) {
+        let best = outcome.skills.iter().take(TOP_RESULTS);
+        let place = best.clone().position(|one| case.is_found_in(one));
+        let is_shown = !outcome.fitting().is_empty();
+        let kind = self.kinds.entry(case.kind()).or_default();
+        kind.cases += 1;
+        kind.first += usize::from(place == Some(0));
+        kind.in_top += usize::from(place.is_some());
+        kind.shown += usize::from(is_shown);
+        let is_right = if case.expect == "none" {
+            !is_shown
+        } else {
+            place == Some(0) && is_shown
         };
-        if !right {
+        if !is_right {
+            let first = outcome.skills.first();
             self.misses.push(json!({
-                "message": activation.message, "expect": activation.expect,
+                "message": case.message, "kind": case.kind(), "expect": case.expect,
                 "found": first.map(|one| &one.id), "score": first.map(|one| one.score),
-                "fits": activated.is_some(),
+                "place": place.map(|place| place + 1),
+                "shown": is_shown, "confidence": outcome.decision.confidence,
             }));
         }
     }
 
+    /// The sum over some kinds.
+    pub fn sum(&self, kinds: &[CaseKind]) -> KindTally {
+        let mut sum = KindTally::default();
+        for one in kinds.iter().filter_map(|kind| self.kinds.get(kind)) {
+            sum.cases += one.cases;
+            sum.first += one.first;
+            sum.in_top += one.in_top;
+            sum.shown += one.shown;
+        }
+        sum
+    }
+
     /// Returns each metric with its goal and whether higher is better.
     pub fn goal_metrics(&self, goals: &ActivationGoals) -> Vec<GoalMetric> {
-        let fitting = self.expected_skill.iter().sum();
-        let unfitting = self.expected_none.iter().sum();
-        let figure = |name, part, whole, goal, more| GoalMetric {
+        let content = self.sum(&[CaseKind::Ordinary, CaseKind::Avoid, CaseKind::Noisy]);
+        let [named, easy, hard, chitchat] = [
+            CaseKind::Named,
+            CaseKind::Easy,
+            CaseKind::Hard,
+            CaseKind::Chitchat,
+        ]
+        .map(|kind| self.sum(&[kind]));
+        let metric = |name, part, whole: KindTally, goal, more| GoalMetric {
             name,
-            value: ratio(part, whole),
+            value: ratio(part, whole.cases),
             goal,
             more,
-            of: whole,
+            of: whole.cases,
         };
-        let near = (self.near_activated, self.near);
-        let figures = vec![
-            figure("hit@1", self.first, fitting, goals.hit_at_1, true),
-            figure("hit@5", self.hits_in_top, fitting, goals.hit_at_5, true),
-            figure("named", self.named_first, self.named, goals.named, true),
-            figure(
+        let metrics = vec![
+            metric("hit@1", content.first, content, goals.hit_at_1, true),
+            metric("hit@5", content.in_top, content, goals.hit_at_5, true),
+            metric("shown", content.shown, content, goals.shown, true),
+            metric("named", named.first, named, goals.named, true),
+            metric(
                 "false activation",
-                self.expected_none[0],
-                unfitting,
+                easy.shown,
+                easy,
                 goals.false_activation,
                 false,
             ),
-            figure("near miss", near.0, near.1, goals.near_miss, false),
+            metric("near miss", hard.shown, hard, goals.near_miss, false),
+            metric("chitchat", chitchat.shown, chitchat, goals.chitchat, false),
         ];
         // A metric without messages is left out.
-        figures.into_iter().filter(|figure| figure.of > 0).collect()
+        metrics.into_iter().filter(|one| one.of > 0).collect()
     }
 
     fn to_json(&self, goals: &ActivationGoals) -> Value {
@@ -156,19 +227,7 @@ impl ActivationTally {
             .iter()
             .map(|f| (f.name.to_owned(), json!({"value": f.value, "goal": f.goal})))
             .collect();
-        json!({
-            "figures": figures,
-            "confusion": {
-                "expected_skill": {
-                    "right": self.expected_skill[0], "another": self.expected_skill[1],
-                    "nothing": self.expected_skill[2],
-                },
-                "expected_nothing": {
-                    "something": self.expected_none[0], "nothing": self.expected_none[1],
-                },
-            },
-            "misses": self.misses,
-        })
+        json!({"figures": figures, "kinds": self.kinds, "misses": self.misses})
     }
 }
 
@@ -223,23 +282,27 @@ pub struct ActivationReport<'a> {
 impl<'a> ActivationReport<'a> {
     /// Searches for every message by words, and with embeddings if they are installed.
     pub fn measure_activations(
-        finder: &SkillIndex,
+        index: &SkillIndex,
         activations: &[ActivationCase],
+        uses: &[SkillUse],
         goals: &'a ActivationGoals,
         goals_with_meaning: &'a ActivationGoals,
-    ) -> Result<Self> {
+    ) -> Self {
         let words = ActivationTally::from_cases(activations, |message| {
-            finder.find_lexical(message, TOP_RESULTS)
-        })?;
+            index.search(&SearchRequest::new(message, TOP_RESULTS).by(SearchMethod::Words))
+        });
         let mut by = vec![("words", words, goals)];
-        if finder.has_embeddings() {
+        if index.has_embeddings() {
             let fused = ActivationTally::from_cases(activations, |message| {
-                finder.find_skills(message, TOP_RESULTS)
-            })?;
+                index.search(&SearchRequest {
+                    uses,
+                    ..SearchRequest::new(message, TOP_RESULTS)
+                })
+            });
             by.push(("with meaning", fused, goals_with_meaning));
         }
-        let skills = finder.len();
-        Ok(Self { skills, by })
+        let skills = index.len();
+        Self { skills, by }
     }
 
     /// Whether a goal was missed.

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use repertoire_core::{SkillId, SpanKind, markdown::to_single_line};
 use repertoire_registry::{
     Snapshot, Trusted,
-    search::{Recommendation, SkillIndex},
+    search::{ModelKind, Recommendation, SearchOutcome, SearchRequest, SkillIndex, Vector},
 };
 use repertoire_runtime::{
     ArtifactOutput, CallPurpose, ChatTurn, Error as RunError, ExecutionContext, LoadableSkill,
@@ -26,8 +26,11 @@ use crate::{
     error::{Error, Result},
     runner::{RunRequest, Runner},
     runtime_adapter::RunnableSkill,
+    search_usage::{LOCAL_OWNER, UseRecorder, uses_of},
 };
 
+/// How many times as many skills are looked at as are shown, because some cannot be run.
+const SPARE_CANDIDATES: usize = 3;
 /// How many untrusted skills a search reports.
 const MAX_UNTRUSTED: usize = 20;
 
@@ -65,9 +68,13 @@ pub struct SkillShortlist {
     pub recommendations: Vec<Recommendation>,
     /// Why a skill that fits cannot be run.
     pub refused: Vec<repertoire_registry::Error>,
-    /// The best results of the search, whether they fit or not.
-    pub results: Vec<Recommendation>,
+    /// What the search among trusted skills found.
+    pub search: Option<SearchOutcome>,
+    /// Untrusted skills that would fit; they are reported, and never shown to the model.
+    pub untrusted: Vec<Recommendation>,
     skills: Vec<(RunnableSkill, String)>,
+    /// The embedding of the message, if there is an encoder.
+    vector: Option<(ModelKind, Vector)>,
 }
 
 /// What happens while a message is answered.
@@ -104,23 +111,34 @@ impl Runner {
             let entry = snapshot.get(id);
             entry.is_some_and(|entry| entry.trusted == Trusted::Yes)
         };
+        let encoder = index.encoder();
+        let uses = uses_of(&self.registry, encoder.as_deref(), LOCAL_OWNER);
+        let vector = encoder.map(|encoder| (encoder.kind(), encoder.encode_message(message)));
+        let request = SearchRequest {
+            uses: &uses,
+            vector: vector.as_ref().map(|(_, vector)| vector),
+            ..SearchRequest::new(message, limit.saturating_mul(SPARE_CANDIDATES))
+        };
+        // Untrusted skills are reported, and take no place from trusted ones.
+        let trusted = index.search(&request.among(&is_trusted));
+        let is_untrusted = |id: &SkillId| !is_trusted(id);
+        let untrusted = index.search(&SearchRequest {
+            limit: MAX_UNTRUSTED,
+            ..request.among(&is_untrusted)
+        });
         let mut list = SkillShortlist {
-            // Untrusted skills are reported, and take no place from trusted ones.
-            results: index.find_skills_among(message, limit, is_trusted)?,
+            untrusted: untrusted.fitting().to_vec(),
             ..SkillShortlist::default()
         };
-        let untrusted = index.find_skills_among(message, MAX_UNTRUSTED, |id| !is_trusted(id))?;
-        list.results.extend(untrusted);
-        let by_score = |a: &Recommendation, b: &Recommendation| b.score.total_cmp(&a.score);
-        list.results
-            .sort_by(|a, b| by_score(a, b).then_with(|| a.id.cmp(&b.id)));
-        for one in list.results.iter().filter(|one| one.fits) {
+        for one in trusted.fitting() {
+            if list.skills.len() >= limit {
+                break;
+            }
             let Some(entry) = snapshot.get(&one.id) else {
                 continue;
             };
             // A skill that cannot be run takes no place from one that can.
             match RunnableSkill::new(&self.registry, entry) {
-                Ok(_) if list.skills.len() >= limit => break,
                 Ok(skill) => {
                     let about = entry.metadata.description.as_deref();
                     let about = about.map(to_single_line).unwrap_or_default();
@@ -130,6 +148,14 @@ impl Runner {
                 Err(error) => list.refused.push(error),
             }
         }
+        for one in &list.untrusted {
+            let entry = snapshot.get(&one.id);
+            let refused = entry.map(|entry| RunnableSkill::new(&self.registry, entry));
+            list.refused
+                .extend(refused.and_then(std::result::Result::err));
+        }
+        list.vector = vector;
+        list.search = Some(trusted);
         Ok(list)
     }
 
@@ -196,6 +222,12 @@ impl Runner {
                     let reason = format!("{skill:?} is not one of the skills");
                     return Err(RunError::Decision(reason).into());
                 };
+                if let Some((model, vector)) = &shortlist.vector
+                    && let Ok(id) = skill.parse()
+                {
+                    let uses = UseRecorder::new(&self.registry, self.settings.usage);
+                    uses.record(LOCAL_OWNER, &id, &request.message, *model, vector);
+                }
                 let run = RunRequest {
                     artifacts: artifacts.clone(),
                     values: request.values.clone(),

@@ -8,7 +8,10 @@ use repertoire_core::{
 };
 use repertoire_registry::store::StoredToken;
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    search_usage::LOCAL_OWNER,
+};
 
 /// The sender of a request: the user of this process, or the holder of a token.
 ///
@@ -25,6 +28,8 @@ pub struct Caller(Arc<CallerRights>);
 struct CallerRights {
     /// The name of the token.
     token: Option<String>,
+    /// The token itself, by its name and a part of its digest: another one of that name is another.
+    token_id: Option<String>,
     permissions: PermissionSet,
     /// The only skills it may see; all if empty.
     prefixes: Vec<IdPrefix>,
@@ -48,6 +53,7 @@ impl Caller {
     fn with_permissions(permissions: PermissionSet) -> Self {
         Self(Arc::new(CallerRights {
             token: None,
+            token_id: None,
             permissions,
             prefixes: Vec::new(),
             tools: Vec::new(),
@@ -58,6 +64,11 @@ impl Caller {
     pub fn from_token(token: &StoredToken) -> Self {
         Self(Arc::new(CallerRights {
             token: Some(token.name.clone()),
+            token_id: Some(format!(
+                "token:{}:{}",
+                token.name,
+                &token.hash.hex_digits()[..16]
+            )),
             permissions: token.permissions,
             prefixes: token.prefixes.clone(),
             tools: token.tools.clone(),
@@ -67,6 +78,11 @@ impl Caller {
     /// The name of the token, if the caller has one.
     pub fn token_name(&self) -> Option<&str> {
         self.0.token.as_deref()
+    }
+
+    /// Under which key is kept what the caller chooses in searches.
+    pub fn usage_owner(&self) -> &str {
+        self.0.token_id.as_deref().unwrap_or(LOCAL_OWNER)
     }
 
     /// Whether the caller has a permission.

@@ -35,7 +35,7 @@ pub struct EvaluationFile {
 impl EvaluationFile {
     /// Parses a file.
     pub fn parse(text: &str) -> Result<Self> {
-        let yaml = Frontmatter::parse(text, 1).map_err(|error| invalid(&error))?;
+        let yaml = Frontmatter::parse_file(text).map_err(|error| invalid(&error))?;
         let value = Value::Object(yaml.to_json());
         serde_json::from_value(value).map_err(|error| invalid(&error))
     }
@@ -45,8 +45,14 @@ impl EvaluationFile {
     pub fn check(&self, snapshot: &Snapshot) -> Result<()> {
         let expected = self.activations.iter().map(|one| &one.expect);
         let near = self.activations.iter().filter_map(|one| one.near.as_ref());
+        let also = self.activations.iter().flat_map(|one| &one.also);
         let run = self.outputs.iter().map(|case| &case.skill);
-        for id in expected.filter(|id| *id != "none").chain(near).chain(run) {
+        for id in expected
+            .filter(|id| *id != "none")
+            .chain(near)
+            .chain(also)
+            .chain(run)
+        {
             let known = id.parse().ok().and_then(|id| snapshot.get(&id));
             if known.is_none() {
                 return Err(invalid(&format!(

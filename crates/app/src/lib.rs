@@ -39,6 +39,7 @@ mod create_workspace;
 mod error;
 mod evaluate;
 mod evaluation_file;
+mod example_messages;
 mod health;
 mod hosts;
 mod lint_fix;
@@ -48,6 +49,7 @@ mod optimize;
 mod reoptimize;
 mod runner;
 mod runtime_adapter;
+mod search_usage;
 mod skill_diff;
 mod skill_files;
 mod skill_index;
@@ -61,16 +63,14 @@ mod trace_tree;
 mod worker_record;
 
 pub use activation::{
-    ActivationCase, ActivationGoals, ActivationReport, ActivationTally, GoalMetric, ratio,
+    ActivationCase, ActivationGoals, ActivationReport, ActivationTally, CaseKind, GoalMetric, ratio,
 };
 pub use artifact_editing::{
     ArtifactChange, ArtifactName, ArtifactOutcome, check_artifact, put_artifact, remove_artifact,
 };
 pub use ask::{AskOutcome, AskProgress, AskRequest, SkillShortlist};
 pub use caller::Caller;
-pub use components::{
-    ComponentKind, Components, InstallOutcome, InstallProgress, InstallRequest, MODEL,
-};
+pub use components::{ComponentKind, Components, InstallOutcome, InstallProgress, InstallRequest};
 pub use conversation::{last_session, load_conversation};
 pub use create_workspace::{
     CONFIG_FILE, ExistingSkills, create_workspace, existing_skill_folders, ignore_store,
@@ -78,6 +78,7 @@ pub use create_workspace::{
 pub use error::{Error, Result};
 pub use evaluate::{CaseOutcome, CaseResult, OutputCase};
 pub use evaluation_file::EvaluationFile;
+pub use example_messages::{ExampleReport, MissingExamples, missing_examples};
 pub use health::{HealthCheck, HealthProblem, check_health};
 pub use hosts::{
     ConfigChange, ConfigPlan, HOSTS, Host, HostScope, KnownAddresses, LinkChange, LinkReport,
@@ -92,6 +93,7 @@ pub use optimize::{
 pub use reoptimize::Reoptimizer;
 pub use runner::{PlannedStep, PreparedRun, RunLimits, RunRequest, Runner, RunnerSettings};
 pub use runtime_adapter::RunnableSkill;
+pub use search_usage::{UsagePolicy, UseRecorder, uses_of};
 pub use skill_diff::{FileChange, FileDiff, diff_files};
 pub use skill_files::{
     FoundSkills, SkillFiles, export_package, lint_entry, lint_files, lint_names, outermost_skills,

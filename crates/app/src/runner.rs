@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     error::{Error, Result},
     runtime_adapter::{RunnableSkill, attach_registry},
+    search_usage::UsagePolicy,
     trace_keeper::{TraceKeeper, TraceListener},
 };
 
@@ -56,6 +57,8 @@ pub struct RunnerSettings {
     pub limits: RunLimits,
     /// Receives records and spans as they end, for example to send them to a collector.
     pub trace_listener: Option<Arc<dyn TraceListener>>,
+    /// What is kept of the skills that messages activate.
+    pub usage: UsagePolicy,
 }
 
 impl fmt::Debug for RunnerSettings {

@@ -1,22 +1,25 @@
 //! A search index that follows the catalogue.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak},
     time::{Duration, Instant},
 };
 
-use repertoire_core::SkillId;
 use repertoire_registry::{
     ItemKind, Registry, Result, Snapshot,
-    search::{EmbeddingBatch, Recommendation, SentenceEncoder, SkillIndex},
+    search::{
+        EmbeddingBatch, SearchMethod, SearchOutcome, SearchRequest, SentenceEncoder, SkillIndex,
+    },
 };
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// How many skills are embedded in one batch in the background, between which others get the index.
-const EMBEDDING_BATCH_SIZE: usize = 4;
+const EMBEDDING_BATCH_SIZE: usize = 8;
+/// The progress of embedding is logged if there are more skills.
+const LOGGED_SKILLS: usize = 200;
 /// How many skills are embedded in one batch while the user waits.
-const FOREGROUND_BATCH_SIZE: usize = 16;
+const FOREGROUND_BATCH_SIZE: usize = 64;
 /// How long to wait after embedding failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(10);
 
@@ -24,7 +27,9 @@ const RETRY_PAUSE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct LiveSkillIndex {
     registry: Arc<Registry>,
-    current: Mutex<IndexState>,
+    current: RwLock<IndexState>,
+    /// Embeds messages before the index is locked.
+    encoder: Option<Arc<SentenceEncoder>>,
     _stop_on_drop: DropGuard,
 }
 
@@ -33,27 +38,35 @@ struct IndexState {
     index: SkillIndex,
     /// The number of the last event applied to the index.
     seq: u64,
+    /// The state of the example messages that the index contains.
+    example_changes: i64,
+    /// The share of embedded skills that was last logged, in tenths.
+    logged_tenths: usize,
 }
 
 impl LiveSkillIndex {
     /// Builds the index and keeps it current in the background. Building may take a while.
     pub fn open(
         registry: &Arc<Registry>,
-        embedder: Option<Arc<SentenceEncoder>>,
+        encoder: Option<Arc<SentenceEncoder>>,
     ) -> Result<Arc<Self>> {
         let changes = registry.subscribe_changes();
         let stop = CancellationToken::new();
         let snapshot = registry.snapshot();
-        let finder = SkillIndex::with_encoder(registry, &snapshot, embedder)?;
-        let finding = Arc::new(Self {
+        let example_changes = example_message_changes(registry);
+        let index = SkillIndex::with_encoder(registry, &snapshot, encoder.clone())?;
+        let live = Arc::new(Self {
             registry: registry.clone(),
-            current: Mutex::new(IndexState {
-                index: finder,
+            current: RwLock::new(IndexState {
+                index,
                 seq: snapshot.seq(),
+                example_changes,
+                logged_tenths: 0,
             }),
+            encoder,
             _stop_on_drop: stop.clone().drop_guard(),
         });
-        let follow = follow_catalogue(Arc::downgrade(&finding), changes, stop);
+        let follow = follow_catalogue(Arc::downgrade(&live), changes, stop);
         // A thread instead of a task, because it reads from disk and computes.
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -64,12 +77,12 @@ impl LiveSkillIndex {
                 Err(error) => tracing::warn!(%error, "the search index is not kept current"),
             }
         });
-        Ok(finding)
+        Ok(live)
     }
 
     /// Applies pending changes and computes the next batch of embeddings.
     fn update_once(&self) -> Pending {
-        let mut current = self.lock_state();
+        let mut current = self.write_state();
         if let Err(error) = self.catch_up(&mut current) {
             tracing::warn!(%error, "the search index could not be updated");
         }
@@ -81,7 +94,9 @@ impl LiveSkillIndex {
         // The lock is released, so that searches do not wait for the computation.
         match batch.map(EmbeddingBatch::compute_embeddings) {
             Some(Ok(embedded)) => {
-                self.lock_state().index.insert_embeddings(&embedded);
+                let mut current = self.write_state();
+                current.index.insert_embeddings(embedded);
+                log_progress(&mut current);
                 Pending::Batch
             }
             Some(Err(error)) => {
@@ -92,31 +107,54 @@ impl LiveSkillIndex {
         }
     }
 
-    /// Finds the skills that fit a message, after applying all pending changes.
-    pub fn find_skills(&self, message: &str, limit: usize) -> Result<Vec<Recommendation>> {
-        let mut current = self.lock_state();
+    /// Searches, after applying all pending changes.
+    pub fn search(&self, request: &SearchRequest<'_>) -> Result<SearchOutcome> {
+        let computed = match (&self.encoder, request.vector, request.method) {
+            (Some(encoder), None, None | Some(SearchMethod::Meaning)) => {
+                Some(encoder.encode_message(request.message))
+            }
+            _ => None,
+        };
+        let request = SearchRequest {
+            vector: request.vector.or(computed.as_ref()),
+            ..*request
+        };
+        let current = self.read_state();
+        if self.is_current(&current) {
+            return Ok(current.index.search(&request));
+        }
+        drop(current);
+        let mut current = self.write_state();
         self.catch_up(&mut current)?;
-        current.index.find_skills(message, limit)
+        Ok(current.index.search(&request))
     }
 
-    /// Finds the skills that fit a message among some skills, after applying all pending changes.
-    pub fn find_skills_among(
-        &self,
-        message: &str,
-        limit: usize,
-        is_wanted: impl Fn(&SkillId) -> bool + Sync,
-    ) -> Result<Vec<Recommendation>> {
-        let mut current = self.lock_state();
-        self.catch_up(&mut current)?;
-        current.index.find_skills_among(message, limit, is_wanted)
+    /// The encoder, if there is one.
+    pub fn encoder(&self) -> Option<&Arc<SentenceEncoder>> {
+        self.encoder.as_ref()
     }
 
-    fn lock_state(&self) -> std::sync::MutexGuard<'_, IndexState> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    fn read_state(&self) -> RwLockReadGuard<'_, IndexState> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_state(&self) -> RwLockWriteGuard<'_, IndexState> {
+        self.current.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_current(&self, current: &IndexState) -> bool {
+        self.registry.snapshot().seq() == current.seq
+            && example_message_changes(&self.registry) == current.example_changes
     }
 
     fn catch_up(&self, current: &mut IndexState) -> Result<()> {
         let snapshot = self.registry.snapshot();
+        let example_changes = example_message_changes(&self.registry);
+        if example_changes != current.example_changes {
+            current.index.rebuild_index(&self.registry, &snapshot)?;
+            current.seq = snapshot.seq();
+            current.example_changes = example_changes;
+        }
         if snapshot.seq() == current.seq {
             return Ok(());
         }
@@ -125,14 +163,30 @@ impl LiveSkillIndex {
                 let skills = events.iter().filter(|event| event.kind == ItemKind::Skill);
                 // An id that cannot be parsed was never in the index.
                 let ids = skills.filter_map(|event| event.id.parse().ok()).collect();
-                let finder = &mut current.index;
-                finder.update_skills(&self.registry, &snapshot, &ids)?;
+                let index = &mut current.index;
+                index.update_skills(&self.registry, &snapshot, &ids)?;
             }
             // The event log no longer reaches back that far: rebuild the index.
             Err(_) => current.index.rebuild_index(&self.registry, &snapshot)?,
         }
         current.seq = snapshot.seq();
         Ok(())
+    }
+}
+
+/// A number that changes with the stored example messages.
+fn example_message_changes(registry: &Registry) -> i64 {
+    let store = registry.local_store().ok();
+    store.map_or(0, |store| store.example_message_changes().unwrap_or(0))
+}
+
+/// Logs each further tenth of embedded skills, if there are many.
+fn log_progress(current: &mut IndexState) {
+    let (all, pending) = (current.index.len(), current.index.pending_count());
+    let tenths = (all - pending.min(all)) * 10 / all.max(1);
+    if all > LOGGED_SKILLS && tenths > current.logged_tenths {
+        current.logged_tenths = tenths;
+        tracing::info!("embedded {} of {all} skills for search", all - pending);
     }
 }
 
@@ -195,7 +249,7 @@ pub fn build_skill_index(
     while started.elapsed() < patience
         && let Some(batch) = index.next_batch(registry, snapshot, FOREGROUND_BATCH_SIZE)
     {
-        done += index.insert_embeddings(&batch.compute_embeddings()?);
+        done += index.insert_embeddings(batch.compute_embeddings()?);
         if total > FOREGROUND_BATCH_SIZE {
             on_progress(done, total);
         }

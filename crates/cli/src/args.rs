@@ -257,13 +257,14 @@ pub(crate) enum Command {
     /// Find the skills that fit a message, without calling a model
     #[command(
         after_help = "Examples:\n  repertoire search are there any contradictions in my notes\n  \
-                            repertoire search --all --json which commit broke the build"
+                            repertoire search --explain which commit broke the build\n  \
+                            repertoire search --all --json tidy up my notes"
     )]
     Search(SearchArgs),
     /// Print a summary of the skills for a model, within a token budget
     #[command(
         after_help = "Examples:\n  repertoire catalogue --tokens 800\n  repertoire catalogue \
-                            --for \"my tests are flaky\" --json"
+                            --message \"my tests are flaky\" --json"
     )]
     Catalogue(CatalogueArgs),
     /// Install optional components: the script sandbox, DSPy, embeddings for search
@@ -279,11 +280,11 @@ pub(crate) enum Command {
     #[command(
         after_help = "The file is YAML: `skills` (a folder; else the catalogue), `goals`, \
                             `goals_with_meaning`,\nand `activations`, a list of `message`, \
-                            `expect` (an id, or none) and `near`\n(the similar skill that \
-                            must not match). `outputs` is a list of `skill`,\n`message`, `params` and \
+                            `expect` (an id, or none), `also`\n(ids that are as right), `near` (the similar skill that \
+                            must not match) and `kind`\n(ordinary, avoid, noisy, named, hard, easy, chitchat). `outputs` is a list of `skill`,\n`message`, `params` and \
                             `expect` (assertions as in a package): each is run with the\nskill \
                             and sent to the model without it. Exit code 1 if a goal is missed.\n\nExamples:\n  repertoire \
-                            eval corpus/activation/eval.yaml --misses"
+                            eval corpus/activation/tuning.yaml --misses"
     )]
     Eval(EvalArgs),
     /// Send a message: find fitting skills, let a model choose, and run its choice

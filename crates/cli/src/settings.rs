@@ -6,7 +6,9 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use repertoire_app::{CONFIG_FILE, Components, ScopePreference, folder_source, require_folder};
+use repertoire_app::{
+    CONFIG_FILE, Components, ScopePreference, UsagePolicy, folder_source, require_folder,
+};
 use repertoire_registry::{
     AccountSkills, RegistrySettings as Sources, RequestedBy, SourceLocation, StoreScope, folder,
     trust,
@@ -72,6 +74,9 @@ pub(crate) struct ConfigFile {
     /// Whether states made by another version of DSPy are optimized again.
     #[serde(default)]
     pub(crate) renew: Option<bool>,
+    /// What is kept of searches.
+    #[serde(default)]
+    pub(crate) search: SearchConfig,
     /// Resource limits of scripts.
     #[serde(default)]
     pub(crate) sandbox: repertoire_runtime::Limits,
@@ -83,6 +88,26 @@ pub(crate) struct ConfigFile {
     pub(crate) system_skills: Option<bool>,
     /// The store that `add`, `import` and `remove` use.
     pub(crate) scope: Option<ConfigScope>,
+}
+
+/// `[search]`: what is kept of searches.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SearchConfig {
+    /// Whether later rankings learn from what is chosen.
+    learn: Option<bool>,
+    /// Whether the text of messages is kept too.
+    keep_text: Option<bool>,
+}
+
+impl SearchConfig {
+    fn usage_policy(&self) -> UsagePolicy {
+        let default = UsagePolicy::default();
+        UsagePolicy {
+            learn: self.learn.unwrap_or(default.learn),
+            keep_text: self.keep_text.unwrap_or(default.keep_text),
+        }
+    }
 }
 
 /// `"all"`, `"none"` or a list of ids.
@@ -166,6 +191,8 @@ pub(crate) struct CliSettings {
     pub(crate) run_limits: (Option<u64>, Option<f64>),
     /// Whether states made by another version of DSPy are optimized again.
     pub(crate) renew: bool,
+    /// What is kept of searches, by the account's settings.
+    pub(crate) usage: UsagePolicy,
     /// Resource limits of one script.
     pub(crate) script_limits: repertoire_runtime::Limits,
     /// The error in the workspace's file; it is fatal only if the workspace is trusted.
@@ -231,6 +258,7 @@ impl CliSettings {
 }
 
 /// Resolves the global options.
+#[allow(clippy::too_many_lines, reason = "one line per setting")]
 pub(crate) fn resolve_settings(global: &GlobalArgs) -> Result<CliSettings> {
     let account = account_folder(global)?;
     let workspace = if let Some(path) = &global.workspace {
@@ -270,6 +298,7 @@ pub(crate) fn resolve_settings(global: &GlobalArgs) -> Result<CliSettings> {
             offer: Vec::new(),
             run_limits: (config.run_max_tokens, config.run_max_cost),
             renew: false,
+            usage: config.search.usage_policy(),
             script_limits: config.sandbox,
             workspace_problem: None,
             account,
@@ -331,6 +360,7 @@ pub(crate) fn resolve_settings(global: &GlobalArgs) -> Result<CliSettings> {
         offer: config.offer,
         run_limits: (config.run_max_tokens, config.run_max_cost),
         renew: config.renew.unwrap_or(true),
+        usage: config.search.usage_policy(),
         script_limits: config.sandbox,
         workspace_problem,
     })

@@ -337,7 +337,7 @@ fn search_finds_the_consistency_checker_by_trigger_phrase() {
 fn eval_measures_activation_and_fails_on_missed_goals() {
     let fake = FakeProvider::start(vec![FakeResponse::NoResponse]);
     let home = home_with_checker(&fake);
-    let corpus = examples_dir().join("../corpus/activation/eval.yaml");
+    let corpus = examples_dir().join("../corpus/activation/held-out.yaml");
     let measured = run_cli(home.path(), &["eval", corpus.to_str().unwrap(), "--json"]);
     assert!(measured.status.success(), "{}", to_text(&measured.stdout));
     let report = parse_stdout(&measured);
@@ -395,7 +395,7 @@ fn with_embeddings_search_finds_skills_by_meaning() {
     assert_eq!(found["skills"][0]["id"], "consistency-checker");
     assert_eq!(found["skills"][0]["why"], "meaning");
     // With and without embeddings, each with its goals.
-    let corpus = examples_dir().join("../corpus/activation/eval.yaml");
+    let corpus = examples_dir().join("../corpus/activation/held-out.yaml");
     let measured = run_cli(home.path(), &["eval", corpus.to_str().unwrap(), "--json"]);
     assert!(measured.status.success(), "{}", to_text(&measured.stdout));
     let by = &parse_stdout(&measured)["activations"]["by"];
@@ -410,7 +410,7 @@ fn with_embeddings_search_finds_skills_by_meaning() {
     // A broken model file is reported, and search falls back to words.
     fs::write(
         home.path()
-            .join("models/all-MiniLM-L6-v2/model.safetensors"),
+            .join("models/all-MiniLM-L6-v2/model.int8.safetensors"),
         "no",
     )
     .unwrap();
@@ -633,8 +633,8 @@ fn the_catalogue_fits_its_token_budget_and_lists_what_was_cut() {
     let from = ["--from", skills.to_str().unwrap(), "catalogue"];
     let at =
         |args: &[&str]| parse_stdout(&run_cli(home.path(), &[&from, args, &["--json"]].concat()));
-    let whole = at(&["--tokens", "20000"]);
-    assert_eq!(whole["whole"].as_array().unwrap().len(), 220);
+    let whole = at(&["--tokens", "60000"]);
+    assert_eq!(whole["whole"].as_array().unwrap().len(), 436);
     assert_eq!(whole["cut"], json!([]));
     let some = at(&["--tokens", "3000"]);
     assert!(
@@ -651,7 +651,7 @@ fn the_catalogue_fits_its_token_budget_and_lists_what_was_cut() {
         "{text_of}"
     );
     assert!(few["tokens"].as_u64().unwrap() <= 100);
-    let fitting = at(&["--for", "which commit broke the build"]);
+    let fitting = at(&["--message", "which commit broke the build"]);
     assert!(fitting["whole"].as_array().unwrap().len() < 100);
     let people = run_cli(home.path(), &[&from[..], &["--tokens", "100"]].concat());
     assert!(

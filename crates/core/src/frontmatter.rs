@@ -16,6 +16,12 @@ use crate::error::{Error, Result};
 
 /// The most bytes a frontmatter block may have.
 pub const MAX_BYTES: usize = 64 * 1024;
+/// The most values of a frontmatter block.
+const MAX_VALUES: usize = 4096;
+/// The most bytes of a YAML file.
+const MAX_FILE_BYTES: usize = 8 * 1024 * 1024;
+/// The most values of a YAML file.
+const MAX_FILE_VALUES: usize = 200_000;
 
 /// A document split into its frontmatter block and its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,10 +153,32 @@ impl Frontmatter {
 
     /// Parses YAML whose first line is line `first_line` of its document.
     pub fn parse(yaml: &str, first_line: usize) -> Result<Self> {
-        if yaml.len() > MAX_BYTES {
+        Self::parse_within(yaml, first_line, MAX_BYTES, MAX_VALUES)
+    }
+
+    /// Parses a YAML file of the user, which may be larger than a frontmatter block.
+    ///
+    /// ```
+    /// use repertoire_core::Frontmatter;
+    ///
+    /// let long = format!("notes: {}", "tide ".repeat(20_000));
+    /// assert!(Frontmatter::parse(&long, 1).is_err());
+    /// assert!(Frontmatter::parse_file(&long).is_ok());
+    /// ```
+    pub fn parse_file(yaml: &str) -> Result<Self> {
+        Self::parse_within(yaml, 1, MAX_FILE_BYTES, MAX_FILE_VALUES)
+    }
+
+    fn parse_within(
+        yaml: &str,
+        first_line: usize,
+        max_bytes: usize,
+        max_values: usize,
+    ) -> Result<Self> {
+        if yaml.len() > max_bytes {
             return Err(Error::FrontmatterBudget {
                 line: first_line,
-                rule: format!("{} bytes, at most {MAX_BYTES}", yaml.len()),
+                rule: format!("{} bytes, at most {max_bytes}", yaml.len()),
             });
         }
         // The parser skips these markers, so a second document would go unnoticed.
@@ -160,7 +188,7 @@ impl Frontmatter {
                 rule: "must be a single YAML document, without `...`".to_owned(),
             });
         }
-        Composer::new(yaml, first_line).compose()
+        Composer::new(yaml, first_line, max_values).compose()
     }
 
     /// The fields in order.

@@ -1,9 +1,12 @@
 //! Sentence embeddings: converts text to vectors.
 //!
-//! One model, all-MiniLM-L6-v2, runs on the CPU: [`Vocabulary`] produces the tokens, six layers of
-//! a BERT encoder transform them, and their mean is scaled to length one. Nothing is downloaded
-//! here; the caller passes the folder that contains the two model files.
+//! A model runs on the CPU with weights of eight bits: [`Vocabulary`] produces the tokens, the layers
+//! of a transformer transform them, and their mean is scaled to length one. Two models are known
+//! ([`ModelKind`]). Nothing is downloaded here; the caller passes the folder that contains the files.
 
+mod architecture;
+mod math;
+mod matrix;
 mod model;
 mod tokens;
 mod vector;
@@ -11,14 +14,15 @@ mod weights;
 
 use std::path::PathBuf;
 
+pub use architecture::ModelKind;
 pub use model::EmbeddingModel;
 pub use tokens::Vocabulary;
-pub use vector::{DIMENSIONS, Vector};
+pub use vector::{Vector, VectorTable};
 
-/// The files a model is made of.
-pub const MODEL_FILES: [&str; 2] = [WEIGHTS_FILE, VOCABULARY_FILE];
-/// The weights, as safetensors.
+/// The published weights, as safetensors.
 pub const WEIGHTS_FILE: &str = "model.safetensors";
+/// The weights rounded to eight bits, as safetensors.
+pub const QUANTIZED_FILE: &str = "model.int8.safetensors";
 /// The vocabulary, one token per line.
 pub const VOCABULARY_FILE: &str = "vocab.txt";
 
@@ -35,7 +39,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A file has an unexpected format.
-    #[error("{path} is not a file of all-MiniLM-L6-v2: {reason}")]
+    #[error("{path} is not a file of the sentence model: {reason}")]
     Format {
         /// Which file.
         path: PathBuf,

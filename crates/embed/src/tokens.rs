@@ -35,7 +35,7 @@ pub struct Vocabulary {
 
 impl Vocabulary {
     /// Reads the vocabulary from a file with one token per line.
-    pub(crate) fn open(path: &Path) -> Result<Self> {
+    pub(crate) fn open(path: &Path, special_tokens: [&str; 2]) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(|source| Error::Io {
             path: path.to_owned(),
             source,
@@ -47,7 +47,8 @@ impl Vocabulary {
                 reason: format!("there is no {token}"),
             })
         };
-        let (unknown, first, last) = (special("[UNK]")?, special("[CLS]")?, special("[SEP]")?);
+        let [first, last] = special_tokens;
+        let (unknown, first, last) = (special("[UNK]")?, special(first)?, special(last)?);
         Ok(Self {
             tokens,
             unknown,
@@ -146,7 +147,7 @@ mod tests {
         let folder = std::env::temp_dir().join(name);
         let text = [&["[UNK]", "[CLS]", "[SEP]"], words].concat().join("\n");
         std::fs::write(&folder, text).unwrap();
-        let vocabulary = Vocabulary::open(&folder).unwrap();
+        let vocabulary = Vocabulary::open(&folder, ["[CLS]", "[SEP]"]).unwrap();
         std::fs::remove_file(folder).unwrap();
         vocabulary
     }

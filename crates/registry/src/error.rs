@@ -175,9 +175,6 @@ pub enum Error {
     /// A change of a state value was refused.
     #[error("{0}")]
     InvalidStateChange(String),
-    /// The search index failed.
-    #[error("the search index failed: {0}")]
-    Search(String),
     /// The embedding model cannot be used.
     #[error("{0}")]
     Embeddings(String),
@@ -301,7 +298,6 @@ impl Error {
             | Self::NestedWorkspace(_)
             | Self::NotRemote { .. }
             | Self::InvalidStateChange(_)
-            | Self::Search(_)
             | Self::Embeddings(_) => "conflict",
             Self::QuotaExceeded { .. } => "quota_exceeded",
             Self::NotABackup { .. } => "not_a_backup",

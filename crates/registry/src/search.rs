@@ -1,61 +1,68 @@
 //! Search for skills that fit a message, without calling a model.
 //!
-//! Names, descriptions, hints (tags, intent patterns, trigger phrases) and the beginnings of
-//! documents are indexed when a skill enters the catalogue; a query loads nothing. A message that
-//! contains the name of a skill, or one of its phrases, ranks it first. For all others the score
-//! is the share of the message's terms that the skill covers, so that a result can be "no match".
+//! Names, descriptions, bodies, tags and example messages are indexed when a skill enters the
+//! catalogue; a query loads nothing. The score of a skill is a sum of parts ([`ScoreParts`]): that
+//! the message names it or contains one of its phrases, the terms they share, the similarity of
+//! their embeddings, and what was chosen for similar messages before. Whether anything fits is
+//! another question, which is asked once for each message ([`GateDecision`]).
 //!
-//! With a sentence encoder ([`SentenceEncoder`]) the similarity of the embeddings is added to the
-//! lexical score, and the similarity alone decides whether a skill fits. A skill without an
-//! embedding is ranked lexically.
-//!
-//! Most skills are in one segment that is built at once. Later changes are in small segments: the
-//! newest one is rebuilt with each change, and eight of a size are merged. All are searched with
-//! the statistics of all, and only the newest version of a skill counts.
+//! The score of a skill does not depend on other skills, except through the rarity of words.
 
+mod document;
+mod duplicates;
 mod embeddings;
+mod gate;
 mod lexical;
-mod segment;
+mod names;
+mod text;
+mod usage;
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
-use repertoire_core::{SkillId, frontmatter};
+use repertoire_core::SkillId;
+pub use repertoire_embed::{ModelKind, QUANTIZED_FILE, VOCABULARY_FILE, Vector, WEIGHTS_FILE};
 use serde::Serialize;
 
-pub use self::embeddings::SentenceEncoder;
 use self::{
-    embeddings::EmbeddingIndex,
-    lexical::{lowercase_words, word_runs},
-    segment::{Segment, SegmentSet},
+    document::SkillDocument,
+    duplicates::TextSignature,
+    embeddings::{EmbeddingIndex, SkillVectors},
+    lexical::LexicalIndex,
+    names::{Mention, NameIndex},
+    text::message_terms,
+    usage::usage_shares,
 };
-use crate::{
-    catalogue::{SkillEntry, Snapshot},
-    error::{Error, Result},
-    origin::Trusted,
-    registry::Registry,
+pub use self::{
+    embeddings::SentenceEncoder,
+    gate::{GateDecision, GateFeatures, GateModel, MINILM_GATE, MPNET_GATE, WORDS_GATE},
+    lexical::CorpusStatistics,
+    usage::{SkillUse, USAGE_BOUND},
 };
+use crate::{catalogue::Snapshot, error::Result, registry::Registry};
 
-/// How many characters of a document are indexed.
-const BODY_CHARS: usize = 4_000;
-/// The most documents in the newest segment.
-const NEWEST_SEGMENT_DOCUMENTS: usize = 16;
-/// How many segments of similar size are merged into one.
-const SEGMENTS_PER_MERGE: usize = 8;
-/// The number of changes that triggers a full rebuild, unless the index is much larger.
-const REBUILD_CHANGES: usize = 512;
-/// The score of a message that contains a phrase of the skill.
-const PHRASE_SCORE: f64 = 0.95;
-/// A skill that covers a smaller share of the message's terms does not fit.
-pub const LEXICAL_THRESHOLD: f64 = 0.16;
-/// A skill whose embedding has a smaller cosine with that of the message does not fit.
-pub const COSINE_THRESHOLD: f64 = 0.28;
-/// The weight of the lexical score relative to the cosine.
-const LEXICAL_WEIGHT: f64 = 0.7;
-/// How many lexical matches are considered when embeddings are used too.
-const LEXICAL_CANDIDATES: usize = 100;
+/// How many of the best skills by terms, by embeddings and by example messages are scored.
+const CANDIDATES: usize = 100;
+/// The share of a score that words and meaning can make up together.
+const CONTENT_SHARE: f64 = 0.85;
+/// The weight of the covered terms relative to the cosine, for a message of usual length.
+const WORDS_WEIGHT: f64 = 0.85;
+/// The same for a long message, whose embedding is about many things.
+const LONG_WORDS_WEIGHT: f64 = 2.0;
+/// How many terms a message of usual length has at most, and a long one at least.
+const LONG_MESSAGE: (f64, f64) = (16.0, 40.0);
+/// What a phrase of the skill in the message adds.
+const PHRASE_SHARE: f64 = 0.25;
+/// The score of a skill that the message names begins here.
+const NAME_SHARE: f64 = 0.9;
+/// The part of its score that a skill with a description that says nothing loses.
+const VAGUE_LOSS: f64 = 0.15;
+/// The part of its score that an untrusted skill loses.
+const UNTRUSTED_LOSS: f64 = 0.05;
+/// With a smaller share of skills without an embedding, the others are still found by meaning.
+const MAX_PENDING_SHARE: usize = 50;
 
 /// A skill that may fit a message.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -64,20 +71,58 @@ pub struct Recommendation {
     pub id: SkillId,
     /// How well it fits, from 0 to 1.
     pub score: f64,
-    /// Why it matched.
+    /// The most important reason.
     pub why: MatchReason,
-    /// Whether it fits, or is only the closest of the skills that do not.
-    pub fits: bool,
+    /// What the score is made of; the parts add up to it.
+    pub parts: ScoreParts,
     /// The cosine of the embeddings of message and skill, if both are known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cosine: Option<f64>,
+    /// Skills that are nearly copies of this one and would follow it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<SkillId>,
+}
+
+/// What a score is made of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct ScoreParts {
+    /// The message names the skill.
+    pub name: f64,
+    /// The message contains a phrase of the skill.
+    pub phrase: f64,
+    /// They share terms.
+    pub words: f64,
+    /// Their embeddings are similar.
+    pub meaning: f64,
+    /// The skill was chosen for similar messages.
+    pub usage: f64,
+    /// What is subtracted because the description says nothing or the skill is untrusted.
+    pub loss: f64,
+}
+
+impl ScoreParts {
+    fn total(&self) -> f64 {
+        self.name + self.phrase + self.words + self.meaning + self.usage + self.loss
+    }
+
+    fn scale(&mut self, factor: f64) {
+        for part in [
+            &mut self.phrase,
+            &mut self.words,
+            &mut self.meaning,
+            &mut self.usage,
+            &mut self.loss,
+        ] {
+            *part *= factor;
+        }
+    }
 }
 
 /// Why a skill matched.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MatchReason {
-    /// The message contains its name.
+    /// The message names it.
     Named,
     /// The message contains this phrase of the skill.
     Phrase(String),
@@ -87,92 +132,135 @@ pub enum MatchReason {
     Meaning,
 }
 
-/// The indexed texts of a skill.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SkillDocument {
-    id: SkillId,
-    name: String,
-    description: String,
-    hints: String,
-    body: String,
-    phrases: Vec<String>,
-    trusted: bool,
+/// How skills were compared with a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SearchMethod {
+    /// By the terms they share.
+    Words,
+    /// By terms and by embeddings.
+    Meaning,
 }
 
-impl SkillDocument {
-    fn from_entry(registry: &Registry, entry: &SkillEntry) -> Self {
-        let head = &entry.metadata;
-        let mut hints = Vec::new();
-        let mut phrases = Vec::new();
-        if let Some(package) = &head.package {
-            hints.extend(package.tags.iter().cloned());
-            hints.extend(package.intent_patterns.iter().cloned());
-            hints.extend(package.trigger_phrases.iter().cloned());
-            phrases.clone_from(&package.trigger_phrases);
+impl SearchMethod {
+    /// The name, as users know it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Words => "words",
+            Self::Meaning => "words and meaning",
         }
-        // If the document cannot be read now, the skill is found by its other fields.
-        let body = if entry.is_remote() || entry.is_on_bus() {
-            String::new()
-        } else {
-            let bytes = registry.read_body(entry).unwrap_or_default();
-            let text = String::from_utf8_lossy(&bytes);
-            frontmatter::strip_frontmatter(&text)
-                .chars()
-                .take(BODY_CHARS)
-                .collect()
-        };
+    }
+}
+
+/// What is searched for.
+#[derive(Clone, Copy)]
+pub struct SearchRequest<'a> {
+    /// What somebody said.
+    pub message: &'a str,
+    /// The most results.
+    pub limit: usize,
+    /// The method; without one, embeddings are used if there are enough.
+    pub method: Option<SearchMethod>,
+    /// The embedding of the message, if it was computed already.
+    pub vector: Option<&'a Vector>,
+    /// What the same client chose before.
+    pub uses: &'a [SkillUse],
+    /// The rarity of words, instead of that in the index.
+    pub statistics: Option<&'a CorpusStatistics>,
+    /// The skills that the search is about. The others take no place from them, however many there
+    /// are.
+    pub is_wanted: &'a (dyn Fn(&SkillId) -> bool + Sync),
+}
+
+impl<'a> SearchRequest<'a> {
+    /// Searches all skills.
+    pub fn new(message: &'a str, limit: usize) -> Self {
         Self {
-            id: entry.id.clone(),
-            name: format!(
-                "{} {}",
-                entry.id.as_str().replace(['/', '-', '_'], " "),
-                head.title.as_deref().unwrap_or_default()
-            ),
-            description: head.description.as_deref().unwrap_or_default().to_owned(),
-            hints: hints.join(" . "),
-            body,
-            phrases,
-            trusted: entry.trusted == Trusted::Yes,
+            message,
+            limit,
+            method: None,
+            vector: None,
+            uses: &[],
+            statistics: None,
+            is_wanted: &|_| true,
         }
     }
 
-    /// Returns the names by which a message can refer to it.
-    fn name_phrases(&self) -> impl Iterator<Item = String> {
-        let whole = lowercase_words(self.id.as_str()).join(" ");
-        let last = lowercase_words(self.id.name()).join(" ");
-        let both = if whole == last {
-            vec![whole]
-        } else {
-            vec![whole, last]
-        };
-        both.into_iter().filter(|name| !name.is_empty())
+    /// Searches some skills.
+    #[must_use]
+    pub fn among(mut self, is_wanted: &'a (dyn Fn(&SkillId) -> bool + Sync)) -> Self {
+        self.is_wanted = is_wanted;
+        self
+    }
+
+    /// Uses one method instead of the best one that is available.
+    #[must_use]
+    pub fn by(mut self, method: SearchMethod) -> Self {
+        self.method = Some(method);
+        self
     }
 }
 
-/// A segment with the documents it was built from, which are needed when it is merged.
-#[derive(Debug)]
-struct IndexedSegment {
-    number: u64,
-    segment: Segment,
-    documents: Vec<Arc<SkillDocument>>,
+impl std::fmt::Debug for SearchRequest<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SearchRequest")
+            .field("message", &self.message)
+            .field("limit", &self.limit)
+            .field("method", &self.method)
+            .finish_non_exhaustive()
+    }
 }
 
-/// The skills that a search is about.
-type WantedSkills<'a> = dyn Fn(&SkillId) -> bool + Sync + 'a;
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SearchOutcome {
+    /// The best skills, best first, whether anything fits or not.
+    pub skills: Vec<Recommendation>,
+    /// Whether anything fits.
+    pub decision: GateDecision,
+    /// What the decision depends on.
+    pub features: GateFeatures,
+    /// How skills were compared.
+    pub method: SearchMethod,
+    /// How many skills have no embedding yet.
+    pub pending: usize,
+}
+
+impl SearchOutcome {
+    /// The skills to show: the best ones if something fits, otherwise none.
+    pub fn fitting(&self) -> &[Recommendation] {
+        if self.decision.is_open {
+            &self.skills
+        } else {
+            &[]
+        }
+    }
+}
+
+/// How similar a skill is to a message.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Similarity {
+    /// Embeddings are not used.
+    Unused,
+    /// The skill has no embedding yet.
+    Missing,
+    Cosine(f64),
+}
+
+/// What search knows of a skill beside its texts.
+#[derive(Debug)]
+struct SkillTraits {
+    signature: TextSignature,
+    is_vague: bool,
+    is_trusted: bool,
+}
 
 /// A search index of skills.
 #[derive(Debug)]
 pub struct SkillIndex {
-    /// The oldest and largest first, the newest last.
-    segments: Vec<IndexedSegment>,
-    /// The segment with the current version of a changed skill; `None` if it was removed.
-    segment_of: HashMap<SkillId, Option<u64>>,
-    /// The number of the next segment.
-    next_number: u64,
-    /// The names and phrases of every skill, by id.
-    lookup_terms: HashMap<SkillId, (Vec<String>, Vec<String>)>,
-    ids_by_name: HashMap<String, Vec<SkillId>>,
-    ids_by_phrase: HashMap<String, Vec<SkillId>>,
+    lexical: LexicalIndex,
+    names: NameIndex,
+    traits: HashMap<SkillId, SkillTraits>,
     embeddings: Option<EmbeddingIndex>,
 }
 
@@ -182,44 +270,38 @@ impl SkillIndex {
         Self::with_encoder(registry, snapshot, None)
     }
 
-    /// The same, also with embeddings. Skills without a stored one are [`Self::pending_skills`].
+    /// The same, also with embeddings. Skills without stored ones are [`Self::pending_skills`].
     pub fn with_encoder(
         registry: &Registry,
         snapshot: &Snapshot,
-        embedder: Option<Arc<SentenceEncoder>>,
+        encoder: Option<Arc<SentenceEncoder>>,
     ) -> Result<Self> {
         let documents = snapshot
             .skills()
             .map(|entry| SkillDocument::from_entry(registry, entry));
-        let documents: Vec<SkillDocument> = documents.collect();
-        let meaning = embedder.map(|embedder| EmbeddingIndex::new(embedder, documents.iter()));
-        let mut finder = Self {
-            embeddings: meaning.transpose()?,
-            segments: vec![IndexedSegment {
-                number: 0,
-                segment: Segment::from_documents(documents.iter())?,
-                documents: Vec::new(),
-            }],
-            segment_of: HashMap::new(),
-            next_number: 1,
-            lookup_terms: HashMap::new(),
-            ids_by_name: HashMap::new(),
-            ids_by_phrase: HashMap::new(),
+        let mut documents: Vec<SkillDocument> = documents.collect();
+        attach_examples(registry, &mut documents)?;
+        let embeddings = encoder.map(|encoder| EmbeddingIndex::new(encoder, documents.iter()));
+        let mut index = Self {
+            lexical: LexicalIndex::default(),
+            names: NameIndex::default(),
+            traits: HashMap::new(),
+            embeddings: embeddings.transpose()?,
         };
         for document in &documents {
-            finder.insert_terms(document);
+            index.insert_texts(document);
         }
-        Ok(finder)
+        Ok(index)
     }
 
     /// Returns the number of indexed skills.
     pub fn len(&self) -> usize {
-        self.lookup_terms.len()
+        self.names.len()
     }
 
     /// Whether no skill is indexed.
     pub fn is_empty(&self) -> bool {
-        self.lookup_terms.is_empty()
+        self.len() == 0
     }
 
     /// Adds, updates or removes one skill. The next query sees the change.
@@ -229,260 +311,261 @@ impl SkillIndex {
         snapshot: &Snapshot,
         id: &SkillId,
     ) -> Result<()> {
-        self.remove_terms(id);
-        if let Some(entry) = snapshot.get(id) {
-            let document = SkillDocument::from_entry(registry, entry);
-            self.insert_terms(&document);
-            if let Some(meaning) = &mut self.embeddings {
-                meaning.update_document(&document)?;
+        let Some(entry) = snapshot.get(id) else {
+            self.lexical.remove(id);
+            self.names.remove(id);
+            self.traits.remove(id);
+            if let Some(embeddings) = &mut self.embeddings {
+                embeddings.remove_skill(id);
             }
-            self.append_document(document)?;
-        } else {
-            self.segment_of.insert(id.clone(), None);
-            if let Some(meaning) = &mut self.embeddings {
-                meaning.remove_skill(id);
-            }
-        }
-        if self.segment_of.len() > REBUILD_CHANGES.max(self.len() / 4) {
-            self.rebuild_index(registry, snapshot)?;
+            return Ok(());
+        };
+        let mut document = [SkillDocument::from_entry(registry, entry)];
+        attach_examples(registry, &mut document)?;
+        let [document] = document;
+        self.insert_texts(&document);
+        if let Some(embeddings) = &mut self.embeddings {
+            embeddings.update_document(&document)?;
         }
         Ok(())
     }
 
     /// Rebuilds the whole index.
     pub fn rebuild_index(&mut self, registry: &Registry, snapshot: &Snapshot) -> Result<()> {
-        let embedder = self.embeddings.as_ref().map(|known| known.encoder.clone());
-        *self = Self::with_encoder(registry, snapshot, embedder)?;
+        let encoder = self.encoder();
+        *self = Self::with_encoder(registry, snapshot, encoder)?;
         Ok(())
     }
 
-    /// Adds a document to the newest segment, and merges segments when there are many.
-    fn append_document(&mut self, document: SkillDocument) -> Result<()> {
-        let mut documents = vec![Arc::new(document)];
-        if self.segments.len() > 1
-            && let Some(newest) = self
-                .segments
-                .pop_if(|newest| newest.documents.len() < NEWEST_SEGMENT_DOCUMENTS)
-        {
-            documents.splice(0..0, self.live_documents(&newest));
-        }
-        self.push_segment(documents)?;
-        loop {
-            let of_a_size = self.segments.iter().skip(1).rev();
-            let full = of_a_size.take_while(|part| {
-                let newest = self.segments.last().map_or(0, |last| last.documents.len());
-                newest >= NEWEST_SEGMENT_DOCUMENTS && part.documents.len() < newest * 2
-            });
-            if full.count() < SEGMENTS_PER_MERGE {
-                return Ok(());
-            }
-            let first = self.segments.len() - SEGMENTS_PER_MERGE;
-            let together = self.segments.split_off(first);
-            let documents = together.iter().flat_map(|part| self.live_documents(part));
-            self.push_segment(documents.collect())?;
-        }
-    }
-
-    /// Returns the documents of a segment that are still current.
-    fn live_documents(&self, part: &IndexedSegment) -> Vec<Arc<SkillDocument>> {
-        let is_now =
-            |one: &&Arc<SkillDocument>| self.segment_of.get(&one.id) == Some(&Some(part.number));
-        part.documents.iter().filter(is_now).cloned().collect()
-    }
-
-    fn push_segment(&mut self, mut documents: Vec<Arc<SkillDocument>>) -> Result<()> {
-        // If a skill changed twice, only its last version is kept.
-        let mut seen = HashSet::new();
-        documents.reverse();
-        documents.retain(|one| seen.insert(one.id.clone()));
-        let number = self.next_number;
-        self.next_number += 1;
-        for document in &documents {
-            self.segment_of.insert(document.id.clone(), Some(number));
-        }
-        let part = Segment::from_documents(documents.iter().map(|document| &**document))?;
-        self.segments.push(IndexedSegment {
-            number,
-            segment: part,
-            documents,
-        });
-        Ok(())
-    }
-
-    /// Adds the names and phrases of a skill. An untrusted skill gets none, so that it cannot
-    /// rank itself first by its own choice of name.
-    fn insert_terms(&mut self, document: &SkillDocument) {
-        let (mut names, mut phrases) = (Vec::new(), Vec::new());
-        if document.trusted {
-            names.extend(document.name_phrases());
-            let said = document.phrases.iter();
-            phrases.extend(said.map(|phrase| lowercase_words(phrase).join(" ")));
-            phrases.retain(|phrase: &String| !phrase.is_empty());
-        }
-        for name in &names {
-            self.ids_by_name
-                .entry(name.clone())
-                .or_default()
-                .push(document.id.clone());
-        }
-        for phrase in &phrases {
-            self.ids_by_phrase
-                .entry(phrase.clone())
-                .or_default()
-                .push(document.id.clone());
-        }
-        self.lookup_terms
-            .insert(document.id.clone(), (names, phrases));
-    }
-
-    fn remove_terms(&mut self, id: &SkillId) {
-        let Some((names, phrases)) = self.lookup_terms.remove(id) else {
-            return;
+    fn insert_texts(&mut self, document: &SkillDocument) {
+        self.lexical.insert(document);
+        self.names.insert(document);
+        let traits = SkillTraits {
+            signature: document.signature(),
+            is_vague: document.is_vague(),
+            is_trusted: document.is_trusted(),
         };
-        for (map, words) in [
-            (&mut self.ids_by_name, names),
-            (&mut self.ids_by_phrase, phrases),
-        ] {
-            for word in words {
-                if let Some(ids) = map.get_mut(&word) {
-                    ids.retain(|known| known != id);
-                    if ids.is_empty() {
-                        map.remove(&word);
-                    }
+        self.traits.insert(document.id().clone(), traits);
+    }
+
+    /// Finds the skills that fit a message.
+    pub fn find_skills(&self, message: &str, limit: usize) -> SearchOutcome {
+        self.search(&SearchRequest::new(message, limit))
+    }
+
+    /// Returns the rarity of the words of a message in this index.
+    pub fn statistics_for(&self, message: &str) -> CorpusStatistics {
+        self.lexical.statistics(message_terms(message).iter())
+    }
+
+    /// Finds the skills that fit a message.
+    pub fn search(&self, request: &SearchRequest<'_>) -> SearchOutcome {
+        let method = request.method.unwrap_or_else(|| self.best_method());
+        let embeddings = match method {
+            SearchMethod::Words => None,
+            SearchMethod::Meaning => self.embeddings.as_ref(),
+        };
+        let encoder = embeddings.filter(|_| request.vector.is_none());
+        let computed = encoder.map(|index| index.encoder.encode_message(request.message));
+        let vector = request.vector.or(computed.as_ref());
+        let similarities = embeddings
+            .zip(vector)
+            .map(|(index, vector)| index.compare(vector));
+        let terms = message_terms(request.message);
+        let own_statistics;
+        let statistics = if let Some(statistics) = request.statistics {
+            statistics
+        } else {
+            own_statistics = self.lexical.statistics(terms.iter());
+            &own_statistics
+        };
+        let words = self.lexical.score(&terms, statistics);
+        let usage = vector.map_or_else(HashMap::new, |vector| usage_shares(request.uses, vector));
+        let mut mentions: HashMap<&SkillId, Vec<Mention>> = HashMap::new();
+        for (id, mention) in self.names.mentions(request.message) {
+            if (request.is_wanted)(id) {
+                mentions.entry(id).or_default().push(mention);
+            }
+        }
+
+        let most = CANDIDATES.max(request.limit);
+        let by_words = self.lexical.best(&words, most, request.is_wanted);
+        let best_share = by_words.first().map_or(0.0, |(_, share)| f64::from(*share));
+        let by_meaning = similarities.as_ref().map_or_else(Vec::new, |similarities| {
+            similarities.nearest_documents(most, request.is_wanted)
+        });
+        let by_example = similarities.as_ref().map_or_else(Vec::new, |similarities| {
+            similarities.nearest_examples(most, request.is_wanted)
+        });
+        let used = usage.keys().filter(|id| self.traits.contains_key(*id));
+        let candidates: HashSet<&SkillId> = by_words
+            .iter()
+            .map(|(id, _)| *id)
+            .chain(by_meaning.iter().map(|(id, _)| *id))
+            .chain(by_example)
+            .chain(mentions.keys().copied())
+            .chain(used.filter(|id| (request.is_wanted)(id)))
+            .collect();
+        let words_weight = words_weight(terms.len());
+        let scored = candidates.into_iter().map(|id| {
+            self.score_skill(
+                id,
+                f64::from(self.lexical.share_of(&words, id)),
+                match &similarities {
+                    None => Similarity::Unused,
+                    Some(all) => all.of(id).map_or(Similarity::Missing, Similarity::Cosine),
+                },
+                words_weight,
+                usage.get(id).copied().unwrap_or(0.0),
+                mentions.get(id).map_or(&[], |all| all),
+            )
+        });
+        let mut skills: Vec<Recommendation> = scored.collect();
+        skills.sort_unstable_by(|a, b| {
+            let by_score = b.score.total_cmp(&a.score);
+            let by_trust = || self.is_trusted(&b.id).cmp(&self.is_trusted(&a.id));
+            by_score.then_with(by_trust).then_with(|| a.id.cmp(&b.id))
+        });
+        let cosines: Vec<f64> = by_meaning.iter().map(|(_, cosine)| *cosine).collect();
+        let features = GateFeatures::new(
+            &cosines,
+            best_share,
+            f64::from(words.unknown),
+            terms.len(),
+            self.len(),
+        );
+        let encoder = embeddings.map(|index| index.encoder.kind());
+        SearchOutcome {
+            decision: if skills.is_empty() {
+                GateDecision::closed()
+            } else {
+                GateDecision::for_message(&features, encoder, !mentions.is_empty())
+            },
+            skills: self.collapse_duplicates(skills, request.limit),
+            features,
+            method,
+            pending: self.pending_count(),
+        }
+    }
+
+    /// Scores a skill.
+    fn score_skill(
+        &self,
+        id: &SkillId,
+        share: f64,
+        similarity: Similarity,
+        words_weight: f64,
+        usage: f64,
+        mentions: &[Mention],
+    ) -> Recommendation {
+        let mut parts = ScoreParts {
+            usage,
+            ..ScoreParts::default()
+        };
+        let cosine = match similarity {
+            // Covered terms stand for a similarity that is not known yet.
+            Similarity::Unused | Similarity::Missing => None,
+            Similarity::Cosine(cosine) => Some(cosine),
+        };
+        if similarity == Similarity::Unused {
+            parts.words = share * CONTENT_SHARE;
+        } else {
+            let unit = CONTENT_SHARE / (1.0 + words_weight);
+            parts.words = share * words_weight * unit;
+            parts.meaning = cosine.unwrap_or(share).max(0.0) * unit;
+        }
+        let mut why = if parts.meaning > parts.words {
+            MatchReason::Meaning
+        } else {
+            MatchReason::Words
+        };
+        let mut is_named = false;
+        for mention in mentions {
+            match mention {
+                Mention::Name(_) => is_named = true,
+                Mention::Phrase(phrase) => {
+                    parts.phrase = PHRASE_SHARE;
+                    why = MatchReason::Phrase(phrase.clone());
                 }
             }
         }
-    }
-
-    /// Returns the best matches for a message, best first, including those that do not fit.
-    pub fn find_skills(&self, message: &str, limit: usize) -> Result<Vec<Recommendation>> {
-        self.find_skills_among(message, limit, |_| true)
-    }
-
-    /// Returns the best matches among some skills. The others take no place from them, however many
-    /// there are.
-    pub fn find_skills_among(
-        &self,
-        message: &str,
-        limit: usize,
-        is_wanted: impl Fn(&SkillId) -> bool + Sync,
-    ) -> Result<Vec<Recommendation>> {
-        self.search_text(message, limit, self.embeddings.as_ref(), &is_wanted)
-    }
-
-    /// The same without embeddings.
-    pub fn find_lexical(&self, message: &str, limit: usize) -> Result<Vec<Recommendation>> {
-        self.search_text(message, limit, None, &|_| true)
-    }
-
-    fn search_text(
-        &self,
-        message: &str,
-        limit: usize,
-        meaning: Option<&EmbeddingIndex>,
-        is_wanted: &WantedSkills<'_>,
-    ) -> Result<Vec<Recommendation>> {
-        let mut found: HashMap<SkillId, Recommendation> = HashMap::new();
-        for one in self.rank_candidates(message, limit, meaning, is_wanted)? {
-            found.insert(one.id.clone(), one);
-        }
-        let matched = self.match_terms(message).into_iter();
-        for (id, score, why) in matched.filter(|(id, ..)| is_wanted(id)) {
-            let known = found.get(id);
-            if known.is_none_or(|known| known.score < score) {
-                let one = Recommendation {
-                    cosine: known.and_then(|known| known.cosine),
-                    id: id.clone(),
-                    score,
-                    why,
-                    fits: true,
-                };
-                found.insert(id.clone(), one);
+        if let Some(traits) = self.traits.get(id) {
+            let mut kept = 1.0;
+            if traits.is_vague {
+                kept *= 1.0 - VAGUE_LOSS;
             }
+            if !traits.is_trusted {
+                kept *= 1.0 - UNTRUSTED_LOSS;
+            }
+            parts.loss = parts.total() * (kept - 1.0);
         }
-        let mut all: Vec<Recommendation> = found.into_values().collect();
-        all.sort_by(|a, b| b.score.total_cmp(&a.score).then_with(|| a.id.cmp(&b.id)));
-        all.truncate(limit);
-        for one in &mut all {
-            one.score = one.score.min(1.0);
+        if is_named {
+            why = MatchReason::Named;
+            parts.scale(1.0 - NAME_SHARE);
+            parts.name = NAME_SHARE;
+        } else if parts.total() > NAME_SHARE {
+            // The score of a skill that is not named stays below that of a named one.
+            parts.scale(NAME_SHARE / parts.total());
         }
-        Ok(all)
+        Recommendation {
+            id: id.clone(),
+            score: parts.total().clamp(0.0, 1.0),
+            why,
+            parts,
+            cosine,
+            also: Vec::new(),
+        }
     }
 
-    /// Returns the skills whose names or phrases the message contains.
-    fn match_terms(&self, message: &str) -> Vec<(&SkillId, f64, MatchReason)> {
-        let mut called = Vec::new();
-        for gram in word_runs(&lowercase_words(message)) {
-            // If one name contains another, the longer one is the better match.
-            #[allow(clippy::cast_precision_loss, reason = "numbers of words are small")]
-            let length = gram.split(' ').count().min(50) as f64;
-            for id in self.ids_by_name.get(&gram).into_iter().flatten() {
-                called.push((id, 1.0 + length / 1000.0, MatchReason::Named));
-            }
-            for id in self.ids_by_phrase.get(&gram).into_iter().flatten() {
-                called.push((id, PHRASE_SCORE, MatchReason::Phrase(gram.clone())));
-            }
-        }
-        called
-    }
-
-    /// Scores skills by shared terms and, if available, by embeddings.
-    fn rank_candidates(
+    /// Keeps the best of skills that are nearly copies, and names the others in it.
+    fn collapse_duplicates(
         &self,
-        message: &str,
+        ranked: Vec<Recommendation>,
         limit: usize,
-        meaning: Option<&EmbeddingIndex>,
-        is_wanted: &WantedSkills<'_>,
-    ) -> Result<Vec<Recommendation>> {
-        let parts = SegmentSet(self.segments.iter().map(|one| &one.segment).collect());
-        let most = match meaning {
-            None => limit,
-            Some(_) => limit.max(LEXICAL_CANDIDATES),
-        };
-        let words = parts.score_documents(message, most, |at, id| {
-            let is_current = match self.segment_of.get(id) {
-                None => at == 0,
-                Some(number) => *number == Some(self.segments[at].number),
-            };
-            is_current && is_wanted(id)
-        })?;
-        let Some(meaning) = meaning.filter(|_| limit > 0) else {
-            let all = words.into_iter().map(|(id, score)| Recommendation {
-                id,
-                score,
-                why: MatchReason::Words,
-                fits: score >= LEXICAL_THRESHOLD,
-                cosine: None,
+    ) -> Vec<Recommendation> {
+        let mut kept: Vec<Recommendation> = Vec::new();
+        for one in ranked {
+            let original = kept.iter().position(|better| {
+                let both = self.traits.get(&better.id).zip(self.traits.get(&one.id));
+                both.is_some_and(|(better, copy)| {
+                    // An untrusted skill hides no trusted one.
+                    (better.is_trusted || !copy.is_trusted)
+                        && better.signature.is_duplicate_of(&copy.signature)
+                })
             });
-            return Ok(all.collect());
-        };
-        let near = meaning.nearest_skills(message, words.iter().map(|(id, _)| id), is_wanted);
-        let shares: HashMap<SkillId, f64> = words.into_iter().collect();
-        let ids: HashSet<&SkillId> = near.keys().chain(shares.keys()).collect();
-        let all = ids.into_iter().map(|id| {
-            let share = shares.get(id).copied().unwrap_or(0.0);
-            let cosine = near.get(id).copied();
-            let like = cosine.unwrap_or(share).max(0.0);
-            // The best possible score stays below that of a name or a phrase.
-            let score = (LEXICAL_WEIGHT * share + like) / (LEXICAL_WEIGHT + 1.0) * 0.9;
-            let (why, fits) = match cosine {
-                Some(cosine) => (MatchReason::Meaning, cosine >= COSINE_THRESHOLD),
-                None => (MatchReason::Words, share >= LEXICAL_THRESHOLD),
-            };
-            Recommendation {
-                id: id.clone(),
-                score,
-                why,
-                fits,
-                cosine,
+            match original {
+                // A copy that the message names is an answer of its own.
+                Some(at) if one.why != MatchReason::Named => kept[at].also.push(one.id),
+                _ if kept.len() < limit => kept.push(one),
+                _ => {}
             }
-        });
-        Ok(all.collect())
+        }
+        kept
+    }
+
+    fn is_trusted(&self, id: &SkillId) -> bool {
+        self.traits.get(id).is_some_and(|traits| traits.is_trusted)
+    }
+
+    /// The method that finds most: embeddings, unless too many are missing.
+    fn best_method(&self) -> SearchMethod {
+        let pending = self.pending_count();
+        if self.embeddings.is_some() && pending * MAX_PENDING_SHARE <= self.len() {
+            SearchMethod::Meaning
+        } else {
+            SearchMethod::Words
+        }
     }
 
     /// Whether embeddings are used.
     pub fn has_embeddings(&self) -> bool {
         self.embeddings.is_some()
+    }
+
+    /// The encoder, to embed a message before the index is locked.
+    pub fn encoder(&self) -> Option<Arc<SentenceEncoder>> {
+        let embeddings = self.embeddings.as_ref()?;
+        Some(embeddings.encoder.clone())
     }
 
     /// Returns the number of skills without an embedding.
@@ -496,7 +579,7 @@ impl SkillIndex {
     pub fn pending_skills(&self, most: usize) -> Vec<SkillId> {
         self.embeddings
             .as_ref()
-            .map_or_else(Vec::new, |meaning| meaning.pending_skills(most))
+            .map_or_else(Vec::new, |embeddings| embeddings.pending_skills(most))
     }
 
     /// Returns the next documents to embed, so that the caller can release the index meanwhile.
@@ -506,49 +589,86 @@ impl SkillIndex {
         snapshot: &Snapshot,
         most: usize,
     ) -> Option<EmbeddingBatch> {
-        let meaning = self.embeddings.as_mut()?;
+        let embeddings = self.embeddings.as_mut()?;
         let mut documents = Vec::new();
-        for id in meaning.pending_skills(most) {
+        for id in embeddings.pending_skills(most) {
             match snapshot.get(&id) {
                 Some(entry) => documents.push(SkillDocument::from_entry(registry, entry)),
                 // The event of its removal has not arrived yet.
-                None => meaning.remove_skill(&id),
+                None => embeddings.remove_skill(&id),
             }
         }
+        attach_examples(registry, &mut documents).ok()?;
         for document in &documents {
             // It may have changed since it was indexed; the text read now is embedded.
-            meaning.update_document(document).ok()?;
+            embeddings.update_document(document).ok()?;
         }
         (!documents.is_empty()).then(|| EmbeddingBatch {
-            encoder: meaning.encoder.clone(),
+            encoder: embeddings.encoder.clone(),
             documents,
         })
     }
 
     /// Inserts computed embeddings; returns how many skills were still unchanged.
-    pub fn insert_embeddings(&mut self, learned: &EmbeddedDocuments) -> usize {
-        let Some(meaning) = &mut self.embeddings else {
+    pub fn insert_embeddings(&mut self, embedded: EmbeddedDocuments) -> usize {
+        let Some(embeddings) = &mut self.embeddings else {
             return 0;
         };
-        let learned = learned.0.iter();
-        learned
-            .filter(|(document, vector)| meaning.insert_if_current(document, vector))
-            .count()
+        let mut count = 0;
+        for (id, vectors) in embedded.0 {
+            count += usize::from(embeddings.insert_if_current(&id, vectors));
+        }
+        count
     }
 
-    /// Updates many skills, or rebuilds the index if that is less work.
+    /// Updates many skills.
     pub fn update_skills(
         &mut self,
         registry: &Registry,
         snapshot: &Snapshot,
         ids: &BTreeSet<SkillId>,
     ) -> Result<()> {
-        if self.segment_of.len() + ids.len() > REBUILD_CHANGES.max(self.len() / 4) {
-            return self.rebuild_index(registry, snapshot);
-        }
         ids.iter()
             .try_for_each(|id| self.update_skill(registry, snapshot, id))
     }
+}
+
+/// The weight of the covered terms relative to the cosine, for a message with this many terms.
+fn words_weight(terms: usize) -> f64 {
+    #[allow(clippy::cast_precision_loss, reason = "numbers of words are small")]
+    let terms = terms as f64;
+    let (usual, long) = LONG_MESSAGE;
+    let length = ((terms - usual) / (long - usual)).clamp(0.0, 1.0);
+    WORDS_WEIGHT + (LONG_WORDS_WEIGHT - WORDS_WEIGHT) * length
+}
+
+/// Adds the stored example messages to documents.
+fn attach_examples(registry: &Registry, documents: &mut [SkillDocument]) -> Result<()> {
+    let Ok(store) = registry.local_store() else {
+        return Ok(());
+    };
+    if !store.has_example_messages()? {
+        return Ok(());
+    }
+    let digests: Vec<_> = documents.iter().map(SkillDocument::text_digest).collect();
+    let stored = store.example_messages(&digests)?;
+    for (document, written) in documents.iter_mut().zip(stored) {
+        if let Some(written) = written {
+            document.add_examples(written.messages);
+        }
+    }
+    Ok(())
+}
+
+/// Returns the terms of a text as they are indexed: stems without stop words.
+pub fn index_terms(text: &str) -> Vec<String> {
+    text::terms(text).collect()
+}
+
+/// Identifies the texts of a skill from which example messages are written: they belong to exactly
+/// this text.
+pub fn text_digest(registry: &Registry, entry: &crate::SkillEntry) -> repertoire_core::Digest {
+    SkillDocument::from_entry(registry, entry).text_digest()
 }
 
 /// Skills whose embeddings have to be computed.
@@ -560,18 +680,13 @@ pub struct EmbeddingBatch {
 
 /// Skills with their computed embeddings.
 #[derive(Debug)]
-pub struct EmbeddedDocuments(Vec<(SkillDocument, repertoire_embed::Vector)>);
+pub struct EmbeddedDocuments(Vec<(SkillId, SkillVectors)>);
 
 impl EmbeddingBatch {
     /// Computes and stores the embeddings; this is slow.
     pub fn compute_embeddings(self) -> Result<EmbeddedDocuments> {
         let vectors = self.encoder.encode_documents(&self.documents)?;
-        Ok(EmbeddedDocuments(
-            self.documents.into_iter().zip(vectors).collect(),
-        ))
+        let ids = self.documents.iter().map(|document| document.id().clone());
+        Ok(EmbeddedDocuments(ids.zip(vectors).collect()))
     }
-}
-
-fn index_error(error: &tantivy::TantivyError) -> Error {
-    Error::Search(error.to_string())
 }

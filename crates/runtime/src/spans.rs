@@ -266,6 +266,8 @@ pub enum CallPurpose {
     Answer,
     /// The message of an evaluation without its skill.
     Baseline,
+    /// Example messages of a skill, for search.
+    Examples,
 }
 
 impl CallPurpose {
@@ -273,6 +275,7 @@ impl CallPurpose {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Prompt => "prompt",
+            Self::Examples => "examples",
             Self::Script => "script",
             Self::Program => "program",
             Self::Judge => "judge",

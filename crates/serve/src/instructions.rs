@@ -1,9 +1,9 @@
 //! The instructions for models: a list of skills within a token budget.
 
-use std::fmt::Write as _;
+use std::{collections::HashMap, fmt::Write as _};
 
 use repertoire_core::markdown::{to_single_line, truncate_text};
-use repertoire_registry::{Snapshot, Trusted};
+use repertoire_registry::{SkillEntry, Snapshot, Trusted};
 
 /// The approximate number of bytes per token in English prose.
 const BYTES_PER_TOKEN: usize = 4;
@@ -26,17 +26,22 @@ pub(crate) fn placeholder_text() -> String {
 
 /// Builds the instructions for a catalogue.
 ///
-/// Skills are listed in the order of their ids, with short descriptions, until the budget is used
-/// up; a note gives the number of omitted skills. Untrusted skills are not listed.
-pub(crate) fn build_instructions(snapshot: &Snapshot, tokens: usize) -> String {
+/// Skills are listed in the order of their ids, with short descriptions. If the budget does not allow
+/// all, those that the caller uses most stay, then the first; a note gives the number of omitted
+/// skills. Untrusted skills are not listed.
+pub(crate) fn build_instructions(
+    snapshot: &Snapshot,
+    tokens: usize,
+    use_counts: &HashMap<String, u64>,
+) -> String {
     let limit = max_bytes(tokens);
-    let trusted = || {
-        let skills = snapshot.skills();
-        skills.filter(|entry| entry.trusted == Trusted::Yes && entry.has_files())
-    };
-    let total = trusted().count();
+    let skills = snapshot.skills();
+    let mut trusted: Vec<&SkillEntry> = skills
+        .map(AsRef::as_ref)
+        .filter(|entry| entry.trusted == Trusted::Yes && entry.has_files())
+        .collect();
     let mut out = String::from(INTRODUCTION);
-    if total == 0 {
+    if trusted.is_empty() {
         let untrusted = snapshot.skills().filter(|entry| entry.has_files()).count();
         // Writing to a string cannot fail.
         let _ = match untrusted {
@@ -49,28 +54,38 @@ pub(crate) fn build_instructions(snapshot: &Snapshot, tokens: usize) -> String {
         return out;
     }
     let note = |left: usize| format!("… and {left} more, cut to keep this short: skills_list\n");
+    let total = trusted.len();
     let room = limit.saturating_sub(out.len() + note(total).len());
-    let (mut used, mut shown) = (0, 0);
-    for entry in trusted() {
-        let mut line = format!("- {}", entry.id);
-        if let Some(description) = &entry.metadata.description {
-            // Writing to a string cannot fail.
-            let _ = write!(
-                line,
-                ": {}",
-                truncate_text(&to_single_line(description), 100)
-            );
-        }
-        line.push('\n');
-        if used + line.len() > room {
+    let used = |entry: &SkillEntry| use_counts.get(entry.id.as_str()).copied().unwrap_or(0);
+    if !use_counts.is_empty() {
+        // The order of the ids is kept among skills that are used equally.
+        trusted.sort_by_key(|entry| std::cmp::Reverse(used(entry)));
+    }
+    let mut kept: Vec<(&SkillEntry, String)> = Vec::new();
+    let mut size = 0;
+    for entry in trusted {
+        let line = skill_line(entry);
+        if size + line.len() > room {
             break;
         }
-        used += line.len();
-        shown += 1;
-        out.push_str(&line);
+        size += line.len();
+        kept.push((entry, line));
     }
-    if shown < total {
-        out.push_str(&note(total - shown));
+    kept.sort_by(|a, b| a.0.id.cmp(&b.0.id));
+    out.extend(kept.iter().map(|(_, line)| line.as_str()));
+    if kept.len() < total {
+        out.push_str(&note(total - kept.len()));
     }
     out
+}
+
+fn skill_line(entry: &SkillEntry) -> String {
+    match &entry.metadata.description {
+        None => format!("- {}\n", entry.id),
+        Some(description) => format!(
+            "- {}: {}\n",
+            entry.id,
+            truncate_text(&to_single_line(description), 100)
+        ),
+    }
 }

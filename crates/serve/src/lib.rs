@@ -38,6 +38,7 @@ pub mod permissions;
 mod port_user;
 mod resource_json;
 mod resource_reader;
+mod search_feedback;
 mod service;
 mod stdio;
 

@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use repertoire_app::{LiveSkillIndex, RunnerSettings};
+use repertoire_app::{LiveSkillIndex, RunnerSettings, UsagePolicy};
 use repertoire_registry::{Registry, Result, search::SentenceEncoder};
 use tokio::sync::Semaphore;
 
-use crate::mcp::ParkedRuns;
+use crate::{mcp::ParkedRuns, search_feedback::SearchFeedback};
 
 /// The maximum number of concurrent runs.
 const MAX_CONCURRENT_RUNS: usize = 4;
@@ -21,6 +21,8 @@ pub struct OptionalTools {
     pub run: Option<RunnerSettings>,
     /// The encoder for semantic search; without one the search is lexical only.
     pub embedder: Option<Arc<SentenceEncoder>>,
+    /// What is kept of the skills that clients choose after a search.
+    pub usage: UsagePolicy,
 }
 
 /// The state of the optional tools.
@@ -30,6 +32,8 @@ pub(crate) struct OptionalToolState {
     pub(crate) run_permits: Arc<Semaphore>,
     /// Runs that wait for the host's answer.
     pub(crate) parked_runs: ParkedRuns,
+    /// Searches whose results may be chosen from.
+    pub(crate) feedback: SearchFeedback,
     skill_index: Mutex<Option<Arc<LiveSkillIndex>>>,
 }
 
@@ -39,6 +43,7 @@ impl OptionalToolState {
             options,
             run_permits: Arc::new(Semaphore::new(MAX_CONCURRENT_RUNS)),
             parked_runs: ParkedRuns::default(),
+            feedback: SearchFeedback::default(),
             skill_index: Mutex::default(),
         }
     }

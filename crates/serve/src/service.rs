@@ -10,7 +10,7 @@ use std::{
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use repertoire_app::{Caller, FileWatching, LiveRegistry, OnSettled};
+use repertoire_app::{Caller, FileWatching, LiveRegistry, OnSettled, UseRecorder};
 use repertoire_core::{Digest, SkillId, SkillUri, permission::IdPrefix};
 use repertoire_registry::{Registry, RegistrySettings, SkillEntry, Snapshot, Trusted};
 use tokio::sync::watch;
@@ -410,6 +410,14 @@ impl SkillService {
         self.optional_tools.get()
     }
 
+    /// Records that a client reads or runs a skill, if it found it by a search just now.
+    pub(crate) fn record_choice(&self, registry: &Arc<Registry>, caller: &Caller, id: &SkillId) {
+        if let Some(tools) = self.optional_tools.get() {
+            let recorder = UseRecorder::new(registry, tools.options.usage);
+            tools.feedback.record_choice(caller, id, &recorder);
+        }
+    }
+
     pub(crate) fn bus(&self) -> Option<&BusBinding> {
         self.bus.get()
     }
@@ -479,7 +487,8 @@ impl SkillService {
         {
             return known.1.clone();
         }
-        let text: Arc<str> = instructions::build_instructions(&snapshot, budget).into();
+        let counts = use_counts(registry, &Caller::local_user());
+        let text: Arc<str> = instructions::build_instructions(&snapshot, budget, &counts).into();
         let known = Arc::new((snapshot.seq(), text.clone()));
         self.instructions.store(Some(known));
         text
@@ -487,14 +496,16 @@ impl SkillService {
 
     /// The instructions for a caller, who may see only a part of the catalogue.
     pub(crate) fn instructions_for(&self, caller: &Caller) -> Arc<str> {
-        if !caller.is_restricted() {
+        // What the user of this machine uses most is not shown to holders of tokens.
+        if !caller.is_restricted() && caller.token_name().is_none() {
             return self.instructions();
         }
         match self.opened_registry() {
             Some(registry) => {
                 let part = self.visible_snapshot(registry, caller);
                 let budget = self.options.instruction_tokens;
-                instructions::build_instructions(&part, budget).into()
+                let counts = use_counts(registry, caller);
+                instructions::build_instructions(&part, budget, &counts).into()
             }
             None => instructions::placeholder_text().into(),
         }
@@ -516,6 +527,13 @@ impl SkillService {
             tracing::debug!(%error, "instructions could not be saved");
         }
     }
+}
+
+/// How often a caller chose each skill.
+fn use_counts(registry: &Registry, caller: &Caller) -> HashMap<String, u64> {
+    let store = registry.local_store().ok();
+    let counts = store.and_then(|store| store.use_counts(caller.usage_owner()).ok());
+    counts.unwrap_or_default()
 }
 
 /// Writes a file that only this user can read; skills may be private.

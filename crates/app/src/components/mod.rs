@@ -19,13 +19,14 @@ use std::{
     time::Duration,
 };
 
-use repertoire_registry::store::create_private_dir;
+use repertoire_registry::{
+    search::{ModelKind, SentenceEncoder},
+    store::create_private_dir,
+};
 use repertoire_runtime::{
     ArtifactDispatcher, Limits,
     sidecar::{DspyHandler, Sidecar},
 };
-
-pub use embeddings::MODEL;
 
 use crate::error::{Error, Result, io_error_at as at};
 
@@ -97,6 +98,8 @@ pub struct InstallRequest<'a> {
     pub from: Option<&'a Path>,
     /// Install it again if it is there.
     pub again: bool,
+    /// Which sentence model; without one, the model that is used already.
+    pub model: Option<ModelKind>,
 }
 
 /// The optional components of an account.
@@ -134,7 +137,7 @@ impl Components {
     /// Returns the folder of a component, installed or not.
     pub fn folder(&self, kind: ComponentKind) -> PathBuf {
         match kind {
-            ComponentKind::Embeddings => self.account.join("models").join(embeddings::MODEL),
+            ComponentKind::Embeddings => self.model_folder(self.current_model()),
             ComponentKind::Sandbox | ComponentKind::Sidecar => self.account.join(kind.as_str()),
         }
     }
@@ -156,8 +159,9 @@ impl Components {
     pub async fn check(&self, kind: ComponentKind) -> Result<String> {
         Ok(match kind {
             ComponentKind::Embeddings => {
-                repertoire_registry::search::SentenceEncoder::open(&self.folder(kind), None)?;
-                embeddings::MODEL.to_owned()
+                let model = self.current_model();
+                SentenceEncoder::open(model, &self.folder(kind), None)?;
+                model.published_name().to_owned()
             }
             #[cfg(feature = "sandbox")]
             ComponentKind::Sandbox => {
@@ -180,9 +184,20 @@ impl Components {
         if !ComponentKind::ALL.contains(&kind) {
             return Err(Error::NotInBuild(kind.as_str()));
         }
-        let folder = self.folder(kind);
-        let is_done = || self.is_installed(kind) && request.from.is_none() && !request.again;
+        let model = request.model.unwrap_or_else(|| self.current_model());
+        let folder = match kind {
+            ComponentKind::Embeddings => self.model_folder(model),
+            _ => self.folder(kind),
+        };
+        let is_there = || match kind {
+            ComponentKind::Embeddings => embeddings::is_installed(&folder),
+            _ => self.is_installed(kind),
+        };
+        let is_done = || is_there() && request.from.is_none() && !request.again;
         if is_done() {
+            if kind == ComponentKind::Embeddings && model != self.current_model() {
+                self.use_model(model)?;
+            }
             return Ok(InstallOutcome::AlreadyInstalled);
         }
         let _lock = self.lock_setup(progress)?;
@@ -198,7 +213,10 @@ impl Components {
         };
         check_cancelled(progress)?;
         match kind {
-            ComponentKind::Embeddings => embeddings::install(&installation)?,
+            ComponentKind::Embeddings => {
+                embeddings::install(&installation, model)?;
+                self.use_model(model)?;
+            }
             #[cfg(feature = "sandbox")]
             ComponentKind::Sandbox => sandbox::install(&installation)?,
             #[cfg(not(feature = "sandbox"))]

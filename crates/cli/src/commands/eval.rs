@@ -26,9 +26,10 @@ pub(crate) fn run(args: &EvalArgs, settings: &CliSettings, output: &Output) -> R
     let activated = ActivationReport::measure_activations(
         &finder,
         &file.activations,
+        &[],
         &file.goals,
         &file.goals_with_meaning,
-    )?;
+    );
     let outputs = OutputReport::run_cases(&registry, &file.outputs, &args.model, settings, output)?;
     if output.json {
         let (activations, outputs) = (activated.to_json(), outputs.to_json());

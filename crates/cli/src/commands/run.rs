@@ -120,6 +120,7 @@ pub(super) fn runner_settings(
         redactor: Redactor::with_environment(providers.secrets()),
         limits,
         trace_listener: otlp_exporter(),
+        usage: settings.usage,
     })
 }
 

@@ -3,10 +3,14 @@
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
-use repertoire_core::{markdown::to_single_line, text::terminal_safe};
+use repertoire_app::uses_of;
+use repertoire_core::{SkillId, markdown::to_single_line, text::terminal_safe};
 use repertoire_registry::{
     Snapshot,
-    search::{COSINE_THRESHOLD, LEXICAL_THRESHOLD, MatchReason, Recommendation, SkillIndex},
+    search::{
+        GateFeatures, MatchReason, Recommendation, SearchMethod, SearchOutcome, SearchRequest,
+        SkillIndex,
+    },
 };
 use serde_json::json;
 
@@ -19,42 +23,75 @@ use crate::{
 
 /// How long a search may take to embed new skills.
 pub(super) const INDEXING_TIMEOUT: Duration = Duration::from_secs(3);
+/// The owner of what the user of this machine chooses.
+const LOCAL_OWNER: &str = "user";
 
 pub(crate) fn run(args: &SearchArgs, settings: &CliSettings, output: &Output) -> Result<ExitCode> {
     let registry = open_registry(&[], settings, output)?;
+    if args.forget {
+        let forgotten = registry.local_store()?.forget_skill_uses(None)?;
+        output.print_note(format!(
+            "forgot {}",
+            format_count(forgotten, "choice in a search")
+        ));
+        if output.json {
+            output.print_json(&json!({"forgotten": forgotten}))?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     let snapshot = registry.snapshot();
-    let finder = index_skills(&registry, &snapshot, settings, INDEXING_TIMEOUT, output)?;
+    let index = index_skills(&registry, &snapshot, settings, INDEXING_TIMEOUT, output)?;
     let message = args.message.join(" ");
-    let found = finder.find_skills(&message, args.limit)?;
-    let shown: Vec<&Recommendation> = found.iter().filter(|one| args.all || one.fits).collect();
+    let uses = if settings.usage.learn {
+        uses_of(&registry, index.encoder().as_deref(), LOCAL_OWNER)
+    } else {
+        Vec::new()
+    };
+    let found = index.search(&SearchRequest {
+        uses: &uses,
+        ..SearchRequest::new(&message, args.limit)
+    });
+    let shown = if args.all {
+        &found.skills
+    } else {
+        found.fitting()
+    };
     if output.json {
         output.print_json(&json!({
-            "message": message, "by": search_method(&finder), "skills": shown,
-            "threshold": {"words": LEXICAL_THRESHOLD, "meaning": COSINE_THRESHOLD},
-            "unread": finder.pending_count(),
+            "message": message, "by": found.method.as_str(), "skills": shown,
+            "decision": found.decision, "features": found.features, "pending": found.pending,
         }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    for one in &shown {
+    for one in shown {
         output.print_text(&format!("{}\n", format_recommendation(one, &snapshot)))?;
+        if args.explain {
+            output.print_text(&format!("      {DIM}{}{DIM:#}\n", explain_score(one)))?;
+        }
     }
-    if shown.is_empty() {
-        output.print_note(explain_no_match(&finder, &found));
+    if found.fitting().is_empty() {
+        output.print_note(explain_no_match(&found));
     }
-    if finder.pending_count() > 0 {
-        output.print_note(format!(
-            "{} not embedded yet and found by words alone: run `repertoire setup embeddings`",
-            format_count(finder.pending_count(), "skill")
-        ));
+    if args.explain {
+        output.print_note(explain_decision(&found));
     }
+    note_method(&index, &found, output);
     Ok(ExitCode::SUCCESS)
 }
 
-fn search_method(finder: &SkillIndex) -> &'static str {
-    if finder.has_embeddings() {
-        "words and meaning"
-    } else {
-        "words"
+/// Says why skills are found by words alone.
+fn note_method(index: &SkillIndex, found: &SearchOutcome, output: &Output) {
+    if found.pending > 0 {
+        let how = match found.method {
+            SearchMethod::Words => "so that this search compared words only",
+            SearchMethod::Meaning => "and found by words alone",
+        };
+        output.print_note(format!(
+            "{} not embedded yet, {how}: run `repertoire setup embeddings`",
+            format_count(found.pending, "skill")
+        ));
+    } else if !index.has_embeddings() && found.fitting().is_empty() {
+        output.print_note("`repertoire setup embeddings` adds search by meaning");
     }
 }
 
@@ -64,8 +101,15 @@ pub(super) fn format_recommendation(one: &Recommendation, snapshot: &Snapshot) -
         .get(&one.id)
         .and_then(|entry| entry.metadata.description.as_deref())
         .unwrap_or_default();
+    let also = match one.also.as_slice() {
+        [] => String::new(),
+        others => {
+            let others: Vec<&str> = others.iter().take(3).map(SkillId::as_str).collect();
+            format!("; nearly the same: {}", terminal_safe(&others.join(", ")))
+        }
+    };
     let line = format!(
-        "{:>3.0}%  {ID}{}{ID:#}  {DIM}{}{DIM:#}  {}",
+        "{:>3.0}%  {ID}{}{ID:#}  {DIM}{}{also}{DIM:#}  {}",
         one.score * 100.0,
         terminal_safe(one.id.as_str()),
         terminal_safe(&match_reason(one)),
@@ -76,26 +120,55 @@ pub(super) fn format_recommendation(one: &Recommendation, snapshot: &Snapshot) -
     })
 }
 
-/// Explains why no skill fits.
-pub(super) fn explain_no_match(finder: &SkillIndex, found: &[Recommendation]) -> String {
-    let best = found.first();
-    if let Some(cosine) = best.and_then(|best| best.cosine) {
-        return format!(
-            "nothing fits: the most similar skill has a similarity of {cosine:.2}, and \
-             {COSINE_THRESHOLD} is needed (`repertoire search --all` shows them)"
-        );
-    }
-    let best = best.map(|best| format!("; the best is at {:.0}%", best.score * 100.0));
-    let embeddings = if finder.has_embeddings() {
-        ""
-    } else {
-        "; `repertoire setup embeddings` adds search by meaning"
+/// Formats what a score is made of.
+fn explain_score(one: &Recommendation) -> String {
+    let parts = [
+        ("name", one.parts.name),
+        ("phrase", one.parts.phrase),
+        ("words", one.parts.words),
+        ("meaning", one.parts.meaning),
+        ("used before", one.parts.usage),
+        ("vague or untrusted", one.parts.loss),
+    ];
+    let parts = parts.iter().filter(|(_, part)| part.abs() >= 0.0005);
+    let parts: Vec<String> = parts
+        .map(|(name, part)| format!("{name} {:+.1}", part * 100.0))
+        .collect();
+    parts.join(", ")
+}
+
+/// Formats what the decision whether anything fits is made of.
+fn explain_decision(found: &SearchOutcome) -> String {
+    let GateFeatures {
+        best_cosine,
+        tenth_cosine,
+        best_share,
+        unknown_terms,
+        ..
+    } = found.features;
+    let features = match best_cosine.zip(tenth_cosine) {
+        Some((best, tenth)) => format!("similarity {best:.2}, of the tenth skill {tenth:.2}"),
+        None => format!("{:.0}% of the words are covered", best_share * 100.0),
     };
     format!(
-        "nothing fits: no skill covers {:.0}% of the words of the message{} (`repertoire search \
-         --all` shows them{embeddings})",
-        LEXICAL_THRESHOLD * 100.0,
-        best.unwrap_or_default()
+        "something fits with a confidence of {:.0}%, {:.0}% is needed ({features}, {:.0}% of the \
+         words are unknown)",
+        found.decision.confidence * 100.0,
+        found.decision.threshold * 100.0,
+        unknown_terms * 100.0
+    )
+}
+
+/// Explains why no skill fits.
+pub(super) fn explain_no_match(found: &SearchOutcome) -> String {
+    if found.skills.is_empty() {
+        return "nothing fits: no skill shares a word with the message".to_owned();
+    }
+    format!(
+        "nothing fits: the confidence that any skill does is {:.0}%, and {:.0}% is needed \
+         (`repertoire search --all` shows the best)",
+        found.decision.confidence * 100.0,
+        found.decision.threshold * 100.0
     )
 }
 

@@ -470,5 +470,6 @@ fn build_optional_tools(
         embedder: (search || embeds)
             .then(|| super::setup::open_encoder(None, settings, output))
             .flatten(),
+        usage: settings.usage,
     }))
 }

@@ -1,5 +1,7 @@
 //! `setup`: installs optional components that are too large to ship.
 
+mod examples;
+
 use std::{
     cell::RefCell,
     process::ExitCode,
@@ -10,7 +12,7 @@ use std::{
 use anyhow::Result;
 use indicatif::ProgressBar;
 use repertoire_app::{
-    ComponentKind, InstallOutcome, InstallProgress, InstallRequest, MODEL, build_skill_index,
+    ComponentKind, InstallOutcome, InstallProgress, InstallRequest, build_skill_index,
 };
 use repertoire_core::text::terminal_safe;
 use repertoire_registry::{
@@ -20,6 +22,7 @@ use repertoire_registry::{
 };
 use serde_json::json;
 
+use self::examples::ExampleArgs;
 use super::open_registry;
 use crate::{
     args::SetupCommand,
@@ -33,9 +36,29 @@ pub(crate) fn run(
     settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
+    let mut sentence_model = None;
     let (kind, from, again, remove) = match command {
         None => return show_components(settings, output),
-        Some(SetupCommand::Embeddings { from, remove }) => {
+        Some(SetupCommand::Examples {
+            list,
+            dry_run,
+            remove,
+            model,
+        }) => {
+            let args = ExampleArgs {
+                list,
+                dry_run,
+                remove,
+                model,
+            };
+            return examples::run(args, settings, output);
+        }
+        Some(SetupCommand::Embeddings {
+            model,
+            from,
+            remove,
+        }) => {
+            sentence_model = model.map(Into::into);
             (ComponentKind::Embeddings, from, false, remove)
         }
         Some(SetupCommand::Sandbox {
@@ -55,9 +78,10 @@ pub(crate) fn run(
     let request = InstallRequest {
         from: from.as_deref(),
         again,
+        model: sentence_model,
     };
-    let folder = settings.components().folder(kind);
     install_component(kind, request, settings, output)?;
+    let folder = settings.components().folder(kind);
     if kind == ComponentKind::Embeddings {
         return embed_skills(settings, output);
     }
@@ -75,8 +99,7 @@ fn install_component(
     output: &Output,
 ) -> Result<()> {
     let components = settings.components();
-    let (name, folder) = (kind.title(), components.folder(kind));
-    let at = folder.display();
+    let name = kind.title();
     let started = Instant::now();
     let outcome = interrupt::run_protected(|is_cancelled| {
         let progress = TerminalProgress {
@@ -86,6 +109,8 @@ fn install_component(
         };
         components.install(kind, request, &progress)
     })?;
+    let folder = components.folder(kind);
+    let at = folder.display();
     match outcome {
         InstallOutcome::AlreadyInstalled => {
             output.print_note(format!("the {name} is installed in {at}"));
@@ -147,9 +172,9 @@ fn embed_skills(settings: &CliSettings, output: &Output) -> Result<ExitCode> {
     if output.json {
         let components = settings.components();
         output.print_json(&json!({
-            "model": MODEL,
+            "model": components.current_model().published_name(),
             "folder": components.folder(ComponentKind::Embeddings),
-            "skills": index.len(), "wanting": left,
+            "skills": index.len(), "pending": left,
         }))?;
     } else {
         let read = format_count(index.len() - left, "skill");

@@ -9,7 +9,6 @@ use super::{AmbiguousYaml, Frontmatter, FrontmatterField, MAX_BYTES, Unsupported
 use crate::error::{Error, Result};
 
 const MAX_DEPTH: usize = 16;
-const MAX_NODES: usize = 4096;
 const MAX_ALIASES: usize = 32;
 
 /// A node read from the event stream.
@@ -45,6 +44,7 @@ pub(super) struct Composer<'a> {
     cursor: (usize, usize),
     aliases: usize,
     nodes: usize,
+    max_nodes: usize,
     unsupported_yaml: Vec<(usize, UnsupportedYaml)>,
     ambiguous_yaml: Vec<(usize, AmbiguousYaml)>,
     /// The line of the last scalar, if it ends with a line break.
@@ -52,7 +52,7 @@ pub(super) struct Composer<'a> {
 }
 
 impl<'a> Composer<'a> {
-    pub(super) fn new(yaml: &'a str, first_line: usize) -> Self {
+    pub(super) fn new(yaml: &'a str, first_line: usize, max_nodes: usize) -> Self {
         Self {
             yaml,
             first_line,
@@ -63,6 +63,7 @@ impl<'a> Composer<'a> {
             cursor: (0, 0),
             aliases: 0,
             nodes: 0,
+            max_nodes,
             unsupported_yaml: Vec::new(),
             ambiguous_yaml: Vec::new(),
             last_line_break: None,
@@ -317,10 +318,10 @@ impl<'a> Composer<'a> {
 
     fn charge_nodes(&mut self, weight: usize, line: usize) -> Result<()> {
         self.nodes += weight;
-        if self.nodes > MAX_NODES {
+        if self.nodes > self.max_nodes {
             return Err(Error::FrontmatterBudget {
                 line,
-                rule: format!("more than {MAX_NODES} values"),
+                rule: format!("more than {} values", self.max_nodes),
             });
         }
         Ok(())

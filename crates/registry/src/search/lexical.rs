@@ -1,37 +1,278 @@
-//! Splits messages and names into words.
+//! An inverted index over the fields of skills, scored by BM25F.
+//!
+//! A word in the name of a skill counts more than one in its body, and one in a long text counts
+//! less. Lengths are compared with fixed ones instead of the averages of the catalogue, so that a
+//! skill that comes or goes changes the scores of others only through the rarity of words
+//! ([`CorpusStatistics`]).
 
-/// The longest run of words that can be a name or a phrase.
-const MAX_RUN_WORDS: usize = 12;
-/// The most words of a message that are considered.
-const MAX_MESSAGE_WORDS: usize = 256;
+use std::collections::HashMap;
 
-/// Words that carry no information for search.
-pub(super) const STOP_WORDS: &[&str] = &[
-    "a", "about", "after", "all", "also", "am", "an", "and", "any", "are", "as", "at", "be",
-    "because", "been", "before", "but", "by", "can", "could", "did", "do", "does", "doing", "don",
-    "for", "from", "get", "give", "go", "got", "had", "has", "have", "he", "her", "here", "him",
-    "his", "how", "i", "if", "in", "into", "is", "it", "its", "just", "know", "let", "like", "ll",
-    "make", "me", "more", "my", "need", "no", "not", "now", "of", "off", "on", "one", "only", "or",
-    "our", "out", "over", "please", "put", "re", "s", "same", "she", "should", "so", "some",
-    "such", "t", "tell", "than", "that", "the", "their", "them", "then", "there", "these", "they",
-    "thing", "things", "this", "those", "to", "too", "up", "us", "use", "using", "ve", "very",
-    "want", "was", "way", "we", "were", "what", "when", "where", "which", "who", "why", "will",
-    "with", "would", "you", "your",
-];
+use foldhash::fast::FixedState;
+use repertoire_core::SkillId;
 
-/// Returns the words of a text in lower case.
-pub(super) fn lowercase_words(text: &str) -> Vec<String> {
-    text.split(|c: char| !c.is_alphanumeric())
-        .filter(|word| !word.is_empty())
-        .take(MAX_MESSAGE_WORDS)
-        .map(str::to_lowercase)
-        .collect()
+use super::{document::SkillDocument, text::terms};
+
+/// How fast further occurrences of a term count less.
+const SATURATION: f32 = 1.2;
+/// The weighted frequencies of terms are stored in steps of this.
+const FREQUENCY_STEP: f32 = 1.0 / 256.0;
+
+/// A field: its weight, how much its length matters, and the length that is usual.
+struct Field {
+    weight: f32,
+    length_share: f32,
+    usual_length: f32,
 }
 
-/// Returns every run of consecutive words.
-pub(super) fn word_runs(words: &[String]) -> impl Iterator<Item = String> + '_ {
-    (0..words.len()).flat_map(move |from| {
-        let most = MAX_RUN_WORDS.min(words.len() - from);
-        (1..=most).map(move |length| words[from..from + length].join(" "))
-    })
+const NAME: Field = Field {
+    weight: 2.0,
+    length_share: 0.5,
+    usual_length: 3.0,
+};
+const DESCRIPTION: Field = Field {
+    weight: 2.0,
+    length_share: 0.75,
+    usual_length: 16.0,
+};
+const EXAMPLES: Field = Field {
+    weight: 1.0,
+    length_share: 0.75,
+    usual_length: 25.0,
+};
+const BODY: Field = Field {
+    weight: 1.0,
+    length_share: 0.75,
+    usual_length: 100.0,
+};
+
+/// The number of skills, and of those that contain each term.
+#[derive(Debug, Clone, Default)]
+pub struct CorpusStatistics {
+    documents: u32,
+    containing: HashMap<String, u32>,
+}
+
+impl CorpusStatistics {
+    /// The weight of a term: rare terms weigh more, unknown ones most.
+    fn rarity(&self, term: &str) -> f32 {
+        rarity(
+            self.documents,
+            self.containing.get(term).copied().unwrap_or(0),
+        )
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "numbers of skills are small")]
+fn rarity(documents: u32, containing: u32) -> f32 {
+    let (all, having) = (documents as f32, containing.min(documents) as f32);
+    (1.0 + (all - having + 0.5) / (having + 0.5)).ln()
+}
+
+/// The skills that contain a term, by place, with its weighted frequency in each.
+#[derive(Debug, Default)]
+struct Postings {
+    places: Vec<u32>,
+    frequencies: Vec<u16>,
+}
+
+/// The index.
+#[derive(Debug, Default)]
+pub(super) struct LexicalIndex {
+    /// The number of each term.
+    numbers: HashMap<Box<str>, u32, FixedState>,
+    postings: Vec<Postings>,
+    /// The skill at each place; a place is used again after its skill was removed.
+    skills: Vec<Option<SkillId>>,
+    /// The terms of the skill at each place.
+    terms: Vec<Box<[u32]>>,
+    places: HashMap<SkillId, u32>,
+    free: Vec<u32>,
+}
+
+impl LexicalIndex {
+    /// Adds a skill, or replaces it.
+    pub(super) fn insert(&mut self, document: &SkillDocument) {
+        self.remove(document.id());
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.skills.push(None);
+            self.terms.push(Box::default());
+            u32::try_from(self.skills.len() - 1).unwrap_or(u32::MAX)
+        });
+        let mut frequencies: HashMap<u32, f32, FixedState> = HashMap::default();
+        let fields = [
+            (NAME, document.name()),
+            (DESCRIPTION, document.description()),
+            (EXAMPLES, document.examples_text()),
+            (BODY, document.body()),
+        ];
+        for (field, text) in fields {
+            let numbers: Vec<u32> = terms(text).map(|term| self.number_of(term)).collect();
+            #[allow(clippy::cast_precision_loss, reason = "numbers of words are small")]
+            let length = numbers.len() as f32 / field.usual_length;
+            let norm = 1.0 - field.length_share + field.length_share * length;
+            for number in numbers {
+                *frequencies.entry(number).or_default() += field.weight / norm;
+            }
+        }
+        let mut numbers: Vec<u32> = frequencies.keys().copied().collect();
+        numbers.sort_unstable();
+        for (number, frequency) in frequencies {
+            #[allow(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a conversion to an integer stays in its range"
+            )]
+            let frequency = (frequency / FREQUENCY_STEP).round().max(1.0) as u16;
+            let postings = &mut self.postings[number as usize];
+            let at = postings.places.partition_point(|other| *other < place);
+            postings.places.insert(at, place);
+            postings.frequencies.insert(at, frequency);
+        }
+        self.terms[place as usize] = numbers.into();
+        self.skills[place as usize] = Some(document.id().clone());
+        self.places.insert(document.id().clone(), place);
+    }
+
+    pub(super) fn remove(&mut self, id: &SkillId) {
+        let Some(place) = self.places.remove(id) else {
+            return;
+        };
+        for number in std::mem::take(&mut self.terms[place as usize]) {
+            let postings = &mut self.postings[number as usize];
+            if let Ok(at) = postings.places.binary_search(&place) {
+                postings.places.remove(at);
+                postings.frequencies.remove(at);
+            }
+        }
+        self.skills[place as usize] = None;
+        self.free.push(place);
+    }
+
+    fn number_of(&mut self, term: String) -> u32 {
+        let next = u32::try_from(self.postings.len()).unwrap_or(u32::MAX);
+        let number = *self.numbers.entry(term.into()).or_insert(next);
+        if number == next {
+            self.postings.push(Postings::default());
+        }
+        number
+    }
+
+    fn postings_of(&self, term: &str) -> Option<&Postings> {
+        let number = self.numbers.get(term)?;
+        self.postings.get(*number as usize)
+    }
+
+    /// The statistics of these terms, of which scores depend.
+    pub(super) fn statistics<'a>(
+        &self,
+        terms: impl Iterator<Item = &'a String>,
+    ) -> CorpusStatistics {
+        let containing = terms.map(|term| {
+            let having = self.postings_of(term).map_or(0, |all| all.places.len());
+            (term.clone(), u32::try_from(having).unwrap_or(u32::MAX))
+        });
+        CorpusStatistics {
+            documents: u32::try_from(self.places.len()).unwrap_or(u32::MAX),
+            containing: containing.collect(),
+        }
+    }
+
+    /// Scores every skill: the share of the message's terms that it covers, from 0 to 1.
+    pub(super) fn score(&self, terms: &[String], statistics: &CorpusStatistics) -> LexicalScores {
+        let mut shares = vec![0.0; self.skills.len()];
+        let ideal: f32 = terms.iter().map(|term| statistics.rarity(term)).sum();
+        for term in terms {
+            let Some(postings) = self.postings_of(term) else {
+                continue;
+            };
+            let weight = statistics.rarity(term) / ideal;
+            for (place, frequency) in postings.places.iter().zip(&postings.frequencies) {
+                let frequency = f32::from(*frequency) * FREQUENCY_STEP;
+                shares[*place as usize] += weight * frequency / (frequency + SATURATION);
+            }
+        }
+        let unknown = terms.iter().filter(|term| {
+            self.postings_of(term)
+                .is_none_or(|all| all.places.is_empty())
+        });
+        #[allow(clippy::cast_precision_loss, reason = "numbers of words are small")]
+        let unknown = match terms.len() {
+            0 => 1.0,
+            all => unknown.count() as f32 / all as f32,
+        };
+        LexicalScores { shares, unknown }
+    }
+
+    /// The share of one skill.
+    pub(super) fn share_of(&self, scores: &LexicalScores, id: &SkillId) -> f32 {
+        let place = self.places.get(id);
+        place.map_or(0.0, |place| scores.shares[*place as usize])
+    }
+
+    /// The skills with the largest shares above 0, best first, of those wanted.
+    pub(super) fn best<'a>(
+        &'a self,
+        scores: &LexicalScores,
+        limit: usize,
+        is_wanted: impl Fn(&SkillId) -> bool,
+    ) -> Vec<(&'a SkillId, f32)> {
+        let shares = scores.shares.iter().enumerate();
+        let mut all: Vec<(f32, &SkillId)> = shares
+            .filter(|(_, share)| **share > 0.0)
+            .filter_map(|(place, share)| Some((*share, self.skills[place].as_ref()?)))
+            .collect();
+        take_best(
+            &mut all,
+            limit,
+            |a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1)),
+            |one| is_wanted(one.1),
+        )
+        .into_iter()
+        .map(|(share, id)| (id, share))
+        .collect()
+    }
+}
+
+/// Takes the first elements in an order that fulfil a condition, which is asked of few elements.
+pub(super) fn take_best<T: Copy>(
+    all: &mut [T],
+    limit: usize,
+    order: impl Fn(&T, &T) -> std::cmp::Ordering,
+    is_wanted: impl Fn(&T) -> bool,
+) -> Vec<T> {
+    let (mut found, mut rest, mut size) = (Vec::new(), all, limit.max(8) * 2);
+    while found.len() < limit && !rest.is_empty() {
+        if size < rest.len() {
+            rest.select_nth_unstable_by(size - 1, &order);
+        }
+        let (head, tail) = rest.split_at_mut(size.min(rest.len()));
+        head.sort_unstable_by(&order);
+        let missing = limit - found.len();
+        found.extend(head.iter().filter(|one| is_wanted(one)).take(missing));
+        (rest, size) = (tail, size * 4);
+    }
+    found
+}
+
+/// The score of every skill for one message.
+#[derive(Debug)]
+pub(super) struct LexicalScores {
+    shares: Vec<f32>,
+    /// The share of terms that no skill contains.
+    pub(super) unknown: f32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_wanted_elements_come_first_however_few_there_are() {
+        let mut numbers: Vec<u32> = (0..1_000).map(|n| n * 7 % 1_000).collect();
+        let rare = take_best(&mut numbers, 3, Ord::cmp, |n| n % 300 == 299);
+        assert_eq!(rare, [299, 599, 899]);
+        assert_eq!(take_best(&mut numbers, 2, Ord::cmp, |_| true), [0, 1]);
+        assert_eq!(take_best(&mut numbers, 5, Ord::cmp, |n| *n == 998), [998]);
+        assert!(take_best(&mut numbers, 0, Ord::cmp, |_| true).is_empty());
+    }
 }

@@ -40,6 +40,8 @@ pub struct GarbageReport {
     pub checkpoints: u64,
     /// Embeddings that were not used for long.
     pub vectors: u64,
+    /// Skills that were chosen in searches long ago.
+    pub uses: u64,
     /// Files that no revision needs any more.
     pub files: u64,
     /// The bytes of those files.
@@ -74,4 +76,8 @@ pub struct StoreUsage {
     pub traces: u64,
     /// Embeddings.
     pub vectors: u64,
+    /// Skills that were chosen in searches.
+    pub uses: u64,
+    /// Skills with example messages.
+    pub example_messages: u64,
 }

@@ -37,7 +37,10 @@ pub use new_skill::{
     CurrentSkill, NewSkill, OptimizedModule, RevisionKind, SkillKey, SkillRevision, SkillSummary,
     SkillWrite, WriteMode,
 };
-pub use sqlite::{Approval, LocalEvents, LocalStore, SqliteStore, StoreOpenMode, StoredRemote};
+pub use sqlite::{
+    Approval, ExampleMessages, LocalEvents, LocalStore, NewSkillUse, SqliteStore, StoreOpenMode,
+    StoredRemote, StoredSkillUse,
+};
 pub(crate) use sqlite::{JournalGuard, side_file};
 pub use sqlite::{is_leftover, read_backup_id, set_damaged_store_aside};
 pub use state_value::{

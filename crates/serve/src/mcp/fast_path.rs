@@ -175,8 +175,12 @@ fn write_resource(service: &SkillService, uri: &str, out: &mut String) -> Option
         .metadata
         .find_file(&path)
         .is_some_and(|file| file.size <= MAX_INLINE_READ);
-    // The label of untrusted text is written by the other path.
-    if entry.is_remote() || !small || entry.trusted == Trusted::No {
+    // The label of untrusted text is written by the other path, which also knows who chose a skill.
+    let is_choice = || {
+        let tools = service.optional_tools();
+        tools.is_some_and(|tools| tools.feedback.awaits_choice(&entry.id))
+    };
+    if is_choice() || entry.is_remote() || !small || entry.trusted == Trusted::No {
         return None;
     }
     let bytes = registry.read_file(&entry, &path).ok()?;

@@ -203,7 +203,19 @@ pub(super) async fn read_content(
         }
     }
     let read = service.read_uri(registry, &snapshot, &parsed).await;
+    if let (Ok(_), Some(id)) = (&read, skill_of(&snapshot, &parsed)) {
+        service.record_choice(registry, caller, &id);
+    }
     read.map_err(|error| error_for_uri(uri, &error, NotFoundKind::Resource))
+}
+
+/// The skill whose document or file a URI names.
+fn skill_of(snapshot: &Snapshot, uri: &Uri) -> Option<SkillId> {
+    match uri {
+        Uri::Skill(path) => Some(snapshot.locate_file(path)?.0.id.clone()),
+        Uri::Body(id) => Some(id.clone()),
+        _ => None,
+    }
 }
 
 /// Checks that a caller may call a function of a worker: that it may run something, and that a token

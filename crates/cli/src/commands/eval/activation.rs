@@ -16,12 +16,14 @@ pub(super) fn print_report(
     let Some((_, first, _)) = report.by.first() else {
         return Ok(());
     };
+    let counts = first.kinds.iter();
+    let counts: Vec<String> = counts
+        .map(|(kind, tally)| format!("{} {}", tally.cases, kind.as_str()))
+        .collect();
     output.print_text(&format!(
-        "{DIM}{}, {} messages that fit one, {} that name one, {} that fit none{DIM:#}\n",
+        "{DIM}{}; messages: {}{DIM:#}\n",
         format_count(report.skills, "skill"),
-        first.expected_skill.iter().sum::<usize>(),
-        first.named,
-        first.expected_none.iter().sum::<usize>(),
+        counts.join(", "),
     ))?;
     for (name, found, goals) in &report.by {
         output.print_text(&format!("\n{BOLD}{name}{BOLD:#}\n"))?;
@@ -36,22 +38,29 @@ pub(super) fn print_report(
                 figure.name, figure.value
             ))?;
         }
-        let [right, another, nothing] = found.expected_skill;
-        let [something, none] = found.expected_none;
         output.print_text(&format!(
-            "  {DIM}{:<18} {:>6} {:>8} {:>8}{DIM:#}\n  {:<18} {right:>6} {another:>8} \
-             {nothing:>8}\n  {:<18} {:>6} {something:>8} {none:>8}\n",
-            "expected", "right", "another", "nothing", "a skill", "nothing", "-"
+            "  {DIM}{:<18} {:>6} {:>6} {:>6} {:>6}{DIM:#}\n",
+            "messages", "all", "first", "top 5", "shown"
         ))?;
+        for (kind, tally) in &found.kinds {
+            output.print_text(&format!(
+                "  {:<18} {:>6} {:>6} {:>6} {:>6}\n",
+                kind.as_str(),
+                tally.cases,
+                tally.first,
+                tally.in_top,
+                tally.shown
+            ))?;
+        }
         if !misses {
             continue;
         }
         for miss in &found.misses {
             let text = |key: &str| miss[key].as_str().unwrap_or("nothing").to_owned();
-            let fits = if miss["fits"] == json!(true) {
+            let fits = if miss["shown"] == json!(true) {
                 ""
             } else {
-                ", below the threshold"
+                ", not shown"
             };
             let line = format!(
                 "  {} → {} ({:.2}{fits}), expected {}",

@@ -20,6 +20,8 @@ use crate::{
 const CHECKPOINT_DAYS: u32 = 30;
 /// How long an embedding is kept after its last use.
 const VECTOR_DAYS: u32 = 90;
+/// After how many days it is deleted what was chosen in a search.
+const USE_DAYS: u32 = 90;
 
 /// How long a copy waits for another process.
 const MAX_COPY_WAIT: Duration = Duration::from_secs(30);
@@ -78,7 +80,9 @@ pub(super) fn collect_garbage(
         [format!("-{CHECKPOINT_DAYS} days")],
     )?;
     let vectors = delete_old_vectors(c)?;
+    let uses = delete_old_uses(c)?;
     Ok(GarbageReport {
+        uses: to_count(uses),
         traces: to_count(traces),
         spans: to_count(spans),
         revisions: to_count(revisions),
@@ -95,6 +99,13 @@ pub(super) fn delete_old_vectors(c: &Connection) -> QueryResult<usize> {
     let sql = "DELETE FROM vectors WHERE used_day < ?1";
     Ok(c.prepare_cached(sql)?
         .execute([today() - i64::from(VECTOR_DAYS)])?)
+}
+
+/// Deletes what was chosen in searches long ago.
+pub(super) fn delete_old_uses(c: &Connection) -> QueryResult<usize> {
+    let sql = "DELETE FROM skill_uses WHERE used_day < ?1";
+    Ok(c.prepare_cached(sql)?
+        .execute([today() - i64::from(USE_DAYS)])?)
 }
 
 /// Returns the number of today since 1970.
@@ -123,6 +134,8 @@ pub(super) fn usage(c: &Connection, path: &Path) -> QueryResult<StoreUsage> {
         registered_revisions: count("SELECT count(*) FROM state_revisions")?,
         traces: count("SELECT count(*) FROM skill_execution_traces")?,
         vectors: count("SELECT count(*) FROM vectors")?,
+        uses: count("SELECT count(*) FROM skill_uses")?,
+        example_messages: count("SELECT count(*) FROM example_messages")?,
     })
 }
 

@@ -33,7 +33,9 @@ use uuid::Uuid;
 
 pub use connection::StoreOpenMode;
 pub(crate) use connection::{JournalGuard, side_file};
-pub use local::{Approval, LocalEvents, LocalStore, StoredRemote};
+pub use local::{
+    Approval, ExampleMessages, LocalEvents, LocalStore, NewSkillUse, StoredRemote, StoredSkillUse,
+};
 pub use maintenance::{is_leftover, read_backup_id, set_damaged_store_aside};
 
 use super::{

@@ -6,12 +6,12 @@
 use rusqlite::{Connection, Result};
 
 /// The newest schema this version knows.
-pub(super) const VERSION: i64 = 9;
+pub(super) const VERSION: i64 = 10;
 /// `RPTR`: identifies a file as a Repertoire store.
 pub(super) const APPLICATION_ID: i64 = 0x5250_5452;
 
 /// The migrations; the one at index `n` upgrades version `n` to `n + 1`.
-const MIGRATIONS: [&str; 9] = [V1, V2, V3, V4, V5, V6, V7, V8, V9];
+const MIGRATIONS: [&str; 10] = [V1, V2, V3, V4, V5, V6, V7, V8, V9, V10];
 
 const V1: &str = r"
 CREATE TABLE meta (
@@ -267,6 +267,30 @@ CREATE TABLE trace_spans (
 );
 CREATE INDEX idx_trace_spans_session_id ON trace_spans(session_id);
 CREATE INDEX idx_trace_spans_started_at ON trace_spans(started_at);
+";
+
+/// Example messages of skills, by the digest of the texts they were written from, and the skills that
+/// each client chose for its messages.
+const V10: &str = r"
+CREATE TABLE example_messages (
+    digest     BLOB PRIMARY KEY,
+    skill      TEXT NOT NULL,
+    model      TEXT NOT NULL,
+    messages   TEXT NOT NULL,
+    written_at TEXT NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE skill_uses (
+    seq      INTEGER PRIMARY KEY AUTOINCREMENT,
+    owner    TEXT NOT NULL,
+    skill    TEXT NOT NULL,
+    model    TEXT NOT NULL,
+    vector   BLOB NOT NULL,
+    message  TEXT,
+    used_day INTEGER NOT NULL
+);
+CREATE INDEX idx_skill_uses_owner ON skill_uses(owner, seq);
+CREATE INDEX idx_skill_uses_used_day ON skill_uses(used_day);
 ";
 
 /// Migrates a file to the newest version, one transaction per step.

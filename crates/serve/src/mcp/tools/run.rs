@@ -133,6 +133,7 @@ fn prepare_run(settings: &RunnerSettings, call: &ToolCall<'_>) -> Result<ActiveR
                 .to_owned(),
         );
     }
+    call.service.record_choice(registry, caller, &skill.id);
     Ok(ActiveRun {
         run: Box::pin(run.execute()),
         requests,

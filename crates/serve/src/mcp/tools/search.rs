@@ -1,15 +1,23 @@
 //! `skills_search`: finds the skills that fit a message.
 
-use repertoire_core::markdown::{to_single_line, truncate_text};
+use std::{sync::Arc, time::Instant};
+
+use repertoire_app::{Caller, uses_of};
+use repertoire_core::{
+    SkillId,
+    markdown::{to_single_line, truncate_text},
+};
 use repertoire_registry::{
-    Trusted,
-    search::{COSINE_THRESHOLD, LEXICAL_THRESHOLD, Recommendation},
+    Registry, Snapshot, Trusted,
+    search::{Recommendation, SearchMethod, SearchOutcome, SearchRequest},
 };
 use rmcp::model::{CallToolResponse, CallToolResult, ContentBlock};
 use serde_json::{Value, json};
 
 use super::{ToolCall, bool_argument, text_argument};
-use crate::error::public_message;
+use crate::{
+    error::public_message, optional_tools::OptionalToolState, search_feedback::RecentSearch,
+};
 
 pub(super) fn schema() -> Value {
     json!({
@@ -19,6 +27,10 @@ pub(super) fn schema() -> Value {
             "include_untrusted": {
                 "type": "boolean", "default": false,
                 "description": "Also find skills of origins that the user has not trusted",
+            },
+            "explain": {
+                "type": "boolean", "default": false,
+                "description": "Also return what each score is made of",
             },
             "limit": {"type": "integer", "minimum": 1, "maximum": 20, "default": 5},
         },
@@ -36,54 +48,143 @@ pub(super) async fn search_skills(call: ToolCall<'_>) -> Result<CallToolResponse
             _ => return Err("`limit` must be a number from 1 to 20".to_owned()),
         },
     };
-    let (tools, message) = (tools.clone(), message.to_owned());
-    let catalogue = registry.clone();
-    // Building the index and embedding the message block.
     let include_untrusted = bool_argument(arguments, "include_untrusted")?;
+    let explain = bool_argument(arguments, "explain")?;
     let snapshot = call.service.visible_snapshot(registry, call.caller);
-    let visible = snapshot.clone();
-    let looked = tokio::task::spawn_blocking(move || {
-        let finding = tools.skill_index(&catalogue)?;
-        // Skills that are not shown take no place from those that are.
-        finding.find_skills_among(&message, limit, |id| {
-            let entry = visible.get(id);
-            entry.is_some_and(|entry| include_untrusted || entry.trusted == Trusted::Yes)
+    let outcome = {
+        let (tools, message) = (tools.clone(), message.to_owned());
+        let (catalogue, visible) = (registry.clone(), snapshot.clone());
+        let caller = call.caller.clone();
+        // Building the index and embedding the message block.
+        tokio::task::spawn_blocking(move || {
+            let request = VisibleSearch {
+                message: &message,
+                limit,
+                visible: &visible,
+                include_untrusted,
+            };
+            request.run(&tools, &catalogue, &caller)
         })
-    });
-    let found = looked.await.map_err(|_| "interrupted".to_owned())?;
-    let mut found = found.map_err(|error| public_message(&error))?;
-    found.retain(|one| one.fits);
+    };
+    let found = outcome.await.map_err(|_| "interrupted".to_owned())?;
+    let found = found.map_err(|error| public_message(&error))?;
     let is_trusted = |one: &Recommendation| {
         let entry = snapshot.get(&one.id);
         entry.is_some_and(|entry| entry.trusted == Trusted::Yes)
     };
-    let about = |one: &Recommendation| {
-        let entry = snapshot.get(&one.id);
-        let about = entry.and_then(|entry| entry.metadata.description.as_deref());
-        truncate_text(&to_single_line(about.unwrap_or_default()), 200)
-    };
-    let lines: Vec<String> = found
+    let shown = found.fitting();
+    let mut lines: Vec<String> = shown
         .iter()
-        .map(|one| {
-            let label = if is_trusted(one) { "" } else { ", untrusted" };
-            format!(
-                "- {} ({:.0}%{label}): {}",
-                one.id,
-                one.score * 100.0,
-                about(one)
-            )
-        })
+        .map(|one| describe_result(one, &snapshot, is_trusted(one)))
         .collect();
-    let shown = if lines.is_empty() {
-        "No skill fits.".to_owned()
-    } else {
-        lines.join("\n")
-    };
-    let mut result = CallToolResult::success(vec![ContentBlock::text(shown)]);
-    let untrusted: Vec<_> = found.iter().filter(|one| !is_trusted(one)).collect();
+    if lines.is_empty() {
+        lines.push("No skill fits.".to_owned());
+    }
+    if let Some(note) = pending_note(&found, snapshot.len()) {
+        lines.push(note);
+    }
+    let mut result = CallToolResult::success(vec![ContentBlock::text(lines.join("\n"))]);
+    let untrusted: Vec<_> = shown.iter().filter(|one| !is_trusted(one)).collect();
     let untrusted: Vec<_> = untrusted.into_iter().map(|one| &one.id).collect();
-    result.structured_content = Some(json!({
-        "skills": found, "untrusted": untrusted, "threshold": {"words": LEXICAL_THRESHOLD, "meaning": COSINE_THRESHOLD},
-    }));
+    let mut structured = json!({
+        "skills": shown, "untrusted": untrusted, "decision": found.decision,
+        "by": found.method.as_str(), "pending": found.pending,
+    });
+    if explain {
+        structured["features"] = json!(found.features);
+    } else if let Some(skills) = structured["skills"].as_array_mut() {
+        for skill in skills.iter_mut().filter_map(Value::as_object_mut) {
+            skill.remove("parts");
+        }
+    }
+    result.structured_content = Some(structured);
     Ok(result.into())
+}
+
+/// A search among the skills that a caller may see.
+struct VisibleSearch<'a> {
+    message: &'a str,
+    limit: usize,
+    visible: &'a Snapshot,
+    include_untrusted: bool,
+}
+
+impl VisibleSearch<'_> {
+    /// Searches, and remembers what was found for the client's next step.
+    fn run(
+        &self,
+        tools: &OptionalToolState,
+        registry: &Arc<Registry>,
+        caller: &Caller,
+    ) -> repertoire_registry::Result<SearchOutcome> {
+        let index = tools.skill_index(registry)?;
+        // Skills that are not shown take no place from those that are.
+        let is_wanted = |id: &SkillId| {
+            let entry = self.visible.get(id);
+            entry.is_some_and(|entry| self.include_untrusted || entry.trusted == Trusted::Yes)
+        };
+        let encoder = index.encoder();
+        let vector = encoder.map(|encoder| encoder.encode_message(self.message));
+        let learns = tools.options.usage.learn;
+        let uses = if learns {
+            uses_of(
+                registry,
+                encoder.map(|encoder| &**encoder),
+                caller.usage_owner(),
+            )
+        } else {
+            Vec::new()
+        };
+        let found = index.search(&SearchRequest {
+            vector: vector.as_ref(),
+            uses: &uses,
+            ..SearchRequest::new(self.message, self.limit).among(&is_wanted)
+        })?;
+        if let (true, Some(encoder), Some(vector)) = (learns, encoder, vector)
+            && !found.fitting().is_empty()
+        {
+            let trusted = found.fitting().iter().filter(|one| {
+                let entry = self.visible.get(&one.id);
+                entry.is_some_and(|entry| entry.trusted == Trusted::Yes)
+            });
+            tools.feedback.remember(
+                caller,
+                RecentSearch {
+                    message: self.message.to_owned(),
+                    model: encoder.kind(),
+                    vector,
+                    found: trusted.map(|one| one.id.clone()).collect(),
+                    at: Instant::now(),
+                },
+            );
+        }
+        Ok(found)
+    }
+}
+
+fn describe_result(one: &Recommendation, snapshot: &Snapshot, is_trusted: bool) -> String {
+    let entry = snapshot.get(&one.id);
+    let about = entry.and_then(|entry| entry.metadata.description.as_deref());
+    let about = truncate_text(&to_single_line(about.unwrap_or_default()), 200);
+    let label = if is_trusted { "" } else { ", untrusted" };
+    let also = match one.also.as_slice() {
+        [] => String::new(),
+        [other] => format!(" (nearly the same: {other})"),
+        [other, rest @ ..] => format!(" (nearly the same: {other} and {} more)", rest.len()),
+    };
+    format!(
+        "- {} ({:.0}%{label}): {about}{also}",
+        one.id,
+        one.score * 100.0
+    )
+}
+
+/// Says that skills are still found by their words, while they are embedded.
+fn pending_note(found: &SearchOutcome, all: usize) -> Option<String> {
+    (found.pending > 0 && found.method == SearchMethod::Words).then(|| {
+        format!(
+            "({} of {all} skills are not embedded yet: this search compared words only)",
+            found.pending
+        )
+    })
 }

@@ -1,15 +1,19 @@
 //! What belongs to one user on one machine: approvals, trust in workspaces, other servers with
-//! their listings, and cached vectors. It is always kept in the SQLite file of the account,
+//! their listings, cached vectors, example messages of skills, and what was chosen in searches. It is always kept in the SQLite file of the account,
 //! wherever the scopes are.
 
 mod approvals;
+mod example_messages;
 mod remotes;
+mod skill_uses;
 mod vectors;
 
 use std::sync::Arc;
 
 pub use approvals::Approval;
+pub use example_messages::ExampleMessages;
 pub use remotes::StoredRemote;
+pub use skill_uses::{NewSkillUse, StoredSkillUse};
 
 use super::{EventCursor, QueryResult, SqliteStore, Store, events, now_rfc3339};
 use crate::error::Result;
