@@ -164,7 +164,7 @@ pub(crate) fn run(model: &Path) -> Result<()> {
         (
             "with embeddings: best cosine, tenth cosine, unknown terms, length",
             SearchMethod::Meaning,
-            &[1.0, 1.0, -1.0],
+            &[1.0, 1.0, -1.0, 1.0],
             match corpus.encoder.kind() {
                 ModelKind::MiniLm => &MINILM_GATE,
                 ModelKind::Mpnet => &MPNET_GATE,
@@ -173,7 +173,7 @@ pub(crate) fn run(model: &Path) -> Result<()> {
         (
             "by words: best share, the same weighted by length, unknown terms",
             SearchMethod::Words,
-            &[1.0, 1.0, -1.0, 1.0],
+            &[1.0, 1.0, -1.0],
             &WORDS_GATE,
         ),
     ];

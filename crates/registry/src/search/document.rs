@@ -134,13 +134,14 @@ impl SkillDocument {
             examples.extend(phrases.iter().take(MAX_EXAMPLES).cloned());
         }
         hints.extend(phrases.iter().cloned());
+        let name = entry.id.as_str().replace(['/', '-', '_'], " ");
         Self {
             id: entry.id.clone(),
-            name: format!(
-                "{} {}",
-                entry.id.as_str().replace(['/', '-', '_'], " "),
-                head.title.as_deref().unwrap_or_default()
-            ),
+            // The title is in the body, unless that cannot be read.
+            name: match head.title.as_deref().filter(|_| body.is_empty()) {
+                Some(title) => format!("{name} {title}"),
+                None => name,
+            },
             description: head.description.as_deref().unwrap_or_default().to_owned(),
             examples_text: hints.join(" . "),
             examples,
