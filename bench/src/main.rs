@@ -8,6 +8,7 @@
 mod abuse;
 mod catalogue;
 mod crash;
+mod encoder;
 mod gate;
 mod iii;
 mod mcp;
@@ -48,6 +49,9 @@ fn main() -> ExitCode {
             sandbox::measure_sandbox(folder.as_ref(), with.as_ref(), without.as_ref())
         }
         ["ranking", model] => ranking::run(model.as_ref()),
+        ["encoder", model, candle, python] => {
+            encoder::run(model.as_ref(), candle.as_ref(), python.as_ref())
+        }
         ["gate", model] => gate::run(model.as_ref()),
         ["search", model] => search::run(model.as_ref()),
         ["bare", transport, size] => size
@@ -57,7 +61,9 @@ fn main() -> ExitCode {
         // The benchmark starts itself for what needs a process of its own.
         ["load", rest @ ..] => catalogue::load_and_report(rest),
         _ => {
-            eprintln!("usage: cargo xtask bench catalogue|mcp|iii|search|ranking|gate|sandbox");
+            eprintln!(
+                "usage: cargo xtask bench catalogue|mcp|iii|search|ranking|gate|encoder|sandbox"
+            );
             return ExitCode::from(2);
         }
     };

@@ -31,7 +31,7 @@ pub(crate) struct Corpus {
     pub(crate) held_out: Vec<ActivationCase>,
 }
 
-fn corpus_dir() -> PathBuf {
+pub(crate) fn corpus_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../corpus/activation")
 }
 

@@ -44,6 +44,7 @@ usage: cargo xtask COMMAND
                         compare the functions on running buses, and count lost answers
   bench search          measure finding skills against SQLite's full-text search
   bench ranking         measure which skills are found, against BM25, BM25F and MiniLM
+  bench encoder         measure the sentence encoder against candle and ONNX Runtime
   bench gate            fit the decision whether any skill fits a message
   bench sandbox         measure scripts in the sandbox, and what having it costs
   abuse [MINUTES]       load and abuse a server, with a soak of 30 minutes
@@ -121,13 +122,18 @@ fn run_bench(args: &[&str]) -> anyhow::Result<()> {
     }
     // In one build: separate builds would use other features and compile everything twice.
     commands::run_checked(commands::cargo_command(&dist).args(["--package", "repertoire-bench"]))?;
-    if args == ["mcp"] {
-        println!("building the peer on pmcp; the first time takes some minutes");
-        let manifest = "bench/peers/pmcp/Cargo.toml";
-        let target = "target/xtask/pmcp";
+    let peer = match args {
+        ["mcp"] => Some("pmcp"),
+        ["encoder"] => Some("candle"),
+        _ => None,
+    };
+    if let Some(name) = peer {
+        println!("building the peer on {name}; the first time takes some minutes");
+        let manifest = format!("bench/peers/{name}/Cargo.toml");
+        let target = format!("target/xtask/{name}");
         let mut peer =
-            commands::cargo_command(&["build", "--release", "--manifest-path", manifest]);
-        commands::run_checked(peer.args(["--target-dir", target]))?;
+            commands::cargo_command(&["build", "--release", "--manifest-path", &manifest]);
+        commands::run_checked(peer.args(["--target-dir", &target]))?;
     }
     let mut command = Command::new(built.join("repertoire-bench"));
     command.args(args).current_dir(commands::project_dir());
@@ -137,6 +143,12 @@ fn run_bench(args: &[&str]) -> anyhow::Result<()> {
         ["sandbox"] => {
             let parts = runtime::RuntimeParts::install_with(&ours)?;
             command.arg(parts.sandbox_dir()).arg(ours).arg(without);
+        }
+        ["encoder"] => {
+            let candle = commands::project_dir().join("target/xtask/candle/release/candle-peer");
+            let python = install::install_python("bench/peers/onnx/requirements.txt", "onnx")?;
+            command.arg(models::TestModels::install()?.vectors);
+            command.arg(candle).arg(python);
         }
         ["search" | "ranking" | "gate"] => {
             command.arg(models::TestModels::install()?.vectors);

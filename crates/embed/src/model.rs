@@ -145,7 +145,12 @@ impl EmbeddingModel {
     /// Embeds a message, for which somebody waits, on all cores. Only the beginning of a long text
     /// is read.
     pub fn embed_text(&self, text: &str) -> Vector {
-        self.embed_on(text, usize::MAX, Cores::All)
+        self.embed_message(text, usize::MAX)
+    }
+
+    /// The same for at most `tokens` tokens.
+    pub fn embed_message(&self, text: &str, tokens: usize) -> Vector {
+        self.embed_on(text, tokens, Cores::All)
     }
 
     /// Embeds at most `tokens` tokens of a text on one core, while other cores embed other texts.

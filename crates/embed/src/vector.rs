@@ -149,6 +149,11 @@ impl<K: Clone + Eq + std::hash::Hash> VectorTable<K> {
         self.keys.iter()
     }
 
+    /// The key of the vector at a place, in the order of [`Self::keys`].
+    pub fn key(&self, place: usize) -> Option<&K> {
+        self.keys.get(place)
+    }
+
     /// Replaces the vectors of a key. Vectors of other dimensions are ignored.
     pub fn insert(&mut self, key: K, vectors: &[Vector]) {
         self.remove(&key);

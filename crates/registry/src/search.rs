@@ -291,6 +291,7 @@ impl SkillIndex {
         for document in &documents {
             index.insert_texts(document);
         }
+        index.lexical.shrink_to_fit();
         Ok(index)
     }
 

@@ -338,12 +338,7 @@ impl<'a> Similarities<'a> {
         limit: usize,
         is_wanted: impl Fn(&SkillId) -> bool,
     ) -> Vec<(&'a SkillId, f64)> {
-        nearest(
-            self.index.documents.keys(),
-            &self.documents,
-            limit,
-            is_wanted,
-        )
+        nearest(&self.index.documents, &self.documents, limit, is_wanted)
     }
 
     /// The skills with the most similar example messages, of those wanted.
@@ -352,7 +347,7 @@ impl<'a> Similarities<'a> {
         limit: usize,
         is_wanted: impl Fn(&SkillId) -> bool,
     ) -> Vec<&'a SkillId> {
-        let all = nearest(self.index.examples.keys(), &self.examples, limit, is_wanted);
+        let all = nearest(&self.index.examples, &self.examples, limit, is_wanted);
         all.into_iter().map(|(id, _)| id).collect()
     }
 
@@ -367,19 +362,16 @@ impl<'a> Similarities<'a> {
 }
 
 fn nearest<'a>(
-    ids: impl Iterator<Item = &'a SkillId>,
+    table: &'a VectorTable<SkillId>,
     cosines: &[f32],
     limit: usize,
     is_wanted: impl Fn(&SkillId) -> bool,
 ) -> Vec<(&'a SkillId, f64)> {
-    let mut all: Vec<(f32, &SkillId)> = cosines.iter().copied().zip(ids).collect();
-    let best = super::lexical::take_best(
-        &mut all,
-        limit,
-        |a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1)),
-        |one| is_wanted(one.1),
-    );
+    let mut all: Vec<(f32, u32)> = cosines.iter().copied().zip(0..).collect();
+    let key = |place: u32| table.key(place as usize);
+    let best =
+        super::lexical::take_best(&mut all, limit, |place| key(place).is_some_and(&is_wanted));
     best.into_iter()
-        .map(|(cosine, id)| (id, f64::from(cosine)))
+        .filter_map(|(cosine, place)| Some((key(place)?, f64::from(cosine))))
         .collect()
 }

@@ -216,39 +216,49 @@ impl LexicalIndex {
         limit: usize,
         is_wanted: impl Fn(&SkillId) -> bool,
     ) -> Vec<(&'a SkillId, f32)> {
-        let shares = scores.shares.iter().enumerate();
-        let mut all: Vec<(f32, &SkillId)> = shares
-            .filter(|(_, share)| **share > 0.0)
-            .filter_map(|(place, share)| Some((*share, self.skills[place].as_ref()?)))
+        let shares = scores.shares.iter().zip(0_u32..);
+        let mut all: Vec<(f32, u32)> = shares
+            .filter(|(share, _)| **share > 0.0)
+            .map(|(share, place)| (*share, place))
             .collect();
-        take_best(
-            &mut all,
-            limit,
-            |a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1)),
-            |one| is_wanted(one.1),
-        )
-        .into_iter()
-        .map(|(share, id)| (id, share))
-        .collect()
+        let skill = |place: u32| self.skills[place as usize].as_ref();
+        let best = take_best(&mut all, limit, |place| {
+            skill(place).is_some_and(&is_wanted)
+        });
+        best.into_iter()
+            .filter_map(|(share, place)| Some((skill(place)?, share)))
+            .collect()
+    }
+
+    /// Frees memory that was reserved for growth, after many skills were added.
+    pub(super) fn shrink_to_fit(&mut self) {
+        for postings in &mut self.postings {
+            postings.places.shrink_to_fit();
+            postings.frequencies.shrink_to_fit();
+        }
+        self.postings.shrink_to_fit();
+        self.numbers.shrink_to_fit();
     }
 }
 
-/// Takes the first elements in an order that fulfil a condition, which is asked of few elements.
-pub(super) fn take_best<T: Copy>(
-    all: &mut [T],
+/// Takes the places with the largest scores, best first, of those wanted; few are asked. Scores are
+/// compared by number and place alone, because comparing ids would take most of the time.
+pub(super) fn take_best(
+    all: &mut [(f32, u32)],
     limit: usize,
-    order: impl Fn(&T, &T) -> std::cmp::Ordering,
-    is_wanted: impl Fn(&T) -> bool,
-) -> Vec<T> {
+    is_wanted: impl Fn(u32) -> bool,
+) -> Vec<(f32, u32)> {
+    let order = |a: &(f32, u32), b: &(f32, u32)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
     let (mut found, mut rest, mut size) = (Vec::new(), all, limit.max(8) * 2);
     while found.len() < limit && !rest.is_empty() {
         if size < rest.len() {
-            rest.select_nth_unstable_by(size - 1, &order);
+            rest.select_nth_unstable_by(size - 1, order);
         }
         let (head, tail) = rest.split_at_mut(size.min(rest.len()));
-        head.sort_unstable_by(&order);
+        head.sort_unstable_by(order);
         let missing = limit - found.len();
-        found.extend(head.iter().filter(|one| is_wanted(one)).take(missing));
+        let wanted = head.iter().filter(|(_, place)| is_wanted(*place));
+        found.extend(wanted.take(missing));
         (rest, size) = (tail, size * 4);
     }
     found
@@ -268,11 +278,17 @@ mod tests {
 
     #[test]
     fn the_best_wanted_elements_come_first_however_few_there_are() {
-        let mut numbers: Vec<u32> = (0..1_000).map(|n| n * 7 % 1_000).collect();
-        let rare = take_best(&mut numbers, 3, Ord::cmp, |n| n % 300 == 299);
-        assert_eq!(rare, [299, 599, 899]);
-        assert_eq!(take_best(&mut numbers, 2, Ord::cmp, |_| true), [0, 1]);
-        assert_eq!(take_best(&mut numbers, 5, Ord::cmp, |n| *n == 998), [998]);
-        assert!(take_best(&mut numbers, 0, Ord::cmp, |_| true).is_empty());
+        let numbers = || -> Vec<(f32, u32)> {
+            let places = (0..1_000_u16).map(|n| n * 7 % 1_000);
+            places.map(|n| (-f32::from(n), u32::from(n))).collect()
+        };
+        let best = |limit, is_wanted: fn(u32) -> bool| -> Vec<u32> {
+            let found = take_best(&mut numbers(), limit, is_wanted).into_iter();
+            found.map(|(_, place)| place).collect()
+        };
+        assert_eq!(best(3, |n| n % 300 == 299), [299, 599, 899]);
+        assert_eq!(best(2, |_| true), [0, 1]);
+        assert_eq!(best(5, |n| n == 998), [998]);
+        assert!(best(0, |_| true).is_empty());
     }
 }
