@@ -38,6 +38,23 @@ pub struct ActivationGoals {
     pub chitchat: Option<f64>,
 }
 
+impl ActivationGoals {
+    /// The goals that are not shares from 0 to 1.
+    pub(crate) fn out_of_range(&self) -> Vec<f64> {
+        let all = [
+            self.hit_at_1,
+            self.hit_at_5,
+            self.named,
+            self.shown,
+            self.false_activation,
+            self.near_miss,
+            self.chitchat,
+        ];
+        let all = all.into_iter().flatten();
+        all.filter(|goal| !(0.0..=1.0).contains(goal)).collect()
+    }
+}
+
 /// What sort of message a case is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -217,8 +234,11 @@ impl ActivationTally {
             metric("near miss", hard.shown, hard, goals.near_miss, false),
             metric("chitchat", chitchat.shown, chitchat, goals.chitchat, false),
         ];
-        // A metric without messages is left out.
-        metrics.into_iter().filter(|one| one.of > 0).collect()
+        // A metric without messages is left out, unless it has a goal.
+        let metrics = metrics.into_iter();
+        metrics
+            .filter(|one| one.of > 0 || one.goal.is_some())
+            .collect()
     }
 
     fn to_json(&self, goals: &ActivationGoals) -> Value {
@@ -256,7 +276,12 @@ impl GoalMetric {
                 self.value > goal
             }
         };
-        self.goal.is_some_and(worse)
+        self.goal.is_some_and(worse) || self.is_unmeasured()
+    }
+
+    /// Whether there is a goal, and no message to measure it with.
+    pub fn is_unmeasured(&self) -> bool {
+        self.of == 0 && self.goal.is_some()
     }
 }
 

@@ -112,7 +112,12 @@ impl Runner {
             entry.is_some_and(|entry| entry.trusted == Trusted::Yes)
         };
         let encoder = index.encoder();
-        let uses = uses_of(&self.registry, encoder.as_deref(), LOCAL_OWNER);
+        let uses = uses_of(
+            &self.registry,
+            encoder.as_deref(),
+            LOCAL_OWNER,
+            self.settings.usage,
+        );
         let vector = encoder.map(|encoder| (encoder.kind(), encoder.encode_message(message)));
         let request = SearchRequest {
             uses: &uses,

@@ -60,6 +60,12 @@ impl EvaluationFile {
                 )));
             }
         }
+        let goals = [&self.goals, &self.goals_with_meaning].into_iter();
+        if let Some(goal) = goals.flat_map(ActivationGoals::out_of_range).next() {
+            return Err(invalid(&format!(
+                "the goal {goal} is not a share from 0 to 1"
+            )));
+        }
         for case in &self.outputs {
             case.parse_assertions()?;
         }

@@ -81,12 +81,15 @@ impl UseRecorder {
     }
 }
 
-/// What a client chose before. Without embeddings nothing is known of it.
+/// What a client chose before. Without embeddings nothing is known of it, and nothing counts if the
+/// settings do not allow it.
 pub fn uses_of(
     registry: &Registry,
     encoder: Option<&SentenceEncoder>,
     owner: &str,
+    policy: UsagePolicy,
 ) -> Vec<SkillUse> {
+    let encoder = encoder.filter(|_| policy.learn);
     let Some((encoder, store)) = encoder.zip(registry.local_store().ok()) else {
         return Vec::new();
     };

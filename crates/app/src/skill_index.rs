@@ -11,7 +11,7 @@ use repertoire_registry::{
         EmbeddingBatch, SearchMethod, SearchOutcome, SearchRequest, SentenceEncoder, SkillIndex,
     },
 };
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// How many skills are embedded in one batch in the background, between which others get the index.
@@ -30,6 +30,8 @@ pub struct LiveSkillIndex {
     current: RwLock<IndexState>,
     /// Embeds messages before the index is locked.
     encoder: Option<Arc<SentenceEncoder>>,
+    /// Wakes the thread that computes embeddings.
+    wake: Arc<Notify>,
     _stop_on_drop: DropGuard,
 }
 
@@ -54,6 +56,7 @@ impl LiveSkillIndex {
         let stop = CancellationToken::new();
         let snapshot = registry.snapshot();
         let example_changes = example_message_changes(registry);
+        let wake = Arc::new(Notify::new());
         let index = SkillIndex::with_encoder(registry, &snapshot, encoder.clone())?;
         let live = Arc::new(Self {
             registry: registry.clone(),
@@ -64,9 +67,10 @@ impl LiveSkillIndex {
                 logged_tenths: 0,
             }),
             encoder,
+            wake: wake.clone(),
             _stop_on_drop: stop.clone().drop_guard(),
         });
-        let follow = follow_catalogue(Arc::downgrade(&live), changes, stop);
+        let follow = follow_catalogue(Arc::downgrade(&live), changes, wake, stop);
         // A thread instead of a task, because it reads from disk and computes.
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -103,6 +107,8 @@ impl LiveSkillIndex {
                 tracing::warn!(%error, "embeddings could not be computed");
                 Pending::Retry
             }
+            // The documents could not be read, or their vectors not be stored.
+            None if self.read_state().index.pending_count() > 0 => Pending::Retry,
             None => Pending::Nothing,
         }
     }
@@ -154,6 +160,7 @@ impl LiveSkillIndex {
             current.index.rebuild_index(&self.registry, &snapshot)?;
             current.seq = snapshot.seq();
             current.example_changes = example_changes;
+            self.wake.notify_one();
         }
         if snapshot.seq() == current.seq {
             return Ok(());
@@ -194,6 +201,7 @@ fn log_progress(current: &mut IndexState) {
 async fn follow_catalogue(
     index: Weak<LiveSkillIndex>,
     mut changes: watch::Receiver<u64>,
+    wake: Arc<Notify>,
     stop: CancellationToken,
 ) {
     loop {
@@ -206,7 +214,10 @@ async fn follow_catalogue(
             match is_pending {
                 Pending::Batch => {}
                 Pending::Retry => tokio::time::sleep(RETRY_PAUSE).await,
-                Pending::Nothing => drop(changes.changed().await),
+                Pending::Nothing => tokio::select! {
+                    event = changes.changed() => drop(event),
+                    () = wake.notified() => {}
+                },
             }
         };
         tokio::select! {

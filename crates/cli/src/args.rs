@@ -270,7 +270,8 @@ pub(crate) enum Command {
     /// Install optional components: the script sandbox, DSPy, embeddings for search
     #[command(
         after_help = "Examples:\n  repertoire setup\n  repertoire setup embeddings\n  repertoire \
-                            setup sandbox\n  repertoire setup sidecar"
+                            setup examples --dry-run\n  repertoire setup sandbox\n  repertoire \
+                            setup sidecar"
     )]
     Setup {
         #[command(subcommand)]

@@ -155,11 +155,10 @@ fn a_model_writes_example_messages_for_all_skills_or_none() {
     let sail = r#"["a rip along the seam at sea", "help me with my hobby today"]"#;
     let tide = r#"["does my keel touch ground at noon", "Sea"]"#;
     let fake = FakeProvider::start(vec![
-        // The first attempt breaks off: nothing is stored.
+        // The first run breaks off after one skill: nothing is used, and nothing is lost.
         reply(kite),
+        FakeResponse::Json(400, r#"{"error": {"message": "no more"}}"#.to_owned()),
         reply("I would rather talk about something else."),
-        reply("No."),
-        reply(kite),
         reply(sail),
         reply(tide),
     ]);
@@ -178,16 +177,13 @@ fn a_model_writes_example_messages_for_all_skills_or_none() {
     let failed = run(&["setup", "examples"]);
     assert_ne!(failed.exit_code(), 0);
     let error = failed.stderr();
-    assert!(
-        error.contains("something else than example messages"),
-        "{error}"
-    );
+    assert!(error.contains("what was written so far is kept"), "{error}");
     assert_eq!(listed()["examples"], json!([]));
 
     let written = run(&["setup", "examples", "--json"]);
     assert_eq!(written.exit_code(), 0, "{}", written.stderr());
     let report: Value = serde_json::from_str(&written.stdout()).unwrap();
-    let report = &report["written"][0]["report"];
+    let report = &report["written"];
     assert_eq!(
         (&report["skills"], &report["messages"]),
         (&json!(3), &json!(4)),
@@ -200,7 +196,7 @@ fn a_model_writes_example_messages_for_all_skills_or_none() {
     assert_eq!(listed()["examples"][0]["model"], "there/m");
     let again = run(&["setup", "examples"]);
     assert!(again.stderr().contains("every trusted skill has"));
-    assert_eq!(fake.recorded_requests().len(), 6, "nothing was asked again");
+    assert_eq!(fake.recorded_requests().len(), 5, "nothing was asked again");
 
     let found = run(&["search", "--json", "--all", "does the keel touch ground"]);
     let found: Value = serde_json::from_str(&found.stdout()).unwrap();

@@ -49,7 +49,8 @@ impl QuantizedMatrix {
     pub(crate) fn from_parts(columns: usize, values: Vec<i8>, scales: Vec<f32>) -> Option<Self> {
         let fits = columns > 0
             && columns.is_multiple_of(ROW_UNIT)
-            && values.len() == columns * scales.len();
+            && values.len() == columns * scales.len()
+            && scales.iter().all(|scale| scale.is_finite());
         fits.then_some(Self {
             columns,
             values,

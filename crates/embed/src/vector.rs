@@ -51,6 +51,11 @@ impl Vector {
         }
     }
 
+    /// Whether it has no direction.
+    pub fn is_zero(&self) -> bool {
+        self.scale == 0.0
+    }
+
     /// How many components it has.
     pub fn dimensions(&self) -> usize {
         self.steps.len()
@@ -147,6 +152,11 @@ impl<K: Clone + Eq + std::hash::Hash> VectorTable<K> {
     /// The key of each vector.
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &K> {
         self.keys.iter()
+    }
+
+    /// Whether a key has vectors.
+    pub fn contains(&self, key: &K) -> bool {
+        self.places.contains_key(key)
     }
 
     /// The key of the vector at a place, in the order of [`Self::keys`].

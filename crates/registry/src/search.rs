@@ -62,7 +62,7 @@ const VAGUE_LOSS: f64 = 0.15;
 /// The part of its score that an untrusted skill loses.
 const UNTRUSTED_LOSS: f64 = 0.05;
 /// With a smaller share of skills without an embedding, the others are still found by meaning.
-const MAX_PENDING_SHARE: usize = 50;
+const MAX_PENDING_SHARE: usize = 10;
 
 /// A skill that may fit a message.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -167,6 +167,9 @@ pub struct SearchRequest<'a> {
     pub uses: &'a [SkillUse],
     /// The rarity of words, instead of that in the index.
     pub statistics: Option<&'a CorpusStatistics>,
+    /// The skills that the caller may know of; all by default. Others have no influence at all, not
+    /// even on the rarity of words.
+    pub is_visible: Option<&'a (dyn Fn(&SkillId) -> bool + Sync)>,
     /// The skills that the search is about. The others take no place from them, however many there
     /// are.
     pub is_wanted: &'a (dyn Fn(&SkillId) -> bool + Sync),
@@ -182,6 +185,7 @@ impl<'a> SearchRequest<'a> {
             vector: None,
             uses: &[],
             statistics: None,
+            is_visible: None,
             is_wanted: &|_| true,
         }
     }
@@ -356,7 +360,7 @@ impl SkillIndex {
 
     /// Returns the rarity of the words of a message in this index.
     pub fn statistics_for(&self, message: &str) -> CorpusStatistics {
-        self.lexical.statistics(message_terms(message).iter())
+        self.lexical.statistics(&message_terms(message), None)
     }
 
     /// Finds the skills that fit a message.
@@ -377,16 +381,14 @@ impl SkillIndex {
         let statistics = if let Some(statistics) = request.statistics {
             statistics
         } else {
-            own_statistics = self.lexical.statistics(terms.iter());
+            own_statistics = self.lexical.statistics(&terms, request.is_visible);
             &own_statistics
         };
         let words = self.lexical.score(&terms, statistics);
         let usage = vector.map_or_else(HashMap::new, |vector| usage_shares(request.uses, vector));
         let mut mentions: HashMap<&SkillId, Vec<Mention>> = HashMap::new();
-        for (id, mention) in self.names.mentions(request.message) {
-            if (request.is_wanted)(id) {
-                mentions.entry(id).or_default().push(mention);
-            }
+        for (id, mention) in self.names.mentions(request.message, request.is_wanted) {
+            mentions.entry(id).or_default().push(mention);
         }
 
         let most = CANDIDATES.max(request.limit);
@@ -433,7 +435,7 @@ impl SkillIndex {
             best_share,
             f64::from(words.unknown),
             terms.len(),
-            self.len(),
+            statistics.skills(),
         );
         let encoder = embeddings.map(|index| index.encoder.kind());
         SearchOutcome {
@@ -445,8 +447,17 @@ impl SkillIndex {
             skills: self.collapse_duplicates(skills, request.limit),
             features,
             method,
-            pending: self.pending_count(),
+            pending: self.pending_among(request.is_visible),
         }
+    }
+
+    /// The number of skills without an embedding, among those that a caller may know of.
+    fn pending_among(&self, is_visible: Option<&(dyn Fn(&SkillId) -> bool + Sync)>) -> usize {
+        let Some(embeddings) = &self.embeddings else {
+            return 0;
+        };
+        let is_visible = |id: &&SkillId| is_visible.is_none_or(|is_visible| is_visible(id));
+        embeddings.without_document().filter(is_visible).count()
     }
 
     /// Scores a skill.
@@ -483,7 +494,7 @@ impl SkillIndex {
         let mut is_named = false;
         for mention in mentions {
             match mention {
-                Mention::Name(_) => is_named = true,
+                Mention::Name => is_named = true,
                 Mention::Phrase(phrase) => {
                     parts.phrase = PHRASE_SHARE;
                     why = MatchReason::Phrase(phrase.clone());
@@ -491,6 +502,10 @@ impl SkillIndex {
             }
         }
         if let Some(traits) = self.traits.get(id) {
+            if !traits.is_trusted {
+                // It may have the id of a skill that was chosen.
+                parts.usage = 0.0;
+            }
             let mut kept = 1.0;
             if traits.is_vague {
                 kept *= 1.0 - VAGUE_LOSS;
@@ -536,7 +551,11 @@ impl SkillIndex {
             });
             match original {
                 // A copy that the message names is an answer of its own.
-                Some(at) if one.why != MatchReason::Named => kept[at].also.push(one.id),
+                Some(at) if one.why != MatchReason::Named => {
+                    // An untrusted copy adds nothing to a trusted skill.
+                    let adds = self.is_trusted(&one.id) || !self.is_trusted(&kept[at].id);
+                    kept[at].also.extend(adds.then_some(one.id));
+                }
                 _ if kept.len() < limit => kept.push(one),
                 _ => {}
             }
@@ -550,7 +569,7 @@ impl SkillIndex {
 
     /// The method that finds most: embeddings, unless too many are missing.
     fn best_method(&self) -> SearchMethod {
-        let pending = self.pending_count();
+        let pending = self.pending_among(None);
         if self.embeddings.is_some() && pending * MAX_PENDING_SHARE <= self.len() {
             SearchMethod::Meaning
         } else {

@@ -496,6 +496,63 @@ fn adding_skills_leaves_the_scores_of_others_identical() {
     }
 }
 
+/// For a caller who may see some skills, a search is what it would be without the others: in names,
+/// rarity, decision and counts.
+#[test]
+fn t36_skills_that_a_caller_may_not_see_have_no_influence() {
+    let (_mine_folder, mine) = open_registry();
+    let (_all_folder, all) = open_registry();
+    let own = [
+        (
+            "Roll Back",
+            "Takes back a release that went wrong on the servers.",
+        ),
+        ("Tide Tables", "Tells when the sea is high in a harbour."),
+        ("Kite Making", "Builds kites of paper and bamboo."),
+    ];
+    for (name, about) in own {
+        put_skill(&mine, name, about, &[]);
+        put_skill(&all, name, about, &[]);
+    }
+    let others = [
+        (
+            "Roll Back Payroll",
+            "Takes back a payroll that went wrong in the harbour.",
+        ),
+        ("Use Roll Back", "Speaks of zanzibarium and of the sea."),
+        ("Kite Making Two", "Builds kites of paper and bamboo."),
+    ];
+    for (name, about) in others {
+        put_skill(&all, name, about, &["the sea is high"]);
+    }
+    let encoder = open_encoder(&mine);
+    let index_of = |registry: &Registry| {
+        let snapshot = registry.snapshot();
+        let mut index = SkillIndex::with_encoder(registry, &snapshot, encoder.clone()).unwrap();
+        embed_all(&mut index, registry);
+        index
+    };
+    let (alone, together) = (index_of(&mine), index_of(&all));
+    let names: Vec<SkillId> = own
+        .iter()
+        .map(|(name, _)| skill_id(&name.to_lowercase().replace(' ', "-")))
+        .collect();
+    let is_mine = |id: &SkillId| names.contains(id);
+    for message in [
+        "please roll back payroll today",
+        "use roll back for it",
+        "zanzibarium",
+        "when the sea is high",
+        "paper and bamboo",
+    ] {
+        let visible = together.search(&SearchRequest {
+            is_visible: Some(&is_mine),
+            ..SearchRequest::new(message, 5).among(&is_mine)
+        });
+        assert_eq!(visible, alone.find_skills(message, 5), "{message}");
+    }
+}
+
 /// A hostile client repeats one choice; nothing moves by more than the bound.
 #[test]
 fn t36_use_moves_a_ranking_by_no_more_than_the_bound() {

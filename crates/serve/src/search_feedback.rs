@@ -95,16 +95,23 @@ impl SearchFeedback {
     }
 
     /// Records a choice, if the client recently found the skill.
-    pub(crate) fn record_choice(&self, caller: &Caller, id: &SkillId, recorder: &UseRecorder) {
+    pub(crate) async fn record_choice(
+        &self,
+        caller: &Caller,
+        id: &SkillId,
+        recorder: &UseRecorder,
+    ) {
         let Some(search) = self.take_choice(caller, id) else {
             return;
         };
         let (recorder, id) = (recorder.clone(), id.clone());
         let owner: Arc<str> = caller.usage_owner().into();
-        // The answer does not wait for the disk.
-        tokio::task::spawn_blocking(move || {
+        // Waited for, because the connection may end with the answer.
+        let recorded = tokio::task::spawn_blocking(move || {
             recorder.record(&owner, &id, &search.message, search.model, &search.vector);
         });
+        // It only fails if the server is shutting down.
+        let _ = recorded.await;
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, VecDeque<RecentSearch>>> {

@@ -411,11 +411,25 @@ impl SkillService {
     }
 
     /// Records that a client reads or runs a skill, if it found it by a search just now.
-    pub(crate) fn record_choice(&self, registry: &Arc<Registry>, caller: &Caller, id: &SkillId) {
+    pub(crate) async fn record_choice(
+        &self,
+        registry: &Arc<Registry>,
+        caller: &Caller,
+        id: &SkillId,
+    ) {
         if let Some(tools) = self.optional_tools.get() {
             let recorder = UseRecorder::new(registry, tools.options.usage);
-            tools.feedback.record_choice(caller, id, &recorder);
+            tools.feedback.record_choice(caller, id, &recorder).await;
         }
+    }
+
+    /// How often a caller chose each skill, if choices may be used.
+    fn use_counts(&self, registry: &Registry, caller: &Caller) -> HashMap<String, u64> {
+        let tools = self.optional_tools.get();
+        let learns = tools.is_some_and(|tools| tools.options.usage.learn);
+        let store = registry.local_store().ok().filter(|_| learns);
+        let counts = store.and_then(|store| store.use_counts(caller.usage_owner()).ok());
+        counts.unwrap_or_default()
     }
 
     pub(crate) fn bus(&self) -> Option<&BusBinding> {
@@ -487,7 +501,7 @@ impl SkillService {
         {
             return known.1.clone();
         }
-        let counts = use_counts(registry, &Caller::local_user());
+        let counts = self.use_counts(registry, &Caller::local_user());
         let text: Arc<str> = instructions::build_instructions(&snapshot, budget, &counts).into();
         let known = Arc::new((snapshot.seq(), text.clone()));
         self.instructions.store(Some(known));
@@ -504,7 +518,7 @@ impl SkillService {
             Some(registry) => {
                 let part = self.visible_snapshot(registry, caller);
                 let budget = self.options.instruction_tokens;
-                let counts = use_counts(registry, caller);
+                let counts = self.use_counts(registry, caller);
                 instructions::build_instructions(&part, budget, &counts).into()
             }
             None => instructions::placeholder_text().into(),
@@ -527,13 +541,6 @@ impl SkillService {
             tracing::debug!(%error, "instructions could not be saved");
         }
     }
-}
-
-/// How often a caller chose each skill.
-fn use_counts(registry: &Registry, caller: &Caller) -> HashMap<String, u64> {
-    let store = registry.local_store().ok();
-    let counts = store.and_then(|store| store.use_counts(caller.usage_owner()).ok());
-    counts.unwrap_or_default()
 }
 
 /// Writes a file that only this user can read; skills may be private.

@@ -218,7 +218,7 @@ fn copy_with_digest(from: &Path, to: &Path) -> std::io::Result<String> {
 
 impl Components {
     /// The folder of a model, installed or not.
-    pub(super) fn model_folder(&self, kind: ModelKind) -> PathBuf {
+    pub fn model_folder(&self, kind: ModelKind) -> PathBuf {
         self.models_folder().join(kind.published_name())
     }
 

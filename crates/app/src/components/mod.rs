@@ -242,9 +242,21 @@ impl Components {
         Ok(lock)
     }
 
-    /// Removes a component and returns whether there was one.
-    pub fn remove(&self, kind: ComponentKind) -> Result<bool> {
-        let folder = self.folder(kind);
+    /// Removes a component and returns whether there was one. Of the sentence models it removes this
+    /// one, or the one that is used; the other is used then if it is there.
+    pub fn remove(&self, kind: ComponentKind, model: Option<ModelKind>) -> Result<bool> {
+        let model = model.unwrap_or_else(|| self.current_model());
+        let folder = match kind {
+            ComponentKind::Embeddings => self.model_folder(model),
+            _ => self.folder(kind),
+        };
+        if kind == ComponentKind::Embeddings && model == self.current_model() {
+            let mut others = ModelKind::ALL.iter().filter(|other| **other != model);
+            let is_there = |kind: &&ModelKind| embeddings::is_installed(&self.model_folder(**kind));
+            if let Some(other) = others.find(is_there) {
+                self.use_model(*other)?;
+            }
+        }
         match fs::remove_dir_all(&folder) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),

@@ -84,7 +84,7 @@ fn print_report(word: &str, report: &CleanupReport, output: &Output) -> Result<(
             (garbage.registered_revisions, "superseded registered value"),
             (garbage.checkpoints, "value of a script"),
             (garbage.vectors, "unused embedding"),
-            (garbage.uses, "old choice in a search"),
+            (garbage.uses, "old choice"),
         ];
         for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {
             let count = format_count(usize::try_from(count).unwrap_or(usize::MAX), what);

@@ -4,9 +4,13 @@ use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
 use repertoire_app::uses_of;
-use repertoire_core::{SkillId, markdown::to_single_line, text::terminal_safe};
+use repertoire_core::{
+    SkillId,
+    markdown::{to_single_line, truncate_text},
+    text::terminal_safe,
+};
 use repertoire_registry::{
-    Snapshot,
+    Snapshot, Trusted,
     search::{
         GateFeatures, MatchReason, Recommendation, SearchMethod, SearchOutcome, SearchRequest,
         SkillIndex,
@@ -17,12 +21,15 @@ use serde_json::json;
 use super::{open_registry, setup::index_skills};
 use crate::{
     args::SearchArgs,
+    failure::UsageError,
     output::{DIM, ID, Output, format_count, terminal_width, truncate_to_width},
     settings::CliSettings,
 };
 
 /// How long a search may take to embed new skills.
 pub(super) const INDEXING_TIMEOUT: Duration = Duration::from_secs(3);
+/// The most characters of a description in a line.
+const MAX_ABOUT_CHARS: usize = 240;
 /// The owner of what the user of this machine chooses.
 const LOCAL_OWNER: &str = "user";
 
@@ -30,10 +37,7 @@ pub(crate) fn run(args: &SearchArgs, settings: &CliSettings, output: &Output) ->
     let registry = open_registry(&[], settings, output)?;
     if args.forget {
         let forgotten = registry.local_store()?.forget_skill_uses(None)?;
-        output.print_note(format!(
-            "forgot {}",
-            format_count(forgotten, "choice in a search")
-        ));
+        output.print_note(format!("forgot {}", format_count(forgotten, "choice")));
         if output.json {
             output.print_json(&json!({"forgotten": forgotten}))?;
         }
@@ -42,11 +46,11 @@ pub(crate) fn run(args: &SearchArgs, settings: &CliSettings, output: &Output) ->
     let snapshot = registry.snapshot();
     let index = index_skills(&registry, &snapshot, settings, INDEXING_TIMEOUT, output)?;
     let message = args.message.join(" ");
-    let uses = if settings.usage.learn {
-        uses_of(&registry, index.encoder().as_deref(), LOCAL_OWNER)
-    } else {
-        Vec::new()
-    };
+    if message.trim().is_empty() {
+        return Err(UsageError("the message is empty".to_owned()).into());
+    }
+    let encoder = index.encoder();
+    let uses = uses_of(&registry, encoder.as_deref(), LOCAL_OWNER, settings.usage);
     let found = index.search(&SearchRequest {
         uses: &uses,
         ..SearchRequest::new(&message, args.limit)
@@ -69,11 +73,10 @@ pub(crate) fn run(args: &SearchArgs, settings: &CliSettings, output: &Output) ->
             output.print_text(&format!("      {DIM}{}{DIM:#}\n", explain_score(one)))?;
         }
     }
-    if found.fitting().is_empty() {
-        output.print_note(explain_no_match(&found));
-    }
     if args.explain {
         output.print_note(explain_decision(&found));
+    } else if found.fitting().is_empty() {
+        output.print_note(explain_no_match(&found));
     }
     note_method(&index, &found, output);
     Ok(ExitCode::SUCCESS)
@@ -108,12 +111,16 @@ pub(super) fn format_recommendation(one: &Recommendation, snapshot: &Snapshot) -
             format!("; nearly the same: {}", terminal_safe(&others.join(", ")))
         }
     };
+    let is_trusted = snapshot
+        .get(&one.id)
+        .is_none_or(|entry| entry.trusted == Trusted::Yes);
+    let label = if is_trusted { "" } else { " [untrusted]" };
     let line = format!(
-        "{:>3.0}%  {ID}{}{ID:#}  {DIM}{}{also}{DIM:#}  {}",
+        "{:>3.0}%  {ID}{}{ID:#}{label}  {DIM}{}{also}{DIM:#}  {}",
         one.score * 100.0,
         terminal_safe(one.id.as_str()),
         terminal_safe(&match_reason(one)),
-        terminal_safe(&to_single_line(about)),
+        terminal_safe(&truncate_text(&to_single_line(about), MAX_ABOUT_CHARS)),
     );
     terminal_width().map_or(line.clone(), |columns| {
         truncate_to_width(&line, columns + 24)
@@ -151,8 +158,8 @@ fn explain_decision(found: &SearchOutcome) -> String {
         None => format!("{:.0}% of the words are covered", best_share * 100.0),
     };
     format!(
-        "something fits with a confidence of {:.0}%, {:.0}% is needed ({features}, {:.0}% of the \
-         words are unknown)",
+        "the confidence that something fits is {:.0}%, and {:.0}% is needed ({features}, {:.0}% of \
+         the words are in no skill)",
         found.decision.confidence * 100.0,
         found.decision.threshold * 100.0,
         unknown_terms * 100.0
@@ -166,7 +173,7 @@ pub(super) fn explain_no_match(found: &SearchOutcome) -> String {
     }
     format!(
         "nothing fits: the confidence that any skill does is {:.0}%, and {:.0}% is needed \
-         (`repertoire search --all` shows the best)",
+         (`repertoire search --all` shows the best skills)",
         found.decision.confidence * 100.0,
         found.decision.threshold * 100.0
     )

@@ -17,7 +17,7 @@ use repertoire_app::{
 use repertoire_core::text::terminal_safe;
 use repertoire_registry::{
     Registry, Snapshot,
-    search::{SentenceEncoder, SkillIndex},
+    search::{ModelKind, SentenceEncoder, SkillIndex},
     store::LocalStore,
 };
 use serde_json::json;
@@ -73,7 +73,7 @@ pub(crate) fn run(
         }) => (ComponentKind::Sidecar, from, again, remove),
     };
     if remove {
-        return remove_component(kind, settings, output);
+        return remove_component(kind, sentence_model, settings, output);
     }
     let request = InstallRequest {
         from: from.as_deref(),
@@ -227,12 +227,16 @@ fn show_components(settings: &CliSettings, output: &Output) -> Result<ExitCode> 
 
 fn remove_component(
     kind: ComponentKind,
+    model: Option<ModelKind>,
     settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
     let components = settings.components();
-    let folder = components.folder(kind);
-    let removed = output.with_spinner("removing", || components.remove(kind))?;
+    let folder = match (kind, model) {
+        (ComponentKind::Embeddings, Some(model)) => components.model_folder(model),
+        _ => components.folder(kind),
+    };
+    let removed = output.with_spinner("removing", || components.remove(kind, model))?;
     output.print_note(if removed {
         format!("removed {}", folder.display())
     } else {

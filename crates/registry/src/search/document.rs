@@ -133,7 +133,7 @@ impl SkillDocument {
         if is_trusted {
             examples.extend(phrases.iter().take(MAX_EXAMPLES).cloned());
         }
-        hints.extend(phrases.iter().cloned());
+        hints.extend(examples.iter().cloned());
         let name = entry.id.as_str().replace(['/', '-', '_'], " ");
         Self {
             id: entry.id.clone(),

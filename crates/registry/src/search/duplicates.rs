@@ -9,16 +9,26 @@ use foldhash::fast::FixedState;
 const HASHES: usize = 32;
 /// Two texts with this share of common terms are near-duplicates.
 const DUPLICATE_SHARE: f64 = 0.45;
+/// The same for short texts, in which a single word makes a difference.
+const SHORT_DUPLICATE_SHARE: f64 = 0.95;
+/// A text with fewer terms is short.
+const SHORT_TERMS: u32 = 60;
 
 /// A `MinHash` of the terms of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TextSignature([u32; HASHES]);
+pub(super) struct TextSignature {
+    least: [u32; HASHES],
+    /// How many terms the text has, repeated ones included.
+    terms: u32,
+}
 
 impl TextSignature {
     pub(super) fn of_terms(terms: impl Iterator<Item = String>) -> Self {
         let hasher = FixedState::with_seed(0);
         let mut least = [u32::MAX; HASHES];
+        let mut count = 0_u32;
         for term in terms {
+            count = count.saturating_add(1);
             let hash = hasher.hash_one(&term);
             for (seed, least) in (1_u64..).zip(&mut least) {
                 // Odd multipliers permute the hashes, each in another way.
@@ -27,21 +37,30 @@ impl TextSignature {
                 *least = (*least).min(u32::try_from(mixed >> 32).unwrap_or(u32::MAX));
             }
         }
-        Self(least)
+        Self {
+            least,
+            terms: count,
+        }
     }
 
     /// Whether most terms of two texts are the same. Texts without terms are not compared.
     pub(super) fn is_duplicate_of(&self, other: &Self) -> bool {
+        let shorter = self.terms.min(other.terms);
+        if shorter == 0 {
+            return false;
+        }
         let mut equal = 0.0;
-        for (a, b) in self.0.iter().zip(other.0) {
-            if *a == u32::MAX {
-                return false;
-            }
+        for (a, b) in self.least.iter().zip(other.least) {
             equal += f64::from(u8::from(*a == b));
         }
         #[allow(clippy::cast_precision_loss, reason = "a small constant")]
         let all = HASHES as f64;
-        equal / all >= DUPLICATE_SHARE
+        equal / all
+            >= if shorter < SHORT_TERMS {
+                SHORT_DUPLICATE_SHARE
+            } else {
+                DUPLICATE_SHARE
+            }
     }
 }
 
@@ -61,5 +80,8 @@ mod tests {
         assert!(!one.is_duplicate_of(&signature(60..160)), "25 % are common");
         assert!(!one.is_duplicate_of(&signature(200..300)));
         assert!(!signature(0..0).is_duplicate_of(&signature(0..0)));
+        // "Starts the server of the shop" and "Stops the server of the shop" are different skills.
+        assert!(!signature(0..10).is_duplicate_of(&signature(1..11)));
+        assert!(signature(0..10).is_duplicate_of(&signature(0..10)));
     }
 }

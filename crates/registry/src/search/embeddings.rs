@@ -113,7 +113,9 @@ impl SentenceEncoder {
         if let Some(store) = &self.store
             && !read.is_empty()
         {
-            let rows = read.iter().map(|(key, vector)| (*key, vector.to_bytes()));
+            // A zero vector is the result of a damaged model.
+            let usable = read.iter().filter(|(_, vector)| !vector.is_zero());
+            let rows = usable.map(|(key, vector)| (*key, vector.to_bytes()));
             // A vector that cannot be stored is computed again next time.
             if let Err(error) = store.put_vectors(rows.collect()) {
                 tracing::debug!(%error, "could not store vectors");
@@ -286,7 +288,14 @@ impl EmbeddingIndex {
         self.pending.iter().take(most).cloned().collect()
     }
 
-    /// Returns the number of skills without a vector.
+    /// Returns the skills whose own text has no vector. Those that lack only vectors of example
+    /// messages are found by meaning already.
+    pub(super) fn without_document(&self) -> impl Iterator<Item = &SkillId> {
+        let has_none = |id: &&SkillId| !self.documents.contains(id);
+        self.pending.iter().filter(has_none)
+    }
+
+    /// Returns the number of skills without all their vectors.
     pub(super) fn pending_count(&self) -> usize {
         self.pending.len()
     }

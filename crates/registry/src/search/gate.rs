@@ -11,9 +11,10 @@ use serde::Serialize;
 
 /// How many of the nearest skills say how well the catalogue covers the topic of a message.
 pub(super) const TOPIC_SKILLS: usize = 10;
-/// In a catalogue with fewer skills the tenth is assumed to be this much less similar than the
-/// first.
+/// In a small catalogue another skill is assumed to be this much less similar than the first.
 const USUAL_GAP: f64 = 0.09;
+/// A catalogue with fewer skills is small.
+const SMALL_CATALOGUE: f64 = 66.0;
 /// A catalogue with so many skills contains most words of the messages that fit it. In a smaller one
 /// an unknown word says less.
 const RICH_CATALOGUE: f64 = 400.0;
@@ -27,15 +28,31 @@ const ENOUGH_TERMS: f64 = 8.0;
 pub struct GateFeatures {
     /// The largest cosine of a skill with the message, if embeddings are used.
     pub best_cosine: Option<f64>,
-    /// The tenth largest cosine: how well the catalogue covers the topic.
+    /// The tenth largest cosine, or one of a higher rank in a smaller catalogue: how well it covers the
+    /// topic.
     pub tenth_cosine: Option<f64>,
     /// The largest share of the message's terms that a skill covers.
     pub best_share: f64,
-    /// The share of the message's terms that no skill contains; nearer to the usual share in a small
-    /// catalogue.
+    /// The share of the message's terms that no skill contains.
     pub unknown_terms: f64,
+    /// How much of a rich catalogue this is: in a small one, unknown terms say little.
+    pub richness: f64,
     /// The number of terms, up to eight, as a share of eight.
     pub length: f64,
+}
+
+/// Which of the nearest skills stands for the topic: the tenth of a rich catalogue, and as large a
+/// share of a smaller one.
+fn topic_rank(skills: f64) -> usize {
+    #[allow(clippy::cast_precision_loss, reason = "a small constant")]
+    let most = TOPIC_SKILLS as f64;
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "from 1 to 10"
+    )]
+    let rank = (skills / RICH_CATALOGUE * most).round().clamp(1.0, most) as usize;
+    rank
 }
 
 impl GateFeatures {
@@ -56,24 +73,23 @@ impl GateFeatures {
         Self {
             best_cosine,
             tenth_cosine: best_cosine.map(|best| {
-                let tenth = cosines.get(TOPIC_SKILLS - 1).copied();
+                let tenth = cosines.get(topic_rank(skills) - 1).copied();
+                let tenth = tenth.filter(|_| skills >= SMALL_CATALOGUE);
                 tenth.unwrap_or(best - USUAL_GAP)
             }),
             best_share,
-            unknown_terms: USUAL_UNKNOWN + (unknown_terms - USUAL_UNKNOWN) * richness,
+            unknown_terms,
+            richness,
             length: terms.min(ENOUGH_TERMS) / ENOUGH_TERMS,
         }
     }
 
     /// The features as the gate with or without embeddings weighs them.
     pub fn values(&self) -> Vec<f64> {
+        let unknown = USUAL_UNKNOWN + (self.unknown_terms - USUAL_UNKNOWN) * self.richness;
         match (self.best_cosine, self.tenth_cosine) {
-            (Some(best), Some(tenth)) => vec![best, tenth, self.unknown_terms, self.length],
-            _ => vec![
-                self.best_share,
-                self.best_share * self.length,
-                self.unknown_terms,
-            ],
+            (Some(best), Some(tenth)) => vec![best, tenth, unknown, self.length],
+            _ => vec![self.best_share, self.best_share * self.length, unknown],
         }
     }
 }
@@ -187,7 +203,7 @@ mod tests {
         let few = GateFeatures::new(&[0.6, 0.2], 0.1, 1.0, 20, 2);
         assert_eq!(few.tenth_cosine, Some(0.6 - USUAL_GAP));
         assert!(
-            (few.unknown_terms - USUAL_UNKNOWN).abs() < 0.01,
+            (few.values()[2] - USUAL_UNKNOWN).abs() < 0.01,
             "unknown words say little"
         );
         assert!((few.length - 1.0).abs() < f64::EPSILON);

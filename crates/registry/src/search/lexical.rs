@@ -17,6 +17,9 @@ const SATURATION: f32 = 1.2;
 /// The weighted frequencies of terms are stored in steps of this.
 const FREQUENCY_STEP: f32 = 1.0 / 256.0;
 
+/// With more terms that no skill contains, and half of all, they are forgotten.
+const MAX_UNUSED_TERMS: usize = 20_000;
+
 /// A field: its weight, how much its length matters, and the length that is usual.
 struct Field {
     weight: f32,
@@ -53,6 +56,15 @@ pub struct CorpusStatistics {
 }
 
 impl CorpusStatistics {
+    /// The number of skills.
+    pub(super) fn skills(&self) -> usize {
+        self.documents as usize
+    }
+
+    fn is_known(&self, term: &str) -> bool {
+        self.containing.get(term).is_some_and(|having| *having > 0)
+    }
+
     /// The weight of a term: rare terms weigh more, unknown ones most.
     fn rarity(&self, term: &str) -> f32 {
         rarity(
@@ -87,6 +99,8 @@ pub(super) struct LexicalIndex {
     terms: Vec<Box<[u32]>>,
     places: HashMap<SkillId, u32>,
     free: Vec<u32>,
+    /// About how many terms no skill contains any more.
+    unused_terms: usize,
 }
 
 impl LexicalIndex {
@@ -142,10 +156,40 @@ impl LexicalIndex {
             if let Ok(at) = postings.places.binary_search(&place) {
                 postings.places.remove(at);
                 postings.frequencies.remove(at);
+                self.unused_terms += usize::from(postings.places.is_empty());
             }
         }
         self.skills[place as usize] = None;
         self.free.push(place);
+        if self.unused_terms > MAX_UNUSED_TERMS.max(self.postings.len() / 2) {
+            self.forget_unused_terms();
+        }
+    }
+
+    /// Numbers the terms anew, without those that no skill contains any more.
+    fn forget_unused_terms(&mut self) {
+        let mut renumbered: Vec<Option<u32>> = Vec::with_capacity(self.postings.len());
+        let mut kept = Vec::new();
+        for postings in std::mem::take(&mut self.postings) {
+            let next = u32::try_from(kept.len()).unwrap_or(u32::MAX);
+            let is_used = !postings.places.is_empty();
+            renumbered.push(is_used.then_some(next));
+            kept.extend(is_used.then_some(postings));
+        }
+        self.postings = kept;
+        let new_number = |number: u32| renumbered.get(number as usize).copied().flatten();
+        self.numbers.retain(|_, number| {
+            let new = new_number(*number);
+            *number = new.unwrap_or(0);
+            new.is_some()
+        });
+        self.numbers.shrink_to_fit();
+        for terms in &mut self.terms {
+            for number in terms.iter_mut() {
+                *number = new_number(*number).unwrap_or(0);
+            }
+        }
+        self.unused_terms = 0;
     }
 
     fn number_of(&mut self, term: String) -> u32 {
@@ -162,18 +206,34 @@ impl LexicalIndex {
         self.postings.get(*number as usize)
     }
 
-    /// The statistics of these terms, of which scores depend.
-    pub(super) fn statistics<'a>(
+    /// The statistics of these terms, of which scores depend, among the skills that a caller may
+    /// see.
+    pub(super) fn statistics(
         &self,
-        terms: impl Iterator<Item = &'a String>,
+        terms: &[String],
+        is_visible: Option<&(dyn Fn(&SkillId) -> bool + Sync)>,
     ) -> CorpusStatistics {
-        let containing = terms.map(|term| {
-            let having = self.postings_of(term).map_or(0, |all| all.places.len());
-            (term.clone(), u32::try_from(having).unwrap_or(u32::MAX))
+        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let visible: Option<Vec<bool>> = is_visible.map(|is_visible| {
+            let skills = self.skills.iter();
+            skills
+                .map(|skill| skill.as_ref().is_some_and(is_visible))
+                .collect()
+        });
+        let containing = terms.iter().map(|term| {
+            let places = self.postings_of(term).map_or(&[][..], |all| &all.places);
+            let having = match &visible {
+                None => places.len(),
+                Some(visible) => places.iter().filter(|at| visible[**at as usize]).count(),
+            };
+            (term.clone(), number(having))
         });
         CorpusStatistics {
-            documents: u32::try_from(self.places.len()).unwrap_or(u32::MAX),
             containing: containing.collect(),
+            documents: number(match &visible {
+                None => self.places.len(),
+                Some(visible) => visible.iter().filter(|one| **one).count(),
+            }),
         }
     }
 
@@ -191,10 +251,7 @@ impl LexicalIndex {
                 shares[*place as usize] += weight * frequency / (frequency + SATURATION);
             }
         }
-        let unknown = terms.iter().filter(|term| {
-            self.postings_of(term)
-                .is_none_or(|all| all.places.is_empty())
-        });
+        let unknown = terms.iter().filter(|term| !statistics.is_known(term));
         #[allow(clippy::cast_precision_loss, reason = "numbers of words are small")]
         let unknown = match terms.len() {
             0 => 1.0,
@@ -249,7 +306,7 @@ pub(super) fn take_best(
     is_wanted: impl Fn(u32) -> bool,
 ) -> Vec<(f32, u32)> {
     let order = |a: &(f32, u32), b: &(f32, u32)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
-    let (mut found, mut rest, mut size) = (Vec::new(), all, limit.max(8) * 2);
+    let (mut found, mut rest, mut size) = (Vec::new(), all, limit.clamp(8, 1 << 20) * 2);
     while found.len() < limit && !rest.is_empty() {
         if size < rest.len() {
             rest.select_nth_unstable_by(size - 1, order);

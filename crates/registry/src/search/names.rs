@@ -3,7 +3,7 @@
 //! A name of several words is certain wherever it stands. A name of one word is mostly just a word:
 //! it names the skill only as `/name`, in quotes, or beside the word "skill".
 
-use std::collections::HashMap;
+use std::{collections::HashMap, ops::Range};
 
 use repertoire_core::SkillId;
 
@@ -30,8 +30,8 @@ const LINKS: &[&str] = &["called", "named", "is"];
 /// A skill that a message refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Mention {
-    /// Its name, of this many words.
-    Name(usize),
+    /// Its name.
+    Name,
     /// One of its phrases.
     Phrase(String),
 }
@@ -92,37 +92,38 @@ impl NameIndex {
         }
     }
 
-    /// Returns the skills that a message refers to. Of names that overlap, the longest counts.
-    pub(super) fn mentions(&self, message: &str) -> Vec<(&SkillId, Mention)> {
+    /// Returns the wanted skills that a message refers to. Where names overlap, the longest counts.
+    pub(super) fn mentions(
+        &self,
+        message: &str,
+        is_wanted: impl Fn(&SkillId) -> bool,
+    ) -> Vec<(&SkillId, Mention)> {
         let words = lowercase_words(message);
         let mut found: Vec<(&SkillId, Mention)> = Vec::new();
-        let mut named: Vec<(&str, &Vec<SkillId>, usize)> = Vec::new();
-        let runs: Vec<String> = word_runs(&words).collect();
-        for run in &runs {
+        // Only names of wanted skills are compared: others must not hide them.
+        let mut named: Vec<(Range<usize>, &SkillId)> = Vec::new();
+        for (from, run) in word_runs(&words) {
             let length = run.split(' ').count();
-            if let Some(ids) = self.ids_by_name.get(run)
-                && (length > 1 || is_explicit(message, run, &words))
-            {
-                named.push((run, ids, length));
+            let ids = self.ids_by_name.get(&run).into_iter().flatten();
+            let mut wanted = ids.filter(|id| is_wanted(id)).peekable();
+            if wanted.peek().is_some() && (length > 1 || is_explicit(message, &run, &words)) {
+                named.extend(wanted.map(|id| (from..from + length, id)));
             }
-            for id in self.ids_by_phrase.get(run).into_iter().flatten() {
+            let ids = self.ids_by_phrase.get(&run).into_iter().flatten();
+            for id in ids.filter(|id| is_wanted(id)) {
                 found.push((id, Mention::Phrase(run.clone())));
             }
         }
-        for (name, ids, length) in &named {
-            let is_inside_another = named
-                .iter()
-                .any(|(other, ..)| other.len() > name.len() && contains_words(other, name));
+        for (place, id) in &named {
+            let is_inside_another = named.iter().any(|(other, _)| {
+                other.len() > place.len() && other.start <= place.start && place.end <= other.end
+            });
             if !is_inside_another {
-                found.extend(ids.iter().map(|id| (id, Mention::Name(*length))));
+                found.push((id, Mention::Name));
             }
         }
         found
     }
-}
-
-fn contains_words(text: &str, words: &str) -> bool {
-    format!(" {text} ").contains(&format!(" {words} "))
 }
 
 /// Whether a message refers to a skill by a name of one word, instead of just using the word.
@@ -160,6 +161,34 @@ fn is_explicit(message: &str, name: &str, words: &[String]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn index(names: &[&str]) -> NameIndex {
+        let mut index = NameIndex::default();
+        for name in names {
+            let id: SkillId = name.parse().unwrap();
+            let text = name.replace(['/', '-'], " ");
+            index.ids_by_name.entry(text).or_default().push(id);
+        }
+        index
+    }
+
+    /// A skill that a caller may not see hides no other one by a longer name.
+    #[test]
+    fn t36_overlapping_names_of_others_hide_nothing() {
+        let index = index(&["roll-back", "roll-back-payroll"]);
+        let message = "please roll back payroll";
+        let mine = |id: &SkillId| id.as_str() == "roll-back";
+        let all: Vec<&str> = index
+            .mentions(message, |_| true)
+            .into_iter()
+            .map(|(id, _)| id.as_str())
+            .collect();
+        assert_eq!(all, ["roll-back-payroll"]);
+        assert_eq!(index.mentions(message, mine).len(), 1);
+        // A name that stands elsewhere too counts.
+        let both = index.mentions("roll back, but do not roll back payroll", |_| true);
+        assert_eq!(both.len(), 2);
+    }
 
     #[test]
     fn a_name_of_one_word_counts_only_where_it_is_marked() {

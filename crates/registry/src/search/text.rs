@@ -36,11 +36,11 @@ pub(super) fn lowercase_words(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns every run of consecutive words.
-pub(super) fn word_runs(words: &[String]) -> impl Iterator<Item = String> + '_ {
+/// Returns every run of consecutive words, with the place of its first.
+pub(super) fn word_runs(words: &[String]) -> impl Iterator<Item = (usize, String)> + '_ {
     (0..words.len()).flat_map(move |from| {
         let most = MAX_RUN_WORDS.min(words.len() - from);
-        (1..=most).map(move |length| words[from..from + length].join(" "))
+        (1..=most).map(move |length| (from, words[from..from + length].join(" ")))
     })
 }
 

@@ -204,7 +204,7 @@ pub(super) async fn read_content(
     }
     let read = service.read_uri(registry, &snapshot, &parsed).await;
     if let (Ok(_), Some(id)) = (&read, skill_of(&snapshot, &parsed)) {
-        service.record_choice(registry, caller, &id);
+        service.record_choice(registry, caller, &id).await;
     }
     read.map_err(|error| error_for_uri(uri, &error, NotFoundKind::Resource))
 }

@@ -30,6 +30,9 @@ pub(super) fn print_report(
         for figure in found.goal_metrics(goals) {
             let goal = match figure.goal {
                 None => String::new(),
+                Some(goal) if figure.is_unmeasured() => {
+                    format!("  MISSED: goal {goal}, and no message measures it")
+                }
                 Some(goal) if figure.is_missed() => format!("  MISSED: goal {goal}"),
                 Some(goal) => format!("  goal {goal} met"),
             };

@@ -1,11 +1,11 @@
 //! `setup examples`: lets a model write example messages for skills.
 
-use std::process::ExitCode;
+use std::{collections::BTreeMap, process::ExitCode};
 
 use anyhow::Result;
 use repertoire_app::missing_examples;
 use repertoire_core::text::terminal_safe;
-use repertoire_registry::Registry;
+use repertoire_registry::{Origin, Registry};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -42,7 +42,12 @@ pub(super) fn run(args: ExampleArgs, settings: &CliSettings, output: &Output) ->
             removed = store.remove_example_messages(None)?;
         }
         for skill in &skills {
-            removed += store.remove_example_messages(Some(skill))?;
+            let count = store.remove_example_messages(Some(skill))?;
+            if count == 0 {
+                let none = format!("{skill} has no example messages: --list shows those that have");
+                return Err(UsageError(none).into());
+            }
+            removed += count;
         }
         output.print_note(format!(
             "removed the example messages of {}",
@@ -81,33 +86,45 @@ pub(super) fn run(args: ExampleArgs, settings: &CliSettings, output: &Output) ->
     let runtime = build_runtime()?;
     let stop = CancellationToken::new();
     stop_on_signal(&stop);
-    let mut reports = Vec::new();
-    for (origin, skills) in collections {
-        let count = skills.len();
-        output.print_note(format!(
-            "writing example messages for {} of {}",
-            format_count(count, "skill"),
-            terminal_safe(&origin.to_string())
+    let totals: BTreeMap<String, usize> = collections
+        .iter()
+        .map(|(origin, skills)| (origin.to_string(), skills.len()))
+        .collect();
+    let bar = output.progress_spinner();
+    let mut on_progress = |origin: &Origin, done: usize| {
+        let origin = origin.to_string();
+        let total = totals.get(&origin).copied().unwrap_or(0);
+        bar.set_message(format!(
+            "{}: {done} of {total} skills",
+            terminal_safe(&origin)
         ));
-        let bar = output.progress_spinner();
-        let mut on_progress = |done: usize| bar.set_message(format!("{done} of {count}"));
-        let written =
-            runtime.block_on(runner.write_example_messages(skills, &stop, &mut on_progress));
-        bar.finish_and_clear();
-        let report = written?;
-        let cost = report.usage.cost.map(|cost| format!(", ${cost:.4}"));
-        output.print_note(format!(
-            "stored {} for {}, {} dropped as too general, {} tokens{}",
-            format_count(report.messages, "message"),
-            format_count(report.skills, "skill"),
-            report.dropped,
-            report.usage.total_tokens(),
-            cost.unwrap_or_default()
+    };
+    let work = runner.write_example_messages(collections, &stop, &mut on_progress);
+    let written = runtime.block_on(work);
+    bar.finish_and_clear();
+    if written.is_err() {
+        output.print_note("what was written so far is kept: the next run goes on from there");
+    }
+    let report = written?;
+    let cost = report.usage.cost.map(|cost| format!(", ${cost:.4}"));
+    output.print_note(format!(
+        "stored {} for {}; {} dropped as too general; {} tokens{}",
+        format_count(report.messages, "message"),
+        format_count(report.skills, "skill"),
+        report.dropped,
+        report.usage.total_tokens(),
+        cost.unwrap_or_default()
+    ));
+    if !report.without.is_empty() {
+        let names: Vec<&str> = report.without.iter().take(10).map(String::as_str).collect();
+        output.print_warning(format!(
+            "nothing usable was written for {}: {}; another run asks again",
+            format_count(report.without.len(), "skill"),
+            terminal_safe(&names.join(", "))
         ));
-        reports.push(json!({"origin": origin.to_string(), "report": report}));
     }
     if output.json {
-        output.print_json(&json!({"written": reports}))?;
+        output.print_json(&json!({"written": report}))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -104,8 +104,12 @@ pub(super) fn delete_old_vectors(c: &Connection) -> QueryResult<usize> {
 /// Deletes what was chosen in searches long ago.
 pub(super) fn delete_old_uses(c: &Connection) -> QueryResult<usize> {
     let sql = "DELETE FROM skill_uses WHERE used_day < ?1";
-    Ok(c.prepare_cached(sql)?
-        .execute([today() - i64::from(USE_DAYS)])?)
+    Ok(c.prepare_cached(sql)?.execute([oldest_use_day()])?)
+}
+
+/// The first day whose choices still count.
+pub(super) fn oldest_use_day() -> i64 {
+    today() - i64::from(USE_DAYS)
 }
 
 /// Returns the number of today since 1970.

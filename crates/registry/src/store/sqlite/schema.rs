@@ -277,7 +277,8 @@ CREATE TABLE example_messages (
     skill      TEXT NOT NULL,
     model      TEXT NOT NULL,
     messages   TEXT NOT NULL,
-    written_at TEXT NOT NULL
+    written_at TEXT NOT NULL,
+    is_ready   INTEGER NOT NULL
 ) WITHOUT ROWID;
 
 CREATE TABLE skill_uses (

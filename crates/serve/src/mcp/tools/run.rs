@@ -57,9 +57,25 @@ pub(super) async fn run_skill(call: ToolCall<'_>) -> Result<CallToolResponse, St
     let settings = tools.options.run.as_ref().ok_or("not offered")?;
     let going = match resume_run(tools, call.request, call.arguments)? {
         Some(going) => going,
-        None => prepare_run(settings, &call)?,
+        None => {
+            let run = prepare_run(settings, &call)?;
+            if let Some(Ok(skill)) = chosen_skill(&call) {
+                let recorded = call
+                    .service
+                    .record_choice(call.registry, call.caller, &skill.id);
+                recorded.await;
+            }
+            run
+        }
     };
     drive_run(tools, going, call.context).await
+}
+
+/// The skill that a call names.
+fn chosen_skill(call: &ToolCall<'_>) -> Option<Result<QualifiedSkillId, String>> {
+    let name = text_argument(call.arguments, "skill").ok()??;
+    let parsed = name.parse();
+    Some(parsed.map_err(|_| format!("{}: not a valid skill id", shorten_text(name))))
 }
 
 /// A run in progress.
@@ -82,9 +98,7 @@ fn prepare_run(settings: &RunnerSettings, call: &ToolCall<'_>) -> Result<ActiveR
         ..
     } = *call;
     let name = text_argument(arguments, "skill")?.ok_or("`skill` must be given")?;
-    let skill: QualifiedSkillId = name
-        .parse()
-        .map_err(|_| format!("{}: not a valid skill id", shorten_text(name)))?;
+    let skill = chosen_skill(call).ok_or("`skill` must be given")??;
     if !caller.may_see(&skill.id) {
         return Err(format!("skill {}: not found", shorten_text(name)));
     }
@@ -133,7 +147,6 @@ fn prepare_run(settings: &RunnerSettings, call: &ToolCall<'_>) -> Result<ActiveR
                 .to_owned(),
         );
     }
-    call.service.record_choice(registry, caller, &skill.id);
     Ok(ActiveRun {
         run: Box::pin(run.execute()),
         requests,

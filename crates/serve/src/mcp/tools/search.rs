@@ -6,6 +6,7 @@ use repertoire_app::{Caller, uses_of};
 use repertoire_core::{
     SkillId,
     markdown::{to_single_line, truncate_text},
+    text::terminal_safe,
 };
 use repertoire_registry::{
     Registry, Snapshot, Trusted,
@@ -125,22 +126,20 @@ impl VisibleSearch<'_> {
         };
         let encoder = index.encoder();
         let vector = encoder.map(|encoder| encoder.encode_message(self.message));
-        let learns = tools.options.usage.learn;
-        let uses = if learns {
-            uses_of(
-                registry,
-                encoder.map(|encoder| &**encoder),
-                caller.usage_owner(),
-            )
-        } else {
-            Vec::new()
-        };
+        let policy = tools.options.usage;
+        let encoder_of = encoder.map(|encoder| &**encoder);
+        let uses = uses_of(registry, encoder_of, caller.usage_owner(), policy);
+        // What a caller may not see does not even count as rare or common.
+        let is_visible = |id: &SkillId| self.visible.get(id).is_some();
+        let is_visible: Option<&(dyn Fn(&SkillId) -> bool + Sync)> =
+            caller.is_restricted().then_some(&is_visible);
         let found = index.search(&SearchRequest {
             vector: vector.as_ref(),
             uses: &uses,
+            is_visible,
             ..SearchRequest::new(self.message, self.limit).among(&is_wanted)
         })?;
-        if let (true, Some(encoder), Some(vector)) = (learns, encoder, vector)
+        if let (true, Some(encoder), Some(vector)) = (policy.learn, encoder, vector)
             && !found.fitting().is_empty()
         {
             let trusted = found.fitting().iter().filter(|one| {
@@ -153,7 +152,9 @@ impl VisibleSearch<'_> {
                     message: self.message.to_owned(),
                     model: encoder.kind(),
                     vector,
-                    found: trusted.map(|one| one.id.clone()).collect(),
+                    found: trusted
+                        .flat_map(|one| one.also.iter().chain([&one.id]).cloned())
+                        .collect(),
                     at: Instant::now(),
                 },
             );
@@ -166,6 +167,7 @@ fn describe_result(one: &Recommendation, snapshot: &Snapshot, is_trusted: bool) 
     let entry = snapshot.get(&one.id);
     let about = entry.and_then(|entry| entry.metadata.description.as_deref());
     let about = truncate_text(&to_single_line(about.unwrap_or_default()), 200);
+    let about = terminal_safe(&about);
     let label = if is_trusted { "" } else { ", untrusted" };
     let also = match one.also.as_slice() {
         [] => String::new(),

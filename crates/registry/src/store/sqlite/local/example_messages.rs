@@ -32,7 +32,7 @@ impl LocalStore {
     /// Whether there are any example messages.
     pub fn has_example_messages(&self) -> Result<bool> {
         self.with_reader(|c| {
-            let sql = "SELECT EXISTS (SELECT 1 FROM example_messages)";
+            let sql = "SELECT EXISTS (SELECT 1 FROM example_messages WHERE is_ready)";
             Ok(c.prepare_cached(sql)?.query_row([], |row| row.get(0))?)
         })
     }
@@ -44,10 +44,25 @@ impl LocalStore {
 
     /// Returns the example messages of each digest of a text.
     pub fn example_messages(&self, digests: &[Digest]) -> Result<Vec<Option<ExampleMessages>>> {
+        self.select_examples(digests, "AND is_ready")
+    }
+
+    /// The same, also of collections that are not complete, so that they can be completed.
+    pub fn written_examples(&self, digests: &[Digest]) -> Result<Vec<Option<ExampleMessages>>> {
+        self.select_examples(digests, "")
+    }
+
+    fn select_examples(
+        &self,
+        digests: &[Digest],
+        condition: &'static str,
+    ) -> Result<Vec<Option<ExampleMessages>>> {
         self.with_reader(|c| {
-            let sql = "SELECT skill, model, messages, written_at FROM example_messages
-                           WHERE digest = ?1";
-            let mut statement = c.prepare_cached(sql)?;
+            let sql = format!(
+                "SELECT skill, model, messages, written_at FROM example_messages
+                     WHERE digest = ?1 {condition}"
+            );
+            let mut statement = c.prepare_cached(&sql)?;
             let rows = digests.iter().map(|digest| {
                 let row = statement.query_row([digest.as_bytes()], read_row);
                 Ok(row.optional()?)
@@ -56,39 +71,28 @@ impl LocalStore {
         })
     }
 
-    /// Returns all example messages, by skill.
+    /// Returns all example messages that are used, by skill.
     pub fn list_example_messages(&self) -> Result<Vec<ExampleMessages>> {
         self.with_reader(|c| {
             let sql = "SELECT skill, model, messages, written_at FROM example_messages
-                           ORDER BY skill, written_at";
+                           WHERE is_ready ORDER BY skill, written_at";
             let mut statement = c.prepare_cached(sql)?;
             let rows = statement.query_map([], read_row)?;
             Ok(rows.collect::<rusqlite::Result<_>>()?)
         })
     }
 
-    /// Stores the example messages of skills, all or none.
+    /// Stores the example messages of skills, all or none. They are used from now on.
     pub fn put_example_messages(&self, all: Vec<(Digest, ExampleMessages)>) -> Result<()> {
         self.write_durable(move |c| {
-            let sql = "INSERT OR REPLACE INTO example_messages VALUES (?1, ?2, ?3, ?4, ?5)";
-            let mut statement = c.prepare_cached(sql)?;
-            for (digest, one) in &all {
-                let messages = serde_json::to_string(&one.messages).unwrap_or_default();
-                let at = if one.written_at.is_empty() {
-                    now_rfc3339()
-                } else {
-                    one.written_at.clone()
-                };
-                statement.execute(params![
-                    digest.as_bytes(),
-                    one.skill,
-                    one.model,
-                    messages,
-                    at
-                ])?;
-            }
+            insert_examples(c, &all, true)?;
             record_change(c)
         })
+    }
+
+    /// Keeps the example messages of one skill until those of its collection are complete.
+    pub fn put_unfinished_examples(&self, digest: Digest, one: ExampleMessages) -> Result<()> {
+        self.write_durable(move |c| insert_examples(c, &[(digest, one)], false))
     }
 
     /// Removes the example messages of one skill, or of all; returns of how many.
@@ -105,6 +109,32 @@ impl LocalStore {
             Ok(removed)
         })
     }
+}
+
+fn insert_examples(
+    c: &rusqlite::Connection,
+    all: &[(Digest, ExampleMessages)],
+    is_ready: bool,
+) -> QueryResult<()> {
+    let sql = "INSERT OR REPLACE INTO example_messages VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    let mut statement = c.prepare_cached(sql)?;
+    for (digest, one) in all {
+        let messages = serde_json::to_string(&one.messages).unwrap_or_default();
+        let at = if one.written_at.is_empty() {
+            now_rfc3339()
+        } else {
+            one.written_at.clone()
+        };
+        statement.execute(params![
+            digest.as_bytes(),
+            one.skill,
+            one.model,
+            messages,
+            at,
+            is_ready
+        ])?;
+    }
+    Ok(())
 }
 
 fn read_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<ExampleMessages> {

@@ -7,7 +7,7 @@ use rusqlite::params;
 use super::LocalStore;
 use crate::{
     error::Result,
-    store::sqlite::maintenance::{delete_old_uses, today},
+    store::sqlite::maintenance::{delete_old_uses, oldest_use_day, today},
 };
 
 /// How many uses of one client are kept; older ones are deleted.
@@ -50,9 +50,12 @@ impl LocalStore {
     pub fn skill_uses(&self, owner: &str, model: &str) -> Result<Vec<StoredSkillUse>> {
         self.with_reader(|c| {
             let sql = "SELECT skill, vector, message, used_day FROM skill_uses
-                           WHERE owner = ?1 AND model = ?2 ORDER BY seq DESC LIMIT ?3";
+                           WHERE owner = ?1 AND model = ?2 AND used_day >= ?4
+                           ORDER BY seq DESC LIMIT ?3";
             let mut statement = c.prepare_cached(sql)?;
-            let rows = statement.query_map(params![owner, model, MAX_USES_PER_OWNER], |row| {
+            let oldest = oldest_use_day();
+            let values = params![owner, model, MAX_USES_PER_OWNER, oldest];
+            let rows = statement.query_map(values, |row| {
                 Ok(StoredSkillUse {
                     skill: row.get(0)?,
                     vector: row.get(1)?,
@@ -67,9 +70,10 @@ impl LocalStore {
     /// How often one client chose each skill.
     pub fn use_counts(&self, owner: &str) -> Result<HashMap<String, u64>> {
         self.with_reader(|c| {
-            let sql = "SELECT skill, count(*) FROM skill_uses WHERE owner = ?1 GROUP BY skill";
+            let sql = "SELECT skill, count(*) FROM skill_uses WHERE owner = ?1
+                           AND used_day >= ?2 GROUP BY skill";
             let mut statement = c.prepare_cached(sql)?;
-            let rows = statement.query_map([owner], |row| {
+            let rows = statement.query_map(params![owner, oldest_use_day()], |row| {
                 let count: i64 = row.get(1)?;
                 Ok((row.get(0)?, u64::try_from(count).unwrap_or(0)))
             })?;
