@@ -107,11 +107,11 @@ impl SearchFeedback {
         let (recorder, id) = (recorder.clone(), id.clone());
         let owner: Arc<str> = caller.usage_owner().into();
         // Waited for, because the connection may end with the answer.
-        let recorded = tokio::task::spawn_blocking(move || {
+        let stored = tokio::task::spawn_blocking(move || {
             recorder.record(&owner, &id, &search.message, search.model, &search.vector);
         });
         // It only fails if the server is shutting down.
-        let _ = recorded.await;
+        let _ = stored.await;
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, VecDeque<RecentSearch>>> {

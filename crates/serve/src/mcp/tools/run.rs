@@ -55,18 +55,16 @@ pub(super) fn schema() -> Value {
 pub(super) async fn run_skill(call: ToolCall<'_>) -> Result<CallToolResponse, String> {
     let tools = call.service.optional_tools().ok_or("not offered")?;
     let settings = tools.options.run.as_ref().ok_or("not offered")?;
-    let going = match resume_run(tools, call.request, call.arguments)? {
-        Some(going) => going,
-        None => {
-            let run = prepare_run(settings, &call)?;
-            if let Some(Ok(skill)) = chosen_skill(&call) {
-                let recorded = call
-                    .service
-                    .record_choice(call.registry, call.caller, &skill.id);
-                recorded.await;
-            }
-            run
+    let going = if let Some(going) = resume_run(tools, call.request, call.arguments)? {
+        going
+    } else {
+        let run = prepare_run(settings, &call)?;
+        if let Some(Ok(skill)) = chosen_skill(&call) {
+            let (registry, caller) = (call.registry, call.caller);
+            let service = call.service;
+            service.record_choice(registry, caller, &skill.id).await;
         }
+        run
     };
     drive_run(tools, going, call.context).await
 }
