@@ -337,6 +337,10 @@ impl Runner {
             .map(|(skill, about)| SkillCandidate {
                 skill,
                 about: about.clone(),
+                confidence: shortlist
+                    .search
+                    .as_ref()
+                    .map(|search| search.decision.confidence),
             })
             .collect();
         let decided = decide_action(

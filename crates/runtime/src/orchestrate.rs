@@ -47,6 +47,8 @@ pub struct SkillCandidate<'a> {
     pub skill: &'a dyn LoadableSkill,
     /// Its purpose, from the catalogue.
     pub about: String,
+    /// How sure the search is, from 0 to 1, that one of the recommended skills fits.
+    pub confidence: Option<f64>,
 }
 
 /// How to handle a message.
@@ -172,11 +174,15 @@ fn build_instructions(choices: &[SkillChoice<'_>], family: &str) -> Result<Strin
             .map(|info| json!({"name": info.artifact.name, "kind": info.artifact.kind.as_str()}))
             .collect();
         let description = load_description(candidate.skill, family)?;
-        shown.push(json!({
+        let mut choice = json!({
             "id": outline.skill, "for": candidate.about,
             "description": description.map(|text| truncate_text(&text, MAX_DESCRIPTION)),
             "artifacts": artifacts,
-        }));
+        });
+        if let Some(confidence) = candidate.confidence {
+            choice["confidence"] = json!((confidence * 100.0).round() / 100.0);
+        }
+        shown.push(choice);
     }
     let all = json!(shown).to_string();
     let mark = data_mark(&all);

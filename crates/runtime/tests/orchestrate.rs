@@ -47,6 +47,7 @@ fn candidates_for<'a>(spies: &[&'a RecordingSkill]) -> Vec<SkillCandidate<'a>> {
     let of = |skill: &&'a RecordingSkill| SkillCandidate {
         skill: *skill,
         about: "What it is for.".to_owned(),
+        confidence: None,
     };
     spies.iter().map(of).collect()
 }

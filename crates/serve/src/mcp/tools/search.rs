@@ -80,6 +80,9 @@ pub(super) async fn search_skills(call: ToolCall<'_>) -> Result<CallToolResponse
         .collect();
     if lines.is_empty() {
         lines.push("No skill fits.".to_owned());
+    } else {
+        let confidence = found.decision.confidence * 100.0;
+        lines.push(format!("({confidence:.0}% sure that one of these fits)"));
     }
     if let Some(note) = pending_note(&found, snapshot.len()) {
         lines.push(note);
