@@ -43,7 +43,7 @@ fn samples(index: &SkillIndex, cases: &[ActivationCase], method: SearchMethod) -
             let (fits, weight) = match case.kind() {
                 CaseKind::Hard => (0.0, 1.5),
                 CaseKind::Easy | CaseKind::Chitchat => (0.0, 2.0),
-                // Showing the wrong skills helps nobody, and hiding them is not to be learned.
+                // Showing the wrong skills does not help, and hiding them is not to be learned.
                 _ if !is_found => (1.0, 0.0),
                 _ => (1.0, 1.0),
             };

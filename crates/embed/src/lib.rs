@@ -5,6 +5,7 @@
 //! ([`ModelKind`]). Nothing is downloaded here; the caller passes the folder that contains the files.
 
 mod architecture;
+mod lanes;
 mod math;
 mod matrix;
 mod model;

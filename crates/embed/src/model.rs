@@ -142,7 +142,7 @@ impl EmbeddingModel {
         &self.vocabulary
     }
 
-    /// Embeds a message, for which somebody waits, on all cores. Only the beginning of a long text
+    /// Embeds a message on all cores, because a user waits for it. Only the beginning of a long text
     /// is read.
     pub fn embed_text(&self, text: &str) -> Vector {
         self.embed_message(text, usize::MAX)

@@ -14,6 +14,8 @@ mod embeddings;
 mod gate;
 mod lexical;
 mod names;
+mod request;
+mod score;
 mod text;
 mod usage;
 
@@ -24,7 +26,6 @@ use std::{
 
 use repertoire_core::SkillId;
 pub use repertoire_embed::{ModelKind, QUANTIZED_FILE, VOCABULARY_FILE, Vector, WEIGHTS_FILE};
-use serde::Serialize;
 
 use self::{
     document::SkillDocument,
@@ -32,6 +33,7 @@ use self::{
     embeddings::{EmbeddingIndex, SkillVectors},
     lexical::LexicalIndex,
     names::{Mention, NameIndex},
+    score::{Evidence, Similarity, words_weight},
     text::message_terms,
     usage::usage_shares,
 };
@@ -39,217 +41,16 @@ pub use self::{
     embeddings::SentenceEncoder,
     gate::{GateDecision, GateFeatures, GateModel, MINILM_GATE, MPNET_GATE, WORDS_GATE},
     lexical::CorpusStatistics,
+    request::{SearchMethod, SearchOutcome, SearchRequest},
+    score::{MatchReason, Recommendation, ScoreParts},
     usage::{SkillUse, USAGE_BOUND},
 };
 use crate::{catalogue::Snapshot, error::Result, registry::Registry};
 
 /// How many of the best skills by terms, by embeddings and by example messages are scored.
 const CANDIDATES: usize = 100;
-/// The share of a score that words and meaning can make up together.
-const CONTENT_SHARE: f64 = 0.85;
-/// The weight of the covered terms relative to the cosine, for a message of usual length.
-const WORDS_WEIGHT: f64 = 0.85;
-/// The same for a long message, whose embedding is about many things.
-const LONG_WORDS_WEIGHT: f64 = 2.0;
-/// How many terms a message of usual length has at most, and a long one at least.
-const LONG_MESSAGE: (f64, f64) = (16.0, 40.0);
-/// What a phrase of the skill in the message adds.
-const PHRASE_SHARE: f64 = 0.25;
-/// The score of a skill that the message names begins here.
-const NAME_SHARE: f64 = 0.9;
-/// The part of its score that a skill with a description that says nothing loses.
-const VAGUE_LOSS: f64 = 0.15;
-/// The part of its score that an untrusted skill loses.
-const UNTRUSTED_LOSS: f64 = 0.05;
 /// With a smaller share of skills without an embedding, the others are still found by meaning.
 const MAX_PENDING_SHARE: usize = 10;
-
-/// A skill that may fit a message.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Recommendation {
-    /// The skill.
-    pub id: SkillId,
-    /// How well it fits, from 0 to 1.
-    pub score: f64,
-    /// The most important reason.
-    pub why: MatchReason,
-    /// What the score is made of; the parts add up to it.
-    pub parts: ScoreParts,
-    /// The cosine of the embeddings of message and skill, if both are known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cosine: Option<f64>,
-    /// Skills that are nearly copies of this one and would follow it.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub also: Vec<SkillId>,
-}
-
-/// What a score is made of.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct ScoreParts {
-    /// The message names the skill.
-    pub name: f64,
-    /// The message contains a phrase of the skill.
-    pub phrase: f64,
-    /// They share terms.
-    pub words: f64,
-    /// Their embeddings are similar.
-    pub meaning: f64,
-    /// The skill was chosen for similar messages.
-    pub usage: f64,
-    /// What is subtracted because the description says nothing or the skill is untrusted.
-    pub loss: f64,
-}
-
-impl ScoreParts {
-    fn total(&self) -> f64 {
-        self.name + self.phrase + self.words + self.meaning + self.usage + self.loss
-    }
-
-    fn scale(&mut self, factor: f64) {
-        for part in [
-            &mut self.phrase,
-            &mut self.words,
-            &mut self.meaning,
-            &mut self.usage,
-            &mut self.loss,
-        ] {
-            *part *= factor;
-        }
-    }
-}
-
-/// Why a skill matched.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MatchReason {
-    /// The message names it.
-    Named,
-    /// The message contains this phrase of the skill.
-    Phrase(String),
-    /// The message and the skill share terms.
-    Words,
-    /// The embeddings of message and skill are similar.
-    Meaning,
-}
-
-/// How skills were compared with a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SearchMethod {
-    /// By the terms they share.
-    Words,
-    /// By terms and by embeddings.
-    Meaning,
-}
-
-impl SearchMethod {
-    /// The name, as users know it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Words => "words",
-            Self::Meaning => "words and meaning",
-        }
-    }
-}
-
-/// What is searched for.
-#[derive(Clone, Copy)]
-pub struct SearchRequest<'a> {
-    /// What somebody said.
-    pub message: &'a str,
-    /// The most results.
-    pub limit: usize,
-    /// The method; without one, embeddings are used if there are enough.
-    pub method: Option<SearchMethod>,
-    /// The embedding of the message, if it was computed already.
-    pub vector: Option<&'a Vector>,
-    /// What the same client chose before.
-    pub uses: &'a [SkillUse],
-    /// The rarity of words, instead of that in the index.
-    pub statistics: Option<&'a CorpusStatistics>,
-    /// The skills that the caller may know of; all by default. Others have no influence at all, not
-    /// even on the rarity of words.
-    pub is_visible: Option<&'a (dyn Fn(&SkillId) -> bool + Sync)>,
-    /// The skills that the search is about. The others take no place from them, however many there
-    /// are.
-    pub is_wanted: &'a (dyn Fn(&SkillId) -> bool + Sync),
-}
-
-impl<'a> SearchRequest<'a> {
-    /// Searches all skills.
-    pub fn new(message: &'a str, limit: usize) -> Self {
-        Self {
-            message,
-            limit,
-            method: None,
-            vector: None,
-            uses: &[],
-            statistics: None,
-            is_visible: None,
-            is_wanted: &|_| true,
-        }
-    }
-
-    /// Searches some skills.
-    #[must_use]
-    pub fn among(mut self, is_wanted: &'a (dyn Fn(&SkillId) -> bool + Sync)) -> Self {
-        self.is_wanted = is_wanted;
-        self
-    }
-
-    /// Uses one method instead of the best one that is available.
-    #[must_use]
-    pub fn by(mut self, method: SearchMethod) -> Self {
-        self.method = Some(method);
-        self
-    }
-}
-
-impl std::fmt::Debug for SearchRequest<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SearchRequest")
-            .field("message", &self.message)
-            .field("limit", &self.limit)
-            .field("method", &self.method)
-            .finish_non_exhaustive()
-    }
-}
-
-/// What was found.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct SearchOutcome {
-    /// The best skills, best first, whether anything fits or not.
-    pub skills: Vec<Recommendation>,
-    /// Whether anything fits.
-    pub decision: GateDecision,
-    /// What the decision depends on.
-    pub features: GateFeatures,
-    /// How skills were compared.
-    pub method: SearchMethod,
-    /// How many skills have no embedding yet.
-    pub pending: usize,
-}
-
-impl SearchOutcome {
-    /// The skills to show: the best ones if something fits, otherwise none.
-    pub fn fitting(&self) -> &[Recommendation] {
-        if self.decision.is_open {
-            &self.skills
-        } else {
-            &[]
-        }
-    }
-}
-
-/// How similar a skill is to a message.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Similarity {
-    /// Embeddings are not used.
-    Unused,
-    /// The skill has no embedding yet.
-    Missing,
-    Cosine(f64),
-}
 
 /// What search knows of a skill beside its texts.
 #[derive(Debug)]
@@ -411,17 +212,20 @@ impl SkillIndex {
             .collect();
         let words_weight = words_weight(terms.len());
         let scored = candidates.into_iter().map(|id| {
-            self.score_skill(
-                id,
-                f64::from(self.lexical.share_of(&words, id)),
-                match &similarities {
-                    None => Similarity::Unused,
-                    Some(all) => all.of(id).map_or(Similarity::Missing, Similarity::Cosine),
-                },
-                words_weight,
-                usage.get(id).copied().unwrap_or(0.0),
-                mentions.get(id).map_or(&[], |all| all),
-            )
+            let similarity = match &similarities {
+                None => Similarity::Unused,
+                Some(all) => all.of(id).map_or(Similarity::Missing, Similarity::Cosine),
+            };
+            let traits = self.traits.get(id);
+            let evidence = Evidence {
+                share: f64::from(self.lexical.share_of(&words, id)),
+                similarity,
+                usage: usage.get(id).copied().unwrap_or(0.0),
+                mentions: mentions.get(id).map_or(&[], |all| all),
+                is_vague: traits.is_some_and(|traits| traits.is_vague),
+                is_trusted: traits.is_some_and(|traits| traits.is_trusted),
+            };
+            evidence.score_skill(id, words_weight)
         });
         let mut skills: Vec<Recommendation> = scored.collect();
         skills.sort_unstable_by(|a, b| {
@@ -458,79 +262,6 @@ impl SkillIndex {
         };
         let is_visible = |id: &&SkillId| is_visible.is_none_or(|is_visible| is_visible(id));
         embeddings.without_document().filter(is_visible).count()
-    }
-
-    /// Scores a skill.
-    fn score_skill(
-        &self,
-        id: &SkillId,
-        share: f64,
-        similarity: Similarity,
-        words_weight: f64,
-        usage: f64,
-        mentions: &[Mention],
-    ) -> Recommendation {
-        let mut parts = ScoreParts {
-            usage,
-            ..ScoreParts::default()
-        };
-        let cosine = match similarity {
-            // Covered terms stand for a similarity that is not known yet.
-            Similarity::Unused | Similarity::Missing => None,
-            Similarity::Cosine(cosine) => Some(cosine),
-        };
-        if similarity == Similarity::Unused {
-            parts.words = share * CONTENT_SHARE;
-        } else {
-            let unit = CONTENT_SHARE / (1.0 + words_weight);
-            parts.words = share * words_weight * unit;
-            parts.meaning = cosine.unwrap_or(share).max(0.0) * unit;
-        }
-        let mut why = if parts.meaning > parts.words {
-            MatchReason::Meaning
-        } else {
-            MatchReason::Words
-        };
-        let mut is_named = false;
-        for mention in mentions {
-            match mention {
-                Mention::Name => is_named = true,
-                Mention::Phrase(phrase) => {
-                    parts.phrase = PHRASE_SHARE;
-                    why = MatchReason::Phrase(phrase.clone());
-                }
-            }
-        }
-        if let Some(traits) = self.traits.get(id) {
-            if !traits.is_trusted {
-                // It may have the id of a skill that was chosen.
-                parts.usage = 0.0;
-            }
-            let mut kept = 1.0;
-            if traits.is_vague {
-                kept *= 1.0 - VAGUE_LOSS;
-            }
-            if !traits.is_trusted {
-                kept *= 1.0 - UNTRUSTED_LOSS;
-            }
-            parts.loss = parts.total() * (kept - 1.0);
-        }
-        if is_named {
-            why = MatchReason::Named;
-            parts.scale(1.0 - NAME_SHARE);
-            parts.name = NAME_SHARE;
-        } else if parts.total() > NAME_SHARE {
-            // The score of a skill that is not named stays below that of a named one.
-            parts.scale(NAME_SHARE / parts.total());
-        }
-        Recommendation {
-            id: id.clone(),
-            score: parts.total().clamp(0.0, 1.0),
-            why,
-            parts,
-            cosine,
-            also: Vec::new(),
-        }
     }
 
     /// Keeps the best of skills that are nearly copies, and names the others in it.
@@ -651,15 +382,6 @@ impl SkillIndex {
         ids.iter()
             .try_for_each(|id| self.update_skill(registry, snapshot, id))
     }
-}
-
-/// The weight of the covered terms relative to the cosine, for a message with this many terms.
-fn words_weight(terms: usize) -> f64 {
-    #[allow(clippy::cast_precision_loss, reason = "numbers of words are small")]
-    let terms = terms as f64;
-    let (usual, long) = LONG_MESSAGE;
-    let length = ((terms - usual) / (long - usual)).clamp(0.0, 1.0);
-    WORDS_WEIGHT + (LONG_WORDS_WEIGHT - WORDS_WEIGHT) * length
 }
 
 /// Adds the stored example messages to documents.
