@@ -89,3 +89,35 @@ fn skill_line(entry: &SkillEntry) -> String {
         ),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use repertoire_registry::{Registry, RegistrySettings};
+
+    use super::*;
+
+    /// If not all skills fit, those that are used most stay, in the usual order.
+    #[test]
+    fn skills_that_are_used_most_stay_in_short_instructions() {
+        let folder = tempfile::tempdir().unwrap();
+        for n in 10..50 {
+            let place = folder.path().join(format!("skill-{n}"));
+            std::fs::create_dir(&place).unwrap();
+            let about = "Does one of many things, which takes a line of usual length.";
+            let text = format!("---\nname: skill-{n}\ndescription: {about}\n---\n# {n}\n");
+            std::fs::write(place.join("SKILL.md"), text).unwrap();
+        }
+        let settings = RegistrySettings::from_folders([folder.path().into()]);
+        let registry = Registry::open(settings).unwrap();
+        let snapshot = registry.snapshot();
+        let without = build_instructions(&snapshot, 250, &HashMap::new());
+        assert!(without.contains("skill-10:") && !without.contains("skill-44:"));
+        let used = HashMap::from([("skill-44".to_owned(), 3), ("skill-31".to_owned(), 1)]);
+        let with = build_instructions(&snapshot, 250, &used);
+        let place = |name: &str| with.find(name).unwrap();
+        assert!(place("skill-10:") < place("skill-31:"));
+        assert!(place("skill-31:") < place("skill-44:"));
+        assert!(with.contains("more, cut to keep this short"), "{with}");
+        assert!(with.len() <= max_bytes(250));
+    }
+}
