@@ -28,8 +28,8 @@ pub struct Caller(Arc<CallerRights>);
 struct CallerRights {
     /// The name of the token.
     token: Option<String>,
-    /// The token itself, by its name and a part of its digest: another one of that name is another.
-    token_id: Option<String>,
+    /// Under which key is kept what the caller chooses in searches, if it is kept.
+    usage_owner: Option<String>,
     permissions: PermissionSet,
     /// The only skills it may see; all if empty.
     prefixes: Vec<IdPrefix>,
@@ -41,19 +41,25 @@ impl Caller {
     /// The user that this process runs as, who may do everything.
     pub fn local_user() -> Self {
         static LOCAL_USER: LazyLock<Caller> =
-            LazyLock::new(|| Caller::with_permissions(PermissionSet::ALL));
+            LazyLock::new(|| Caller::new(PermissionSet::ALL, Some(LOCAL_OWNER.to_owned())));
         LOCAL_USER.clone()
+    }
+
+    /// Any caller of a server without authentication, who may do everything. What several people
+    /// choose in searches is not kept, because it would move the results of others.
+    pub fn anonymous() -> Self {
+        Self::new(PermissionSet::ALL, None)
     }
 
     /// A caller that may do nothing: what an unknown request gets.
     pub fn without_permissions() -> Self {
-        Self::with_permissions(PermissionSet::default())
+        Self::new(PermissionSet::default(), None)
     }
 
-    fn with_permissions(permissions: PermissionSet) -> Self {
+    fn new(permissions: PermissionSet, usage_owner: Option<String>) -> Self {
         Self(Arc::new(CallerRights {
             token: None,
-            token_id: None,
+            usage_owner,
             permissions,
             prefixes: Vec::new(),
             tools: Vec::new(),
@@ -64,7 +70,8 @@ impl Caller {
     pub fn from_token(token: &StoredToken) -> Self {
         Self(Arc::new(CallerRights {
             token: Some(token.name.clone()),
-            token_id: Some(format!(
+            // Another token of the same name is another client.
+            usage_owner: Some(format!(
                 "token:{}:{}",
                 token.name,
                 &token.hash.hex_digits()[..16]
@@ -80,9 +87,9 @@ impl Caller {
         self.0.token.as_deref()
     }
 
-    /// Under which key is kept what the caller chooses in searches.
-    pub fn usage_owner(&self) -> &str {
-        self.0.token_id.as_deref().unwrap_or(LOCAL_OWNER)
+    /// Under which key is kept what the caller chooses in searches; without one, nothing is kept.
+    pub fn usage_owner(&self) -> Option<&str> {
+        self.0.usage_owner.as_deref()
     }
 
     /// Whether the caller has a permission.

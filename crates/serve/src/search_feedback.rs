@@ -44,8 +44,11 @@ pub(crate) struct SearchFeedback {
 impl SearchFeedback {
     /// Keeps a search of a client.
     pub(crate) fn remember(&self, caller: &Caller, search: RecentSearch) {
+        let Some(owner) = caller.usage_owner() else {
+            return;
+        };
         let mut all = self.lock();
-        if all.len() >= MAX_OWNERS && !all.contains_key(caller.usage_owner()) {
+        if all.len() >= MAX_OWNERS && !all.contains_key(owner) {
             let oldest = all
                 .iter()
                 .min_by_key(|(_, searches)| searches.back().map(|search| search.at));
@@ -53,7 +56,7 @@ impl SearchFeedback {
                 all.remove(&oldest);
             }
         }
-        let searches = all.entry(caller.usage_owner().to_owned()).or_default();
+        let searches = all.entry(owner.to_owned()).or_default();
         searches.push_back(search);
         if searches.len() > MAX_SEARCHES_PER_OWNER {
             searches.pop_front();
@@ -82,13 +85,14 @@ impl SearchFeedback {
             !searches.is_empty()
         });
         self.owners.store(all.len(), Ordering::Relaxed);
-        let searches = all.get_mut(caller.usage_owner())?;
+        let owner = caller.usage_owner()?;
+        let searches = all.get_mut(owner)?;
         let latest = searches
             .iter()
             .rposition(|search| search.found.contains(id))?;
         let chosen = searches.remove(latest);
         if searches.is_empty() {
-            all.remove(caller.usage_owner());
+            all.remove(owner);
             self.owners.store(all.len(), Ordering::Relaxed);
         }
         chosen
@@ -101,11 +105,12 @@ impl SearchFeedback {
         id: &SkillId,
         recorder: &UseRecorder,
     ) {
-        let Some(search) = self.take_choice(caller, id) else {
+        let (Some(search), Some(owner)) = (self.take_choice(caller, id), caller.usage_owner())
+        else {
             return;
         };
         let (recorder, id) = (recorder.clone(), id.clone());
-        let owner: Arc<str> = caller.usage_owner().into();
+        let owner: Arc<str> = owner.into();
         // Waited for, because the connection may end with the answer.
         let stored = tokio::task::spawn_blocking(move || {
             recorder.record(&owner, &id, &search.message, search.model, &search.vector);
@@ -136,7 +141,7 @@ mod tests {
     #[test]
     fn a_choice_is_taken_once_and_by_its_own_client() {
         let feedback = SearchFeedback::default();
-        let (user, other) = (Caller::local_user(), Caller::without_permissions());
+        let (user, anonymous) = (Caller::local_user(), Caller::anonymous());
         let id: SkillId = "tide-tables".parse().unwrap();
         assert!(!feedback.awaits_choice(&id));
         feedback.remember(&user, search("tide-tables"));
@@ -146,13 +151,12 @@ mod tests {
                 .take_choice(&user, &"kites".parse().unwrap())
                 .is_none()
         );
-        assert_eq!(
-            user.usage_owner(),
-            other.usage_owner(),
-            "neither has a token"
-        );
+        assert!(feedback.take_choice(&anonymous, &id).is_none());
         assert!(feedback.take_choice(&user, &id).is_some());
         assert!(feedback.take_choice(&user, &id).is_none());
+        assert!(!feedback.awaits_choice(&id));
+        // Nothing is kept for callers that cannot be told apart.
+        feedback.remember(&anonymous, search("tide-tables"));
         assert!(!feedback.awaits_choice(&id));
         let mut old = search("tide-tables");
         old.at = Instant::now().checked_sub(LIFETIME).unwrap();

@@ -428,7 +428,8 @@ impl SkillService {
         let tools = self.optional_tools.get();
         let learns = tools.is_some_and(|tools| tools.options.usage.learn);
         let store = registry.local_store().ok().filter(|_| learns);
-        let counts = store.and_then(|store| store.use_counts(caller.usage_owner()).ok());
+        let known = store.zip(caller.usage_owner());
+        let counts = known.and_then(|(store, owner)| store.use_counts(owner).ok());
         counts.unwrap_or_default()
     }
 
@@ -510,8 +511,8 @@ impl SkillService {
 
     /// The instructions for a caller, who may see only a part of the catalogue.
     pub(crate) fn instructions_for(&self, caller: &Caller) -> Arc<str> {
-        // What the user of this machine uses most is not shown to holders of tokens.
-        if !caller.is_restricted() && caller.token_name().is_none() {
+        // What the user of this machine uses most is not shown to others.
+        if *caller == Caller::local_user() {
             return self.instructions();
         }
         match self.opened_registry() {

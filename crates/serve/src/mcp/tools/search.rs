@@ -131,7 +131,10 @@ impl VisibleSearch<'_> {
         let vector = encoder.map(|encoder| encoder.encode_message(self.message));
         let policy = tools.options.usage;
         let encoder_of = encoder.map(|encoder| &**encoder);
-        let uses = uses_of(registry, encoder_of, caller.usage_owner(), policy);
+        let owner = caller.usage_owner();
+        let uses = owner.map_or_else(Vec::new, |owner| {
+            uses_of(registry, encoder_of, owner, policy)
+        });
         // What a caller may not see does not even count as rare or common.
         let is_visible = |id: &SkillId| self.visible.get(id).is_some();
         let is_visible: Option<&(dyn Fn(&SkillId) -> bool + Sync)> =
