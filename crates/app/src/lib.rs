@@ -50,6 +50,7 @@ mod reoptimize;
 mod runner;
 mod runtime_adapter;
 mod search_usage;
+mod server_pool;
 mod skill_diff;
 mod skill_files;
 mod skill_index;
@@ -94,6 +95,7 @@ pub use reoptimize::Reoptimizer;
 pub use runner::{PlannedStep, PreparedRun, RunLimits, RunRequest, Runner, RunnerSettings};
 pub use runtime_adapter::RunnableSkill;
 pub use search_usage::{UsagePolicy, UseRecorder, uses_of};
+pub use server_pool::ConnectionPool;
 pub use skill_diff::{FileChange, FileDiff, diff_files};
 pub use skill_files::{
     FoundSkills, SkillFiles, export_package, lint_entry, lint_files, lint_names, outermost_skills,

@@ -8,7 +8,7 @@ use repertoire_serve::iii::CallError;
 use serde_json::json;
 
 use crate::{
-    hint::{app_hint, registry_hint, run_hint, serve_hint},
+    hint::{app_hint, registry_hint, remote_hint, run_hint, serve_hint},
     output::Output,
 };
 
@@ -51,6 +51,9 @@ pub(crate) fn exit_code(code: &str) -> u8 {
         | "invalid_pattern"
         | "listen"
         | "invalid_target"
+        | "invalid_source"
+        | "project_file"
+        | "not_installed"
         | "unknown_model"
         | "undefined_variable"
         | "provider_key"
@@ -74,6 +77,8 @@ pub(crate) fn exit_code(code: &str) -> u8 {
         "untrusted" | "foreign_journal" => EXIT_UNTRUSTED,
         "io_error"
         | "remote_error"
+        | "unreachable"
+        | "unauthorized"
         | "transport"
         | "disconnected"
         | "timeout"
@@ -107,6 +112,9 @@ fn code_and_hint(error: &anyhow::Error) -> (&'static str, Option<Cow<'static, st
         }
         if let Some(error) = cause.downcast_ref::<repertoire_registry::Error>() {
             return (error.code(), registry_hint(error).map(Cow::from));
+        }
+        if let Some(error) = cause.downcast_ref::<repertoire_remote::Error>() {
+            return (error.code(), remote_hint(error).map(Cow::from));
         }
         if let Some(error) = cause.downcast_ref::<repertoire_runtime::Error>() {
             return (error.code(), run_hint(error).map(Cow::from));

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use repertoire_app::Error as AppError;
 use repertoire_core::ArtifactKind;
 use repertoire_registry::{Error as RegistryError, Origin, StoreScope};
+use repertoire_remote::Error as RemoteError;
 use repertoire_runtime::{Error as RunError, NO_PAGES};
 use repertoire_serve::{Error as ServeError, ListenProblem};
 
@@ -131,6 +132,31 @@ pub(crate) fn registry_hint(error: &RegistryError) -> Option<&'static str> {
     })
 }
 
+/// Returns the hint for an error about a place that skills come from.
+pub(crate) fn remote_hint(error: &RemoteError) -> Option<&'static str> {
+    Some(match error {
+        RemoteError::Invalid(error) => return error.hint(),
+        RemoteError::Target(_) => {
+            "--bearer-env names a variable that holds a token, --private allows private networks"
+        }
+        RemoteError::Source { .. } => {
+            "`repertoire add --help` shows every form of a source, with examples"
+        }
+        RemoteError::Refused { reason, .. } if reason.contains("private") => {
+            "--private allows it, if you know that network"
+        }
+        RemoteError::Unreachable { .. } => "check the address and the network, then try again",
+        RemoteError::Unauthorized { .. } => {
+            "log in with the tool that keeps the login: git's credential helper, or `docker login`"
+        }
+        RemoteError::DigestMismatch { .. } | RemoteError::Signature { .. } => {
+            "nothing was stored; tell the one who runs that place"
+        }
+        RemoteError::NoProgram { program: "git", .. } => "install git",
+        _ => return None,
+    })
+}
+
 /// Returns the hint for an error of a run.
 pub(crate) fn run_hint(error: &RunError) -> Option<&'static str> {
     match error {
@@ -202,9 +228,6 @@ pub(crate) fn serve_hint(error: &ServeError) -> Option<&'static str> {
         ServeError::Transport(reason) if reason.contains("401") => {
             Some("set III_TOKEN to a token: `repertoire token create NAME --allow read,run,write`")
         }
-        ServeError::Target(_) => Some(
-            "--bearer-env names a variable that holds a token, --private allows private networks",
-        ),
         _ => None,
     }
 }

@@ -37,7 +37,7 @@ pub(crate) fn install_handler() {
             return;
         }
         if again || !PROTECTED.load(Ordering::SeqCst) {
-            repertoire_serve::mcp_client::kill_all_servers();
+            repertoire_remote::kill_all_programs();
             // Stores change in transactions, so unreported changes were not made.
             let _ = writeln!(std::io::stderr(), "interrupted");
             std::process::exit(i32::from(EXIT_INTERRUPTED));

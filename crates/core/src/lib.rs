@@ -25,6 +25,7 @@ mod function_guard;
 mod id;
 pub mod json;
 pub mod lint;
+pub mod listed_skill;
 pub mod listing;
 pub mod look_alike;
 mod manifest;

@@ -13,11 +13,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use repertoire_core::{
-    Digest, FileEntry, Frontmatter, MAX_BYTES, Manifest, RelPath, SkillId, SkillName, Uri,
-    frontmatter, listing::ListingProblem, markdown::to_single_line,
+pub use repertoire_core::listed_skill::{
+    DynamicMarker, ListedFile, ListedResources, ListedSkill, MAX_SKILLS, RefusedSkill, RemoteLabel,
 };
-use serde::{Deserialize, Serialize};
+use repertoire_core::{
+    Digest, FileEntry, Frontmatter, MAX_BYTES, Manifest, RelPath, SkillId, Uri, frontmatter,
+    listing::ListingProblem, markdown::to_single_line,
+};
 use serde_json::{Map, Value};
 
 use crate::{
@@ -29,8 +31,6 @@ use crate::{
     store::{LocalStore, create_private_dir},
 };
 
-/// The most skills that are accepted from one server.
-pub const MAX_SKILLS: usize = 10_000;
 /// The kind of an approval of a remote skill.
 const REMOTE_APPROVAL_KIND: &str = "remote-skill";
 
@@ -38,55 +38,6 @@ const REMOTE_APPROVAL_KIND: &str = "remote-skill";
 pub trait RemoteReader: Send + Sync + std::fmt::Debug {
     /// Reads one resource from the server with this label; at most `limit` bytes.
     fn read_resource(&self, label: &str, uri: &str, limit: u64) -> Result<Bytes>;
-}
-
-/// The name a user gives another server: 1 to 64 lowercase letters, digits and hyphens.
-///
-/// It is the first segment of the ids of that server's skills, so that every id shows its origin.
-pub type RemoteLabel = SkillName;
-
-/// One skill as another server lists it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ListedSkill {
-    /// The URI of its document.
-    pub uri: String,
-    /// Its frontmatter as JSON.
-    pub frontmatter: Map<String, Value>,
-    /// Its files.
-    pub resources: ListedResources,
-    /// Whether the frontmatter has only some fields, because the server does not list skills in the
-    /// final form.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub partial: bool,
-}
-
-/// The files of a listed skill.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum ListedResources {
-    /// The complete list of files.
-    Files(Vec<ListedFile>),
-    /// The word `dynamic`: content is generated at each read.
-    Dynamic(DynamicMarker),
-}
-
-/// The word `dynamic`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum DynamicMarker {
-    /// Content is generated at each read.
-    #[serde(rename = "dynamic")]
-    Dynamic,
-}
-
-/// A file of a listed skill.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ListedFile {
-    /// The URI to read it from.
-    pub uri: String,
-    /// The digest of its bytes.
-    pub digest: Digest,
-    /// The number of its bytes.
-    pub size: u64,
 }
 
 /// The location of a remote skill.
@@ -198,17 +149,6 @@ fn path_within(skill: &SkillId, uri: &str) -> repertoire_core::Result<RelPath> {
     let path = parsed.as_str().strip_prefix(skill.as_str());
     let path = path.and_then(|rest| rest.strip_prefix('/'));
     path.ok_or_else(refuse)?.parse()
-}
-
-/// A listed skill that was refused, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RefusedSkill {
-    /// Its URI on the server, as listed.
-    pub uri: String,
-    /// The stable code of the reason.
-    pub code: &'static str,
-    /// The reason.
-    pub message: String,
 }
 
 /// Returns the catalogue entries of a listing, and the skills that were refused.

@@ -43,9 +43,6 @@ pub enum Error {
     /// An address that others can reach, without a token to let them in.
     #[error("{0} can be reached by others, and there is no token")]
     TokenNeeded(std::net::IpAddr),
-    /// The configured target of another server is invalid.
-    #[error("{0}")]
-    Target(String),
     /// A function of the bus failed or returned an invalid result.
     #[error(transparent)]
     Call(#[from] crate::iii::CallError),
@@ -90,7 +87,6 @@ impl Error {
             Self::Listen { .. } => "listen",
             Self::InvalidOption { .. } => "invalid_option",
             Self::TokenNeeded(_) => "token_needed",
-            Self::Target(_) => "invalid_target",
             Self::Call(_) => "call_failed",
             Self::Transport(_) => "transport",
         }

@@ -3,7 +3,7 @@
 //! Over MCP a skill is a set of verified resources, an entry of `skills/list`, a prompt and the
 //! answer of a tool; all of them come from one value. [`Server`] serves skills written in code
 //! in a few lines, [`SkillService`] serves a whole registry, [`McpConnection`] adds skills to another
-//! server, and [`mcp_client`] reads skills from other servers.
+//! server.
 //!
 //! ```
 //! use repertoire_serve::{Server, Skill};
@@ -28,7 +28,6 @@ pub mod iii;
 mod instructions;
 pub mod local_token;
 pub mod mcp;
-pub mod mcp_client;
 mod metrics;
 mod optional_tools;
 pub mod otlp;
@@ -39,6 +38,7 @@ mod port_user;
 mod resource_json;
 mod resource_reader;
 mod search_feedback;
+mod server_refresh;
 mod service;
 mod stdio;
 
@@ -72,5 +72,6 @@ pub use repertoire_core::{Skill, SkillReference, Skills, Uri};
 #[doc(hidden)]
 pub use repertoire_macros as macros;
 pub use rmcp;
+pub use server_refresh::follow_servers;
 pub use service::{PromptExposure, ServeOptions, ServerIdentity, SkillService};
 pub use stdio::serve_stdio;

@@ -10,7 +10,7 @@ use std::{
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use repertoire_app::{Caller, FileWatching, LiveRegistry, OnSettled, UseRecorder};
+use repertoire_app::{Caller, ConnectionPool, FileWatching, LiveRegistry, OnSettled, UseRecorder};
 use repertoire_core::{Digest, SkillId, SkillUri, permission::IdPrefix};
 use repertoire_registry::{Registry, RegistrySettings, SkillEntry, Snapshot, Trusted};
 use tokio::sync::watch;
@@ -25,7 +25,6 @@ use crate::{
         functions::{FunctionOptions, is_listed},
     },
     instructions,
-    mcp_client::ConnectionPool,
     metrics::Metrics,
     optional_tools::{OptionalToolState, OptionalTools},
 };

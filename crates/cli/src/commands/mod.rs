@@ -43,14 +43,15 @@ use std::{
 
 use anyhow::{Context, Result};
 use repertoire_app::{
-    SkillQuery, folder_skill, folder_source, require_folder, resolve_folder, resolve_skill,
+    ConnectionPool, SkillQuery, folder_skill, folder_source, require_folder, resolve_folder,
+    resolve_skill,
 };
 use repertoire_core::{SkillId, look_alike::LookAlike, text::terminal_safe};
 use repertoire_registry::{
     Error, QualifiedSkillId, Registry, RegistrySettings, SkillEntry, Trusted,
     store::RetentionPolicy, trust::ForeignJournals,
 };
-use repertoire_serve::{http::OwnUser, iii::config::worker_manifest, mcp_client::ConnectionPool};
+use repertoire_serve::{http::OwnUser, iii::config::worker_manifest};
 use serde_json::{Value, json};
 
 use crate::{

@@ -3,13 +3,13 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use repertoire_app::SkillQuery;
+use repertoire_app::{ConnectionPool, SkillQuery};
 use repertoire_core::{SkillId, text::terminal_safe};
 use repertoire_registry::{
     Error, Origin, Registry,
     remote::{RefusedSkill, RemoteLabel},
 };
-use repertoire_serve::mcp_client::{ConnectionPool, Reach, ServerTarget};
+use repertoire_remote::{Reach, mcp::ServerTarget};
 use serde_json::json;
 
 use super::{find_entry, open_registry, open_skill, report_look_alikes};

@@ -31,7 +31,6 @@ use repertoire_serve::{
         hub::{SkillsProvider, StateTrigger},
         worker::bus_url,
     },
-    mcp_client::ConnectionPool,
 };
 use tokio::{runtime::Runtime, sync::Notify};
 
@@ -86,7 +85,7 @@ pub(crate) fn serve_mcp(
     // A host starts a process for each session, so these do not compute the same embeddings again.
     let embedding = BackgroundEmbedding::Off;
     let engine = open_service(sources, expose, embedding, settings, output, |_| {})?;
-    let remotes = runtime.spawn(ConnectionPool::follow_servers(engine.clone()));
+    let remotes = runtime.spawn(repertoire_serve::follow_servers(engine.clone()));
     let stop = engine.clone();
     interrupt::set_shutdown_handler(move || stop.shut_down());
     let ended = runtime.block_on(async {
@@ -170,7 +169,7 @@ pub(crate) fn serve_http(
                 repertoire_serve::iii::startup_log::log_loaded_files(registry);
             },
         )?;
-        let remotes = tokio::spawn(ConnectionPool::follow_servers(engine.clone()));
+        let remotes = tokio::spawn(repertoire_serve::follow_servers(engine.clone()));
         let searching = engine.clone();
         tokio::spawn(async move { searching.prepare_search().await });
         if let Some(words) = side.describe() {

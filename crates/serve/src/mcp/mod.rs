@@ -47,8 +47,7 @@ use cursor::CursorPage;
 use subscriptions::McpSession;
 pub(crate) use tools::{ParkedRuns, TOOLS, is_builtin_tool};
 
-/// The extension that a server with skills declares.
-pub const SKILLS_EXTENSION: &str = "io.modelcontextprotocol/skills";
+pub use repertoire_core::listed_skill::SKILLS_EXTENSION;
 /// How long a handshake waits for an index that is still loading.
 const HANDSHAKE_WAIT: Duration = Duration::from_millis(10);
 

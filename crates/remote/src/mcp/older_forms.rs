@@ -6,9 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use repertoire_core::{Digest, Uri, markdown::truncate_text};
-use repertoire_registry::remote::{
-    DynamicMarker, ListedFile, ListedResources, ListedSkill, RefusedSkill,
+use repertoire_core::{
+    Digest, Uri,
+    listed_skill::{DynamicMarker, ListedFile, ListedResources, ListedSkill, RefusedSkill},
+    markdown::truncate_text,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -143,7 +144,7 @@ fn read_index(index: DiscoveryIndex) -> (Vec<ListedSkill>, Vec<RefusedSkill>) {
         match partial_skill(&entry.url, &entry.description, None).filter(|_| is_document) {
             Some(skill) => found.push(skill),
             None => refused.push(RefusedSkill {
-                uri: crate::error::shorten_text(&entry.url),
+                uri: super::shorten_text(&entry.url),
                 code: "invalid_entry",
                 message: format!("is listed as {:?}, which is not read", entry.kind),
             }),

@@ -22,6 +22,7 @@ use tokio::{
 };
 
 use super::{Envelope, RawResponse, RemoteFailure, RemoteRequest, Result, target::ServerTarget};
+use crate::process_group::ProcessGroup;
 
 /// Environment variables every child inherits.
 const INHERITED_VARIABLES: [&str; 12] = [
@@ -50,37 +51,12 @@ const MAX_DEPTH: usize = 4;
 /// The environment variable with the nesting depth.
 const DEPTH_VARIABLE: &str = "REPERTOIRE_DEPTH";
 
-/// The process groups of all running children.
-static PROCESS_GROUPS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
-
-/// Kills every server process at once, for when this process exits.
-pub fn kill_all_servers() {
-    for group in PROCESS_GROUPS
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .drain(..)
-    {
-        kill_group(group);
-    }
-}
-
-fn kill_group(group: u32) {
-    #[cfg(unix)]
-    if let Some(group) = i32::try_from(group)
-        .ok()
-        .and_then(rustix::process::Pid::from_raw)
-    {
-        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-    }
-    #[cfg(not(unix))]
-    let _ = group;
-}
-
 /// A running child process.
 #[derive(Debug)]
 pub(super) struct ProcessChannel {
     child: Mutex<Child>,
-    group: Option<u32>,
+    /// Kills the child with everything it started.
+    _group: Option<ProcessGroup>,
     stdin: Arc<tokio::sync::Mutex<ChildStdin>>,
     pending: PendingResponses,
     /// The maximum line length, raised by each request.
@@ -142,14 +118,8 @@ impl ProcessChannel {
                 "{program:?} has no pipes"
             )));
         };
-        if let Some(group) = child.id() {
-            let mut groups = PROCESS_GROUPS
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            groups.push(group);
-        }
         let process = Self {
-            group: child.id(),
+            _group: child.id().map(ProcessGroup::new),
             child: Mutex::new(child),
             stdin: Arc::new(tokio::sync::Mutex::new(stdin)),
             pending: PendingResponses::default(),
@@ -329,13 +299,6 @@ async fn answer_server_request(
 
 impl Drop for ProcessChannel {
     fn drop(&mut self) {
-        if let Some(group) = self.group {
-            kill_group(group);
-            let mut groups = PROCESS_GROUPS
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            groups.retain(|known| *known != group);
-        }
         let child = self.child.get_mut().unwrap_or_else(PoisonError::into_inner);
         let _ = child.start_kill();
     }

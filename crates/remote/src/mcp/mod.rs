@@ -2,14 +2,13 @@
 //!
 //! A server is asked for its listing, and for a file when that file is read; there is no
 //! prefetching. Responses are limited in bytes, time and pages before they are parsed.
-//! [`repertoire_registry::remote`] verifies their content.
+//! The registry verifies their content when it is read.
 //!
 //! The protocol is implemented here instead of with an SDK's client: results of methods that an
 //! SDK does not know must be complete, and a body must be limited before it is in memory.
 
 mod http;
 mod older_forms;
-mod pool;
 mod process;
 mod target;
 
@@ -17,14 +16,15 @@ use std::{borrow::Cow, collections::HashSet, fmt, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use repertoire_registry::remote::{ListedSkill, MAX_SKILLS, RefusedSkill};
+use repertoire_core::{
+    listed_skill::{ListedSkill, MAX_SKILLS, RefusedSkill, SKILLS_EXTENSION},
+    markdown::truncate_text,
+};
 use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
 use tokio::time::Instant;
 
-pub use pool::ConnectionPool;
-pub use process::kill_all_servers;
-pub use target::{Reach, ServerTarget};
+pub use target::ServerTarget;
 
 /// The newest revision, which has no sessions.
 const MODERN_REVISION: &str = "2026-07-28";
@@ -48,11 +48,16 @@ const MAX_LISTING_BYTES: usize = 64 * 1024 * 1024;
 
 /// Why a request to another server failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum RemoteFailure {
+pub enum RemoteFailure {
     /// The server cannot be reached, closed the connection or timed out.
     Unreachable(String),
     /// The server responded with an error.
-    ErrorResponse { code: i64, message: String },
+    ErrorResponse {
+        /// The JSON-RPC code or HTTP status.
+        code: i64,
+        /// The message.
+        message: String,
+    },
     /// The server responded with something that cannot be used.
     Unusable(String),
 }
@@ -68,6 +73,11 @@ impl fmt::Display for RemoteFailure {
     }
 }
 
+/// Shortens text of a server for messages.
+fn shorten_text(text: &str) -> String {
+    truncate_text(text, 512)
+}
+
 type Result<T, E = RemoteFailure> = std::result::Result<T, E>;
 
 /// A channel for messages to a server.
@@ -79,7 +89,7 @@ enum RemoteChannel {
 
 /// A connection to a server after the handshake.
 #[derive(Debug)]
-pub(crate) struct RemoteConnection {
+pub struct RemoteConnection {
     channel: RemoteChannel,
     /// The negotiated revision.
     version: String,
@@ -101,7 +111,7 @@ struct RemoteRequest<'a> {
 
 impl RemoteConnection {
     /// Connects to a server and negotiates a revision.
-    pub(crate) async fn open(target: &ServerTarget) -> Result<Self> {
+    pub async fn open(target: &ServerTarget) -> Result<Self> {
         let until = Instant::now() + HANDSHAKE_TIMEOUT;
         let channel = RemoteChannel::open(target)?;
         match channel.discover_server(until).await {
@@ -133,7 +143,7 @@ impl RemoteConnection {
     }
 
     /// Whether the connection is still usable.
-    pub(crate) fn is_alive(&self) -> bool {
+    pub fn is_alive(&self) -> bool {
         match &self.channel {
             RemoteChannel::Http(_) => true,
             RemoteChannel::Process(process) => !process.has_ended(),
@@ -158,7 +168,7 @@ impl RemoteConnection {
     }
 
     /// Lists all skills, in the form that the server has, and the entries that could not be parsed.
-    pub(crate) async fn list_skills(&self) -> Result<(Vec<ListedSkill>, Vec<RefusedSkill>)> {
+    pub async fn list_skills(&self) -> Result<(Vec<ListedSkill>, Vec<RefusedSkill>)> {
         const UNKNOWN_METHOD: i64 = -32601;
         if self.lists_skills {
             match self.list_final_form().await {
@@ -235,7 +245,7 @@ impl RemoteConnection {
     }
 
     /// Reads one resource with a size limit.
-    pub(crate) async fn read_resource(&self, uri: &str, limit: u64) -> Result<Bytes> {
+    pub async fn read_resource(&self, uri: &str, limit: u64) -> Result<Bytes> {
         let mut params = Map::new();
         params.insert("uri".into(), uri.into());
         // JSON escapes may expand text sixfold; base64 adds a third.
@@ -271,7 +281,7 @@ fn read_entry(raw: &str) -> std::result::Result<ListedSkill, RefusedSkill> {
             .ok()
             .and_then(|n| n.uri);
         RefusedSkill {
-            uri: crate::error::shorten_text(&named.unwrap_or_default()),
+            uri: shorten_text(&named.unwrap_or_default()),
             code: "invalid_entry",
             message,
         }
@@ -380,7 +390,7 @@ impl RawResponse {
                 repertoire_core::json::from_str(error.get()).unwrap_or_default();
             return Err(RemoteFailure::ErrorResponse {
                 code: error.code,
-                message: crate::error::shorten_text(&error.message),
+                message: shorten_text(&error.message),
             });
         }
         let result = envelope.result.ok_or_else(|| {
@@ -492,7 +502,7 @@ impl ServerHello {
     /// Whether the server declares the skills extension.
     fn declares_skills(&self) -> bool {
         let extensions = &self.capabilities.extensions;
-        extensions.contains_key(crate::mcp::SKILLS_EXTENSION)
+        extensions.contains_key(SKILLS_EXTENSION)
     }
 }
 
@@ -501,7 +511,7 @@ fn client_info() -> Value {
 }
 
 fn client_capabilities() -> Value {
-    json!({"extensions": {crate::mcp::SKILLS_EXTENSION: {}}})
+    json!({"extensions": {SKILLS_EXTENSION: {}}})
 }
 
 /// Builds the JSON-RPC message of a request.

@@ -1,14 +1,14 @@
 //! Targets of other servers: a URL, or a program to start.
 
-use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    path::PathBuf,
-};
+use std::{net::IpAddr, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 use url::{Host, Url};
 
-use crate::error::{Error, Result};
+use crate::{
+    address::{Reach, classify_reach},
+    error::{Error, Result},
+};
 
 /// The target of another server, as stored. It names environment variables, never secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,16 +35,6 @@ pub enum ServerTarget {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cwd: Option<PathBuf>,
     },
-}
-
-/// The addresses a host name may resolve to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Reach {
-    /// Public addresses only: a name that later resolves to a private network is refused.
-    Public,
-    /// Private addresses only: it was private when the user added it.
-    Private,
 }
 
 impl ServerTarget {
@@ -124,59 +114,6 @@ impl ServerTarget {
     }
 }
 
-fn classify_reach(addresses: impl IntoIterator<Item = IpAddr>) -> Reach {
-    if addresses.into_iter().all(is_public) {
-        Reach::Public
-    } else {
-        Reach::Private
-    }
-}
-
-/// Whether an address is on the public internet.
-pub(super) fn is_public(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => is_public_v4(ip),
-        IpAddr::V6(ip) => match ip.to_ipv4_mapped() {
-            Some(ip) => is_public_v4(ip),
-            None => is_public_v6(ip),
-        },
-    }
-}
-
-fn is_public_v4(ip: Ipv4Addr) -> bool {
-    let [a, b, ..] = ip.octets();
-    !(ip.is_loopback()
-        || ip.is_private()
-        || ip.is_link_local()
-        || ip.is_broadcast()
-        || ip.is_multicast()
-        || ip.is_unspecified()
-        || ip.is_documentation()
-        || a == 0
-        || a >= 240
-        // Carrier networks and benchmarks.
-        || (a == 100 && (64..128).contains(&b))
-        || (a == 198 && (18..20).contains(&b))
-        || (a == 192 && b == 0))
-}
-
-fn is_public_v6(ip: Ipv6Addr) -> bool {
-    let first = ip.segments()[0];
-    // Addresses that embed an IPv4 address are treated as private without decoding it.
-    let carries_v4 = first == 0x2002
-        || (first == 0x2001 && ip.segments()[1] == 0)
-        || (first == 0x64 && ip.segments()[1] == 0xff9b);
-    !(ip.is_loopback()
-        || ip.is_unspecified()
-        || ip.is_multicast()
-        || ip.is_unique_local()
-        || ip.is_unicast_link_local()
-        || carries_v4
-        // Deprecated site-local addresses.
-        || first & 0xffc0 == 0xfec0
-        || first == 0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,38 +136,6 @@ mod tests {
             assert_eq!(refused.code(), "invalid_target", "{text}");
         }
         assert!(ServerTarget::from_url("http://127.0.0.1:8321/mcp", None, None).is_ok());
-    }
-
-    #[test]
-    fn t26_private_addresses_are_known_in_every_form() {
-        for ip in [
-            "127.0.0.1",
-            "10.0.0.1",
-            "172.16.0.1",
-            "192.168.1.1",
-            "169.254.169.254",
-            "0.0.0.0",
-            "100.64.0.1",
-            "198.18.0.1",
-            "240.0.0.1",
-            "255.255.255.255",
-            "::1",
-            "::",
-            "::ffff:127.0.0.1",
-            "::ffff:169.254.169.254",
-            "fe80::1",
-            "fc00::1",
-            "ff02::1",
-            "64:ff9b::7f00:1",
-            "2002:7f00:1::",
-            "2001::7f00:1",
-            "fec0::1",
-        ] {
-            assert!(!is_public(ip.parse().unwrap()), "{ip}");
-        }
-        for ip in ["1.1.1.1", "93.184.216.34", "2606:4700::1111"] {
-            assert!(is_public(ip.parse().unwrap()), "{ip}");
-        }
     }
 
     #[test]

@@ -15,17 +15,13 @@ use repertoire_registry::{
     remote::{ListedSkill, RefusedSkill, RemoteLabel, RemoteReader},
     store::LocalStore,
 };
+use repertoire_remote::mcp::{RemoteConnection, RemoteFailure, ServerTarget};
 use serde_json::json;
 use tokio::{
     runtime::{Handle, Runtime},
     sync::{Mutex, Semaphore},
 };
 
-use super::{RemoteConnection, RemoteFailure, ServerTarget};
-use crate::service::SkillService;
-
-/// How often a running server refreshes the listings of other servers.
-const REFRESH_INTERVAL: Duration = Duration::from_mins(5);
 /// The time limit of a read, including connecting and queueing.
 const READ_TIMEOUT: Duration = Duration::from_secs(45);
 /// The number of concurrent reads from other servers.
@@ -65,17 +61,8 @@ impl ConnectionPool {
         pool
     }
 
-    /// Keeps the connections to the other servers of a service's account, until the service stops.
-    pub async fn follow_servers(service: Arc<SkillService>) {
-        if service.registry().await.is_ok()
-            && let Some(pool) = service.remotes.get().cloned()
-        {
-            pool.refresh_periodically(service).await;
-        }
-    }
-
-    /// The targets of all servers.
-    fn load_targets(&self) -> Result<Vec<(RemoteLabel, ServerTarget)>> {
+    /// Returns the targets of all servers.
+    pub fn load_targets(&self) -> Result<Vec<(RemoteLabel, ServerTarget)>> {
         let Some(local) = &self.local else {
             return Ok(Vec::new());
         };
@@ -144,7 +131,7 @@ impl ConnectionPool {
     }
 
     /// Closes the connections of servers that were removed, and ends the programs started for them.
-    async fn close_removed(&self) {
+    pub async fn close_removed(&self) {
         let Ok(targets) = self.load_targets() else {
             return;
         };
@@ -180,7 +167,8 @@ impl ConnectionPool {
         }
     }
 
-    async fn list_skills(
+    /// Asks a server for its listing.
+    pub async fn list_skills(
         &self,
         label: &str,
         target: &ServerTarget,
@@ -233,51 +221,6 @@ impl ConnectionPool {
         let (listing, mut refused) = self.block_on(self.list_skills(label.as_str(), &target))??;
         refused.extend(registry.put_listing(label, &listing)?);
         Ok(refused)
-    }
-
-    /// Refreshes all servers periodically until shutdown, then closes the connections.
-    pub async fn refresh_periodically(self: Arc<Self>, service: Arc<SkillService>) {
-        if let Ok(registry) = service.registry().await {
-            let mut changes = service.subscribe_changes();
-            loop {
-                for (label, target) in self.load_targets().unwrap_or_default() {
-                    let asked = tokio::select! {
-                        asked = self.list_skills(label.as_str(), &target) => asked,
-                        () = service.stop.cancelled() => return self.shut_down(),
-                    };
-                    let registry = registry.clone();
-                    // Storing a listing blocks on the disk.
-                    let kept = tokio::task::spawn_blocking(move || {
-                        let (listing, mut refused) = asked?;
-                        refused.extend(registry.put_listing(&label, &listing)?);
-                        Ok::<_, Error>(refused)
-                    });
-                    match kept.await {
-                        Ok(Ok(refused)) => {
-                            for one in refused {
-                                tracing::warn!(uri = one.uri, reason = one.message, "skipped");
-                            }
-                        }
-                        Ok(Err(error)) => tracing::warn!(%error, "the server could not be listed"),
-                        Err(error) => tracing::warn!(%error, "the listing could not be stored"),
-                    }
-                }
-                let next_refresh = tokio::time::sleep(REFRESH_INTERVAL);
-                tokio::pin!(next_refresh);
-                loop {
-                    tokio::select! {
-                        () = &mut next_refresh => break,
-                        // Removing a server removes its skills from the catalogue.
-                        alive = changes.changed() => match alive {
-                            Ok(()) => self.close_removed().await,
-                            Err(_) => return self.shut_down(),
-                        },
-                        () = service.stop.cancelled() => return self.shut_down(),
-                    }
-                }
-            }
-        }
-        self.shut_down();
     }
 
     async fn read_resource(&self, label: &str, uri: &str, limit: u64) -> Result<Bytes> {

@@ -1,0 +1,735 @@
+//! Git repositories, read with the system's `git` and without a checkout.
+//!
+//! A temporary bare repository gets one commit without its files; the names come from `ls-tree`, and
+//! only the files of chosen skills are fetched.
+//!
+//! Invariants (T52): no working tree exists, so no hook, filter, link or submodule of the repository
+//! has an effect. What the server sends is bounded in bytes, memory and time; what a tree lists is
+//! bounded before it is kept. Every address and name was checked by [`crate::source`] and stands
+//! behind `--`.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader},
+    process::{Child, Command},
+    time::Instant,
+};
+use url::Url;
+
+use crate::{
+    address::Reach,
+    error::{Error, Result},
+    file_tree::{FileTree, TreeEntry},
+    http::WebClient,
+    limits::FetchLimits,
+    process_group::ProcessGroup,
+    source::GitSource,
+};
+
+/// The reference under which the wanted commit is kept.
+const KEPT_REFERENCE: &str = "refs/repertoire/wanted";
+/// How often the size of what arrives is looked at.
+const SIZE_CHECK: Duration = Duration::from_millis(50);
+/// How many bytes of git's messages are kept.
+const MESSAGE_BYTES: usize = 4096;
+/// The virtual memory of git, in KiB.
+const MEMORY_KIB: u64 = 4 * 1024 * 1024;
+/// The longest line of `ls-tree`.
+const MAX_TREE_LINE: usize = 8 * 1024;
+/// The most bytes of all names of a tree.
+const MAX_TREE_BYTES: usize = 32 * 1024 * 1024;
+
+/// A commit of a repository, in a temporary bare repository.
+#[derive(Debug)]
+pub(crate) struct GitCommit {
+    git: Git,
+    /// Its id.
+    pub(crate) id: String,
+}
+
+/// The bare repository and how it is used.
+#[derive(Debug)]
+struct Git {
+    folder: TempDir,
+    /// The address that git is given.
+    url: String,
+    /// The address as it was asked for, for messages.
+    shown: String,
+    /// Settings that depend on the address.
+    settings: Vec<String>,
+    ssh_command: Option<&'static str>,
+    limits: FetchLimits,
+}
+
+impl GitCommit {
+    /// Fetches a commit of a repository: the pinned one, or the one that a name stands for.
+    pub(crate) async fn fetch(
+        source: &GitSource,
+        pinned: Option<&str>,
+        web: &WebClient,
+    ) -> Result<Self> {
+        let git = Git::prepare(source, web).await?;
+        let id = if let Some(commit) = pinned {
+            git.fetch_pinned(commit, source.reference.as_deref())
+                .await?
+        } else {
+            let reference = source.reference.as_deref().unwrap_or("HEAD");
+            git.fetch_reference(reference, &["--depth=1"]).await?
+        };
+        Ok(Self { git, id })
+    }
+
+    /// Returns the commit that a name stands for, without fetching anything.
+    pub(crate) async fn look_up(source: &GitSource, web: &WebClient) -> Result<String> {
+        let git = Git::prepare(source, web).await?;
+        let reference = source.reference.as_deref().unwrap_or("HEAD");
+        if is_commit_id(reference) {
+            return Ok(reference.to_owned());
+        }
+        let arguments = ["ls-remote", "--quiet", "--", &git.url, reference];
+        let listed = git.run(&arguments, None, 1024 * 1024).await?;
+        let listed = String::from_utf8_lossy(&listed);
+        // As git does: a tag before a branch, and the commit of an annotated tag.
+        let find = |name: String| {
+            listed.lines().find_map(|line| {
+                let (id, listed) = line.split_once('\t')?;
+                (listed == name && is_commit_id(id)).then(|| id.to_owned())
+            })
+        };
+        let names = [
+            format!("refs/tags/{reference}^{{}}"),
+            format!("refs/tags/{reference}"),
+            format!("refs/heads/{reference}"),
+            reference.to_owned(),
+        ];
+        let found = names.into_iter().find_map(find);
+        found.ok_or_else(|| git.no_reference(reference))
+    }
+
+    /// Lists the files of the commit.
+    pub(crate) async fn list_files(&self) -> Result<FileTree> {
+        self.git.list_files(&self.id).await
+    }
+
+    /// Reads files of the commit into a tree.
+    pub(crate) async fn read_files(&self, tree: &mut FileTree, paths: &[String]) -> Result<()> {
+        let mut wanted: HashMap<String, Vec<&str>> = HashMap::new();
+        for path in paths {
+            if let Some(TreeEntry::File { object: Some(id) }) = tree.entries.get(path)
+                && !tree.contents.contains_key(path)
+            {
+                wanted.entry(id.clone()).or_default().push(path);
+            }
+        }
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let mut objects: Vec<&String> = wanted.keys().collect();
+        objects.sort();
+        let mut found = self.git.read_objects(&objects).await?;
+        let missing: Vec<&String> = objects
+            .into_iter()
+            .filter(|id| !found.contains_key(*id))
+            .collect();
+        if !missing.is_empty() {
+            self.git.fetch_objects(&missing).await?;
+            found.extend(self.git.read_objects(&missing).await?);
+        }
+        for (id, paths) in &wanted {
+            let content = found.get(id).ok_or_else(|| {
+                let reason = format!("did not send the file {}", paths.join(", "));
+                Error::refused(&self.git.shown, reason)
+            })?;
+            for path in paths {
+                tree.contents.insert((*path).to_owned(), content.clone());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Git {
+    async fn prepare(source: &GitSource, web: &WebClient) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("repertoire-git-").tempdir();
+        let folder = folder.map_err(|error| Error::Io {
+            path: std::env::temp_dir(),
+            error,
+        })?;
+        create_repository(folder.path())?;
+        let mut git = Self {
+            folder,
+            url: source.url.clone(),
+            shown: source.url.clone(),
+            settings: Vec::new(),
+            ssh_command: None,
+            limits: *web.limits(),
+        };
+        match Url::parse(&source.url) {
+            Ok(url) if matches!(url.scheme(), "http" | "https") => {
+                git.pin_address(url, web).await?;
+            }
+            Ok(url) if url.scheme() == "file" => {}
+            _ => {
+                let known = std::env::var_os("GIT_SSH_COMMAND").is_some()
+                    || std::env::var_os("GIT_SSH").is_some()
+                    || git
+                        .run(&["config", "core.sshCommand"], None, 4096)
+                        .await
+                        .is_ok();
+                // Without it, ssh would wait for an answer at the terminal.
+                git.ssh_command = (!known).then_some("ssh -oBatchMode=yes");
+            }
+        }
+        Ok(git)
+    }
+
+    /// Follows the redirects of an address under the rules for all requests, and lets git connect to
+    /// nothing else (T26).
+    async fn pin_address(&mut self, url: Url, web: &WebClient) -> Result<()> {
+        let base = url.as_str().trim_end_matches('/').to_owned();
+        const QUERY: &str = "/info/refs?service=git-upload-pack";
+        let probe = Url::parse(&format!("{base}{QUERY}"));
+        let probe = probe.map_err(|_| Error::refused(&base, "is no address of a repository"))?;
+        let (end, status) = web.resolve_redirects(probe).await?;
+        if status.as_u16() == 404 {
+            return Err(Error::NotFound {
+                what: "repository",
+                name: base,
+            });
+        }
+        if status.is_server_error() {
+            return Err(Error::unreachable(&base, format!("answered with {status}")));
+        }
+        let end = end.to_string();
+        self.url = end.strip_suffix(QUERY).unwrap_or(&base).to_owned();
+        self.settings.push("http.followRedirects=false".to_owned());
+        if let Ok(url) = Url::parse(&self.url)
+            && let Some(url::Host::Domain(name)) = url.host()
+        {
+            let port = url.port_or_known_default().unwrap_or(443);
+            let reach = web.reach_of(&url).await?;
+            let found = tokio::net::lookup_host((name, port)).await;
+            let found = found.map_err(|error| {
+                Error::unreachable(&self.url, format!("cannot be resolved: {error}"))
+            })?;
+            let addresses: Vec<std::net::IpAddr> = found.map(|address| address.ip()).collect();
+            let is_local = name == "localhost" || name.ends_with(".localhost");
+            if reach == Reach::Public
+                && !is_local
+                && let Some(wrong) = addresses.iter().find(|ip| !crate::address::is_public(**ip))
+            {
+                let reason = format!("resolves to {wrong}, a private address");
+                return Err(Error::refused(&self.url, reason));
+            }
+            let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+            let pinned = format!("http.curloptResolve={name}:{port}:{}", addresses.join(","));
+            self.settings.push(pinned);
+        }
+        Ok(())
+    }
+
+    /// Fetches what a name stands for and returns the commit.
+    async fn fetch_reference(&self, reference: &str, depth: &[&str]) -> Result<String> {
+        let wanted = format!("+{reference}:{KEPT_REFERENCE}");
+        let mut arguments = vec!["fetch", "--quiet", "--no-tags", "--filter=blob:none"];
+        arguments.extend(["--no-write-fetch-head", "--recurse-submodules=no"]);
+        arguments.extend(depth);
+        arguments.extend(["--", &self.url, &wanted]);
+        self.run(&arguments, None, 4096)
+            .await
+            .map_err(|error| match error {
+                Error::Unreachable { reason, .. }
+                    if reason.contains("couldn't find remote ref") =>
+                {
+                    self.no_reference(reference)
+                }
+                error => error,
+            })?;
+        let peeled = format!("{KEPT_REFERENCE}^{{commit}}");
+        let id = self
+            .run(&["rev-parse", "--verify", "--quiet", &peeled], None, 4096)
+            .await?;
+        let id = String::from_utf8_lossy(&id).trim().to_owned();
+        if is_commit_id(&id) {
+            return Ok(id);
+        }
+        Err(Error::refused(
+            &self.shown,
+            format!("{reference} is no commit"),
+        ))
+    }
+
+    /// Fetches a commit by its id; through the history of a name where the server gives out commits
+    /// by name only.
+    async fn fetch_pinned(&self, commit: &str, reference: Option<&str>) -> Result<String> {
+        let direct = match self.fetch_reference(commit, &["--depth=1"]).await {
+            Err(Error::Unreachable { reason, .. }) if !is_connection_failure(&reason) => {
+                let reference = reference
+                    .filter(|name| !is_commit_id(name))
+                    .unwrap_or("HEAD");
+                self.fetch_reference(reference, &[]).await?;
+                let wanted = format!("{commit}^{{commit}}");
+                let arguments = ["rev-parse", "--verify", "--quiet", &wanted];
+                let found = self.run(&arguments, None, 4096);
+                let gone = |_| Error::NotFound {
+                    what: "commit",
+                    name: format!("{commit} of {}", self.shown),
+                };
+                let id = found.await.map_err(gone)?;
+                String::from_utf8_lossy(&id).trim().to_owned()
+            }
+            fetched => fetched?,
+        };
+        if direct == commit {
+            return Ok(direct);
+        }
+        Err(Error::DigestMismatch {
+            address: self.shown.clone(),
+            expected: commit.to_owned(),
+            found: direct,
+        })
+    }
+
+    /// Fetches files by their objects.
+    async fn fetch_objects(&self, ids: &[&String]) -> Result<()> {
+        let mut input = String::new();
+        for id in ids {
+            input.push_str(id);
+            input.push('\n');
+        }
+        let arguments = [
+            "-c",
+            "fetch.negotiationAlgorithm=noop",
+            "fetch",
+            "--quiet",
+            "--no-tags",
+            "--no-write-fetch-head",
+            "--recurse-submodules=no",
+            "--filter=blob:none",
+            "--stdin",
+            "--",
+            &self.url,
+        ];
+        self.run(&arguments, Some(input), 4096).await?;
+        Ok(())
+    }
+
+    async fn list_files(&self, commit: &str) -> Result<FileTree> {
+        let arguments = ["ls-tree", "-r", "-z", "--full-tree", commit];
+        let mut running = self.start(&arguments, false)?;
+        let refuse = |reason: String| Error::refused(&self.shown, reason);
+        let mut tree = FileTree::default();
+        let mut bytes = 0;
+        let output = running.take_output()?;
+        let read = async {
+            let mut lines = BufReader::new(output);
+            let mut line = Vec::new();
+            loop {
+                line.clear();
+                let limit = MAX_TREE_LINE as u64;
+                let count = (&mut lines).take(limit).read_until(0, &mut line).await;
+                if count.map_err(|error| self.broken_pipe(&error))? == 0 {
+                    return Ok(());
+                }
+                bytes += line.len();
+                if tree.entries.len() >= self.limits.entries || bytes > MAX_TREE_BYTES {
+                    let reason = format!("has more than {} files", self.limits.entries);
+                    return Err(refuse(reason));
+                }
+                if line.pop() != Some(0) {
+                    return Err(refuse("has a path that is too long".to_owned()));
+                }
+                if let Some((path, entry)) = parse_tree_line(&line) {
+                    tree.entries.insert(path, entry);
+                }
+            }
+        };
+        let read = tokio::time::timeout(self.limits.time, read).await;
+        read.unwrap_or_else(|_| Err(self.late()))?;
+        running.finish(self).await?;
+        Ok(tree)
+    }
+
+    /// Reads the contents of objects that are here, within the limits.
+    async fn read_objects(&self, ids: &[&String]) -> Result<HashMap<String, Bytes>> {
+        let mut running = self.start(&["cat-file", "--batch", "--buffer"], true)?;
+        let mut input = String::new();
+        for id in ids {
+            input.push_str(id);
+            input.push('\n');
+        }
+        let writing = running.write_input(input)?;
+        let mut output = BufReader::new(running.take_output()?);
+        let mut found = HashMap::new();
+        let mut left = self.limits.total_bytes;
+        let read = async {
+            for id in ids {
+                let mut line = String::new();
+                let head = (&mut output).take(256).read_line(&mut line).await;
+                head.map_err(|error| self.broken_pipe(&error))?;
+                let mut words = line.split_whitespace();
+                let (_, kind, size) = (words.next(), words.next(), words.next());
+                let (Some("blob"), Some(size)) = (kind, size.and_then(|s| s.parse::<u64>().ok()))
+                else {
+                    if kind == Some("missing") {
+                        continue;
+                    }
+                    let reason = format!("object {id} is no file");
+                    return Err(Error::refused(&self.shown, reason));
+                };
+                if size > left || size > self.limits.file_bytes {
+                    let reason =
+                        format!("its files have more than {} bytes", self.limits.total_bytes);
+                    return Err(Error::refused(&self.shown, reason));
+                }
+                left -= size;
+                let size = usize::try_from(size).unwrap_or(usize::MAX);
+                let mut content = vec![0; size + 1];
+                let read = output.read_exact(&mut content).await;
+                read.map_err(|error| self.broken_pipe(&error))?;
+                content.pop();
+                found.insert((*id).clone(), Bytes::from(content));
+            }
+            Ok(())
+        };
+        let read = tokio::time::timeout(self.limits.time, read).await;
+        writing.abort();
+        read.unwrap_or_else(|_| Err(self.late()))?;
+        drop(output);
+        Ok(found)
+    }
+
+    /// Runs git to its end and returns what it prints, which is at most `limit` bytes.
+    async fn run(&self, arguments: &[&str], input: Option<String>, limit: u64) -> Result<Vec<u8>> {
+        let mut running = self.start(arguments, input.is_some())?;
+        let writing = input.map(|input| running.write_input(input)).transpose()?;
+        let output = running.take_output()?;
+        let mut printed = Vec::new();
+        let deadline = Instant::now() + self.limits.time;
+        let read = async {
+            output
+                .take(limit)
+                .read_to_end(&mut printed)
+                .await
+                .map_err(|e| self.broken_pipe(&e))
+        };
+        // What arrives is in a file that is being written, so its size is looked at.
+        let watch = async {
+            loop {
+                tokio::time::sleep(SIZE_CHECK).await;
+                if folder_size(self.folder.path()) > self.limits.total_bytes {
+                    let limit = self.limits.total_bytes;
+                    return Error::refused(&self.shown, format!("sends more than {limit} bytes"));
+                }
+            }
+        };
+        tokio::select! {
+            read = read => read.map(drop)?,
+            error = watch => return Err(error),
+            () = tokio::time::sleep_until(deadline) => return Err(self.late()),
+        }
+        if let Some(writing) = writing {
+            writing.abort();
+        }
+        running.finish(self).await?;
+        if folder_size(self.folder.path()) > self.limits.total_bytes {
+            let limit = self.limits.total_bytes;
+            return Err(Error::refused(
+                &self.shown,
+                format!("sends more than {limit} bytes"),
+            ));
+        }
+        Ok(printed)
+    }
+
+    fn start(&self, arguments: &[&str], with_input: bool) -> Result<RunningGit> {
+        let mut command = self.limited_command();
+        command.arg("--git-dir").arg(self.folder.path());
+        for setting in FIXED_SETTINGS
+            .iter()
+            .copied()
+            .chain(self.settings.iter().map(String::as_str))
+        {
+            command.args(["-c", setting]);
+        }
+        let stall = self.limits.stall.as_secs().max(1);
+        command.args([
+            "-c",
+            &format!("http.lowSpeedLimit={}", FetchLimits::STALL_BYTES),
+        ]);
+        command.args(["-c", &format!("http.lowSpeedTime={stall}")]);
+        command.args(arguments);
+        for (name, _) in std::env::vars_os() {
+            let known = name.to_string_lossy();
+            if known.starts_with("GIT_")
+                && !matches!(&*known, "GIT_SSH" | "GIT_SSH_COMMAND" | "GIT_EXEC_PATH")
+            {
+                command.env_remove(&name);
+            }
+        }
+        command
+            .env("LC_ALL", "C")
+            .env("GIT_TERMINAL_PROMPT", "0")
+            .env("GIT_ASKPASS", "")
+            .env("SSH_ASKPASS", "")
+            .env("GIT_NO_LAZY_FETCH", "1")
+            .env("GIT_ALLOW_PROTOCOL", "https:http:ssh:file")
+            .stdin(if with_input {
+                Stdio::piped()
+            } else {
+                Stdio::null()
+            })
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        if let Some(ssh) = self.ssh_command {
+            command.env("GIT_SSH_COMMAND", ssh);
+        }
+        #[cfg(unix)]
+        command.process_group(0);
+        let mut child = command.spawn().map_err(|reason| Error::NoProgram {
+            program: "git",
+            reason,
+        })?;
+        let group = child.id().map(ProcessGroup::new);
+        let messages = child
+            .stderr
+            .take()
+            .map(|stderr| tokio::spawn(read_messages(stderr)));
+        Ok(RunningGit {
+            child,
+            _group: group,
+            messages,
+        })
+    }
+
+    /// Starts git with a bound on its memory and on the size of each file it writes, which its own
+    /// children inherit.
+    fn limited_command(&self) -> Command {
+        if !cfg!(unix) {
+            return Command::new("git");
+        }
+        let blocks = self.limits.total_bytes / 512 + 1;
+        let limits = format!(
+            "ulimit -v {MEMORY_KIB} 2>/dev/null; ulimit -f {blocks} 2>/dev/null; exec git \"$@\""
+        );
+        let mut command = Command::new("sh");
+        command.args(["-c", &limits, "sh"]);
+        command
+    }
+
+    fn late(&self) -> Error {
+        Error::unreachable(&self.shown, "did not answer in time")
+    }
+
+    fn broken_pipe(&self, error: &std::io::Error) -> Error {
+        Error::unreachable(&self.shown, format!("git ended unexpectedly: {error}"))
+    }
+
+    fn no_reference(&self, reference: &str) -> Error {
+        Error::NotFound {
+            what: "branch, tag or commit",
+            name: format!("{reference} of {}", self.shown),
+        }
+    }
+}
+
+/// Settings of every run: no hook and no other protocol, and every object is checked.
+const FIXED_SETTINGS: [&str; 16] = [
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.symlinks=false",
+    "core.askPass=",
+    "credential.interactive=false",
+    "protocol.allow=never",
+    "protocol.https.allow=always",
+    "protocol.http.allow=always",
+    "protocol.ssh.allow=always",
+    "protocol.file.allow=always",
+    "transfer.fsckObjects=true",
+    "transfer.bundleURI=false",
+    "fetch.recurseSubmodules=false",
+    "fetch.unpackLimit=1",
+    "gc.auto=0",
+    "maintenance.auto=false",
+];
+
+/// Creates an empty bare repository; a fraction of the time that `git init` takes.
+fn create_repository(folder: &Path) -> Result<()> {
+    let write = || -> std::io::Result<()> {
+        std::fs::create_dir(folder.join("objects"))?;
+        std::fs::create_dir(folder.join("refs"))?;
+        std::fs::write(folder.join("HEAD"), "ref: refs/heads/none\n")?;
+        std::fs::write(
+            folder.join("config"),
+            "[core]\n\trepositoryformatversion = 0\n\tbare = true\n",
+        )
+    };
+    write().map_err(|error| Error::Io {
+        path: folder.to_owned(),
+        error,
+    })
+}
+
+/// A run of git; dropping it ends the program and everything it started.
+struct RunningGit {
+    child: Child,
+    _group: Option<ProcessGroup>,
+    messages: Option<tokio::task::JoinHandle<String>>,
+}
+
+impl RunningGit {
+    fn take_output(&mut self) -> Result<tokio::process::ChildStdout> {
+        self.child.stdout.take().ok_or_else(no_pipe)
+    }
+
+    fn write_input(&mut self, input: String) -> Result<tokio::task::JoinHandle<()>> {
+        let mut stdin = self.child.stdin.take().ok_or_else(no_pipe)?;
+        Ok(tokio::spawn(async move {
+            // A program that ends early is reported by its exit code.
+            let _ = stdin.write_all(input.as_bytes()).await;
+        }))
+    }
+
+    async fn finish(mut self, git: &Git) -> Result<()> {
+        let status = self
+            .child
+            .wait()
+            .await
+            .map_err(|error| git.broken_pipe(&error))?;
+        let messages = match self.messages.take() {
+            Some(messages) => messages.await.unwrap_or_default(),
+            None => String::new(),
+        };
+        if status.success() {
+            return Ok(());
+        }
+        Err(failure(&git.shown, &messages, status))
+    }
+}
+
+fn no_pipe() -> Error {
+    Error::NoProgram {
+        program: "git",
+        reason: std::io::ErrorKind::BrokenPipe.into(),
+    }
+}
+
+async fn read_messages(mut stderr: impl AsyncRead + Unpin) -> String {
+    let mut kept: Vec<u8> = Vec::new();
+    let mut chunk = [0; 1024];
+    while let Ok(count @ 1..) = stderr.read(&mut chunk).await {
+        kept.extend_from_slice(&chunk[..count]);
+        let excess = kept.len().saturating_sub(MESSAGE_BYTES);
+        kept.drain(..excess);
+    }
+    String::from_utf8_lossy(&kept).into_owned()
+}
+
+/// Turns the messages of a failed run into an error.
+fn failure(address: &str, messages: &str, status: std::process::ExitStatus) -> Error {
+    let is_noise = |line: &&str| !line.trim().is_empty() && !line.starts_with("hint:");
+    let lines: Vec<&str> = messages.lines().filter(is_noise).collect();
+    let important = lines
+        .iter()
+        .rev()
+        .find(|line| line.starts_with("fatal:") || line.starts_with("error:"));
+    let reason = match important.or(lines.last()) {
+        Some(line) => line
+            .trim_start_matches("fatal: ")
+            .trim_start_matches("error: ")
+            .to_owned(),
+        None => status.to_string(),
+    };
+    let all = messages.to_ascii_lowercase();
+    let wants_login = [
+        "authentication failed",
+        "could not read username",
+        "permission denied",
+        "terminal prompts disabled",
+    ];
+    if wants_login.iter().any(|words| all.contains(words)) {
+        return Error::Unauthorized {
+            address: address.to_owned(),
+            reason,
+        };
+    }
+    if all.contains("does not appear to be a git repository")
+        || all.contains("repository not found")
+    {
+        return Error::NotFound {
+            what: "repository",
+            name: address.to_owned(),
+        };
+    }
+    if all.contains("fsck") || all.contains("index-pack failed") || all.contains("bad object") {
+        let reason = format!("sent something that is not valid: {}", lines.join("; "));
+        return Error::refused(address, reason);
+    }
+    Error::unreachable(address, format!("git: {reason}"))
+}
+
+/// Whether a failure of git says that the server was not reached.
+fn is_connection_failure(reason: &str) -> bool {
+    let words = [
+        "Could not resolve",
+        "Failed to connect",
+        "Connection",
+        "timed out",
+        "in time",
+        "unable to access",
+    ];
+    words.iter().any(|word| reason.contains(word))
+}
+
+pub(crate) fn is_commit_id(text: &str) -> bool {
+    matches!(text.len(), 40 | 64)
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_hexdigit() && !b.is_ascii_uppercase())
+}
+
+/// Parses `mode type object<TAB>path`; `None` for a path that is no text.
+fn parse_tree_line(line: &[u8]) -> Option<(String, TreeEntry)> {
+    let line = std::str::from_utf8(line).ok()?;
+    let (about, path) = line.split_once('\t')?;
+    let mut words = about.split(' ');
+    let (mode, kind, object) = (words.next()?, words.next()?, words.next()?);
+    let entry = match (mode, kind) {
+        ("120000", _) => TreeEntry::Other("a link"),
+        (_, "commit") => TreeEntry::Other("a submodule"),
+        (_, "blob") => TreeEntry::File {
+            object: Some(object.to_owned()),
+        },
+        _ => TreeEntry::Other("no file"),
+    };
+    Some((path.to_owned(), entry))
+}
+
+/// Returns the bytes of all files beneath a folder. What cannot be read counts nothing.
+fn folder_size(folder: &Path) -> u64 {
+    let mut open = vec![PathBuf::from(folder)];
+    let mut bytes = 0;
+    while let Some(folder) = open.pop() {
+        let Ok(entries) = folder.read_dir() else {
+            continue;
+        };
+        for entry in entries.flatten() {
+            match entry.metadata() {
+                // Metadata of entries follow no link, so there is no circle.
+                Ok(about) if about.is_dir() => open.push(entry.path()),
+                Ok(about) => bytes += about.len(),
+                Err(_) => {}
+            }
+        }
+    }
+    bytes
+}

@@ -1,0 +1,401 @@
+//! GET requests for strangers' files: bounded, slow senders ended, redirects checked.
+//!
+//! Invariants: a redirect never leads from the public internet to a private network, never from
+//! `https` to `http`, and takes no token to another origin. A body that is larger than its limit is
+//! given up before it is in memory, and so is one that only drips.
+
+use std::{net::IpAddr, sync::Arc};
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use reqwest::{
+    Client, Response, StatusCode,
+    header::{
+        ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderValue, IF_NONE_MATCH, LOCATION,
+        WWW_AUTHENTICATE,
+    },
+    redirect::Policy,
+};
+use tokio::time::Instant;
+use url::{Host, Url};
+
+use crate::{
+    address::{PinnedResolver, Reach, classify_reach, is_public},
+    error::{Error, Result},
+    limits::FetchLimits,
+    source::SourceReach,
+};
+
+/// The most redirects of one request.
+const MAX_REDIRECTS: usize = 5;
+/// How long a connection may take to be made.
+const CONNECT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(15);
+
+/// One request.
+#[derive(Debug, Clone)]
+pub(crate) struct WebRequest {
+    pub(crate) url: Url,
+    /// The media types that are wanted.
+    pub(crate) accept: Option<String>,
+    /// A token or login, for the origin of the URL only.
+    pub(crate) authorization: Option<HeaderValue>,
+    /// Only if the content has another tag than this.
+    pub(crate) if_none_match: Option<String>,
+    /// The most bytes of the body.
+    pub(crate) limit: u64,
+}
+
+impl WebRequest {
+    pub(crate) fn get(url: Url, limit: u64) -> Self {
+        Self {
+            url,
+            accept: None,
+            authorization: None,
+            if_none_match: None,
+            limit,
+        }
+    }
+}
+
+/// An answer with its complete body.
+#[derive(Debug)]
+pub(crate) struct WebAnswer {
+    /// Where it came from in the end.
+    pub(crate) url: Url,
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl WebAnswer {
+    fn header(&self, name: &reqwest::header::HeaderName) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    pub(crate) fn challenge(&self) -> Option<&str> {
+        self.header(&WWW_AUTHENTICATE)
+    }
+
+    /// Returns the body of a success, or the error of anything else.
+    pub(crate) fn into_body(self) -> Result<Bytes> {
+        if self.status.is_success() {
+            return Ok(self.body);
+        }
+        Err(self.status_error())
+    }
+
+    /// The error of an answer that is no success.
+    pub(crate) fn status_error(&self) -> Error {
+        let address = self.url.to_string();
+        match self.status {
+            StatusCode::NOT_FOUND | StatusCode::GONE => Error::NotFound {
+                what: "page",
+                name: address,
+            },
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Error::Unauthorized {
+                address,
+                reason: format!("refused the request ({})", self.status),
+            },
+            status => Error::Unreachable {
+                address,
+                reason: format!("answered with {status}"),
+            },
+        }
+    }
+}
+
+/// Sends requests to the places that one source may lead to.
+#[derive(Debug, Clone)]
+pub(crate) struct WebClient {
+    public: Client,
+    private: Client,
+    reach: SourceReach,
+    limits: FetchLimits,
+}
+
+impl WebClient {
+    pub(crate) fn new(reach: SourceReach, limits: FetchLimits) -> Result<Self> {
+        // The embedding program may have installed a provider already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let build = |reach| {
+            Client::builder()
+                .redirect(Policy::none())
+                .no_proxy()
+                .connect_timeout(CONNECT_TIMEOUT)
+                .dns_resolver(Arc::new(PinnedResolver::new(reach)))
+                .user_agent(concat!("repertoire/", env!("CARGO_PKG_VERSION")))
+                .build()
+                .map_err(|error| Error::unreachable("https", error.to_string()))
+        };
+        Ok(Self {
+            public: build(Reach::Public)?,
+            private: build(Reach::Private)?,
+            reach,
+            limits,
+        })
+    }
+
+    pub(crate) fn limits(&self) -> &FetchLimits {
+        &self.limits
+    }
+
+    /// Decides on which network a URL may be, and refuses what the source may not lead to.
+    pub(crate) async fn reach_of(&self, url: &Url) -> Result<Reach> {
+        let refuse = |reason: &str| Err(Error::refused(url.as_str(), reason));
+        if !matches!(url.scheme(), "http" | "https") {
+            return refuse("only http:// and https:// are followed");
+        }
+        let literal = |ip: IpAddr| match (is_public(ip), self.reach) {
+            (true, _) => Ok(Reach::Public),
+            (false, SourceReach::PublicOnly) => refuse(PRIVATE_ADDRESS),
+            (false, SourceReach::PrivateAddresses | SourceReach::PrivateNames) => {
+                Ok(Reach::Private)
+            }
+        };
+        match url.host() {
+            None => refuse("names no host"),
+            Some(Host::Ipv4(ip)) => literal(ip.into()),
+            Some(Host::Ipv6(ip)) => literal(ip.into()),
+            Some(Host::Domain(name)) if name == "localhost" || name.ends_with(".localhost") => {
+                literal(std::net::Ipv4Addr::LOCALHOST.into())
+            }
+            Some(Host::Domain(name)) if self.reach == SourceReach::PrivateNames => {
+                let port = url.port_or_known_default().unwrap_or(443);
+                let found = tokio::net::lookup_host((name, port)).await;
+                let found = found.map_err(|error| {
+                    Error::unreachable(url.as_str(), format!("cannot be resolved: {error}"))
+                })?;
+                Ok(classify_reach(found.map(|address| address.ip())))
+            }
+            // The resolver refuses private addresses.
+            Some(Host::Domain(_)) => Ok(Reach::Public),
+        }
+    }
+
+    /// Sends a GET request, follows its redirects and reads the whole answer.
+    pub(crate) async fn get(&self, request: WebRequest) -> Result<WebAnswer> {
+        let address = request.url.to_string();
+        let deadline = Instant::now() + self.limits.time;
+        let answer = tokio::time::timeout_at(deadline, self.follow(request)).await;
+        answer.unwrap_or_else(|_| Err(Error::unreachable(&address, "did not answer in time")))
+    }
+
+    /// Returns where a URL leads to, without its body; for programs that follow no redirects of
+    /// their own.
+    pub(crate) async fn resolve_redirects(&self, url: Url) -> Result<(Url, StatusCode)> {
+        let address = url.to_string();
+        let request = WebRequest::get(url, 0);
+        let sent = tokio::time::timeout(self.limits.stall.max(CONNECT_TIMEOUT), self.send(request));
+        let late = |_| Err(Error::unreachable(&address, "did not answer in time"));
+        let (url, response) = sent.await.unwrap_or_else(late)?;
+        Ok((url, response.status()))
+    }
+
+    async fn follow(&self, request: WebRequest) -> Result<WebAnswer> {
+        let limit = request.limit;
+        let (url, response) = self.send(request).await?;
+        let (status, headers) = (response.status(), response.headers().clone());
+        let body = self.read_body(&url, response, limit).await?;
+        Ok(WebAnswer {
+            url,
+            status,
+            headers,
+            body,
+        })
+    }
+
+    async fn send(&self, request: WebRequest) -> Result<(Url, Response)> {
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        let text = |text: &str| HeaderValue::from_str(text).ok();
+        if let Some(accept) = request.accept.as_deref().and_then(text) {
+            headers.insert(ACCEPT, accept);
+        }
+        if let Some(tag) = request.if_none_match.as_deref().and_then(text) {
+            headers.insert(IF_NONE_MATCH, tag);
+        }
+        if let Some(authorization) = request.authorization {
+            headers.insert(AUTHORIZATION, authorization);
+        }
+        let mut url = request.url;
+        let mut reach = self.reach_of(&url).await?;
+        for _ in 0..=MAX_REDIRECTS {
+            let client = match reach {
+                Reach::Public => &self.public,
+                Reach::Private => &self.private,
+            };
+            let sent = client.get(url.clone()).headers(headers.clone()).send();
+            let response = sent.await.map_err(|error| {
+                let cause = root_cause(&error.without_url());
+                Error::unreachable(url.as_str(), format!("cannot be reached: {cause}"))
+            })?;
+            if !response.status().is_redirection() || response.status() == StatusCode::NOT_MODIFIED
+            {
+                return Ok((url, response));
+            }
+            let next = redirect_target(&url, &response)?;
+            let next_reach = self.reach_of(&next).await?;
+            check_redirect(&url, reach, &next, next_reach)?;
+            if next.origin() != url.origin() {
+                headers.remove(AUTHORIZATION);
+            }
+            (url, reach) = (next, next_reach);
+        }
+        let reason = format!("redirects more than {MAX_REDIRECTS} times");
+        Err(Error::refused(url.as_str(), reason))
+    }
+
+    async fn read_body(&self, url: &Url, response: Response, limit: u64) -> Result<Bytes> {
+        let too_large = || {
+            let reason = format!("sends more than {limit} bytes");
+            Error::refused(url.as_str(), reason)
+        };
+        if response.content_length().is_some_and(|size| size > limit) {
+            return Err(too_large());
+        }
+        let mut stream = response.bytes_stream();
+        let mut body = Vec::new();
+        let (mut window, mut in_window) = (Instant::now(), 0u64);
+        loop {
+            let next = tokio::time::timeout(self.limits.stall, stream.next()).await;
+            let slow = || {
+                let reason = format!(
+                    "sends less than {} bytes in {:?}",
+                    FetchLimits::STALL_BYTES,
+                    self.limits.stall
+                );
+                Error::unreachable(url.as_str(), reason)
+            };
+            let Some(chunk) = next.map_err(|_| slow())? else {
+                return Ok(body.into());
+            };
+            let chunk = chunk.map_err(|error| {
+                let cause = root_cause(&error.without_url());
+                Error::unreachable(url.as_str(), format!("the connection was closed: {cause}"))
+            })?;
+            if body.len() as u64 + chunk.len() as u64 > limit {
+                return Err(too_large());
+            }
+            body.extend_from_slice(&chunk);
+            in_window += chunk.len() as u64;
+            if window.elapsed() >= self.limits.stall {
+                if in_window < FetchLimits::STALL_BYTES {
+                    return Err(slow());
+                }
+                (window, in_window) = (Instant::now(), 0);
+            }
+        }
+    }
+}
+
+/// Why an address on a private network is refused.
+const PRIVATE_ADDRESS: &str = "is on a private network, which is not allowed here";
+
+fn redirect_target(from: &Url, response: &Response) -> Result<Url> {
+    let to = response.headers().get(LOCATION);
+    let to = to.and_then(|to| from.join(to.to_str().ok()?).ok());
+    to.ok_or_else(|| Error::refused(from.as_str(), "redirects without a valid address"))
+}
+
+/// Refuses a redirect that leads to a network or a scheme that the sender may not choose.
+fn check_redirect(from: &Url, from_reach: Reach, to: &Url, to_reach: Reach) -> Result<()> {
+    let refuse = |reason: &str| {
+        let reason = format!("redirects to {to}, {reason}");
+        Err(Error::refused(from.as_str(), reason))
+    };
+    if from.scheme() == "https" && to.scheme() == "http" {
+        return refuse("which is not encrypted");
+    }
+    if !to.username().is_empty() || to.password().is_some() {
+        return refuse("which holds a password");
+    }
+    if to_reach == Reach::Public {
+        return Ok(());
+    }
+    if from_reach == Reach::Public {
+        return refuse("which is on a private network");
+    }
+    // Within a private network, storage may be on another host; services of this machine and
+    // addresses of the link, such as those with credentials of clouds, are nobody's storage.
+    let is_internal = |url: &Url| match url.host() {
+        Some(Host::Ipv4(ip)) => ip.is_loopback() || ip.is_link_local() || ip.is_unspecified(),
+        Some(Host::Ipv6(ip)) => ip.is_loopback() || ip.is_unicast_link_local(),
+        Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+        None => true,
+    };
+    if is_internal(to) && !is_internal(from) {
+        return refuse("which is an internal address");
+    }
+    Ok(())
+}
+
+/// Returns the innermost cause of an error.
+pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut inner = error;
+    while let Some(source) = inner.source() {
+        inner = source;
+    }
+    inner.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url(text: &str) -> Url {
+        Url::parse(text).unwrap()
+    }
+
+    #[test]
+    fn t26_redirects_never_lead_inwards_or_to_plain_http() {
+        let check = |from: &str, from_reach, to: &str, to_reach| {
+            check_redirect(&url(from), from_reach, &url(to), to_reach)
+        };
+        let (public, private) = (Reach::Public, Reach::Private);
+        assert!(check("https://a.test/", public, "https://b.test/", public).is_ok());
+        assert!(check("http://10.0.0.1/", private, "http://10.0.0.2/", private).is_ok());
+        assert!(
+            check(
+                "http://127.0.0.1:1/",
+                private,
+                "http://127.0.0.1:2/",
+                private
+            )
+            .is_ok()
+        );
+        for (from, from_reach, to, to_reach) in [
+            ("https://a.test/", public, "http://a.test/", public),
+            ("https://a.test/", public, "https://10.0.0.1/", private),
+            ("http://10.0.0.1/", private, "http://127.0.0.1/", private),
+            (
+                "http://10.0.0.1/",
+                private,
+                "http://169.254.169.254/",
+                private,
+            ),
+            ("https://a.test/", public, "https://me:pw@b.test/", public),
+        ] {
+            assert!(
+                check(from, from_reach, to, to_reach).is_err(),
+                "{from} {to}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn t26_private_addresses_need_permission() {
+        let limits = FetchLimits::default();
+        for (reach, address, allowed) in [
+            (SourceReach::PublicOnly, "http://127.0.0.1/", false),
+            (SourceReach::PublicOnly, "http://localhost/", false),
+            (SourceReach::PublicOnly, "http://[::ffff:10.0.0.1]/", false),
+            (SourceReach::PublicOnly, "https://1.1.1.1/", true),
+            (SourceReach::PrivateAddresses, "http://127.0.0.1/", true),
+            (SourceReach::PrivateAddresses, "ftp://1.1.1.1/", false),
+        ] {
+            let client = WebClient::new(reach, limits).unwrap();
+            let found = client.reach_of(&url(address)).await;
+            assert_eq!(found.is_ok(), allowed, "{reach:?} {address}");
+        }
+    }
+}
