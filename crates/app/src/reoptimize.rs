@@ -41,6 +41,14 @@ impl Reoptimizer {
             };
             for module in modules {
                 let (skill, name) = (module.path.clone(), module.artifact.name.clone());
+                let id = skill.parse().ok();
+                let is_trusted = id.is_some_and(|id| {
+                    let trusted = self.runner.registry.is_stored_trusted(&**store, &id);
+                    trusted.unwrap_or(false)
+                });
+                if !is_trusted {
+                    continue;
+                }
                 if let Err(error) = self.reoptimize_state(&**store, module).await {
                     tracing::info!("{skill}: the state of {name:?} is unchanged: {error}");
                 }

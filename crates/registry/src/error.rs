@@ -128,8 +128,11 @@ pub enum Error {
              cannot be approved"
     )]
     PartialSkill(SkillId),
-    /// Only skills of other servers are approved one by one.
-    #[error("{id} comes from {origin}: only skills of other servers can be approved individually")]
+    /// Only installed skills and those of other servers are approved one by one.
+    #[error(
+        "{id} comes from {origin}: only installed skills and those of other servers are approved one \
+         by one"
+    )]
     NotRemote {
         /// The skill.
         id: SkillId,

@@ -4,6 +4,7 @@
 
 mod artifacts;
 mod early;
+mod installed;
 mod read;
 mod state;
 mod sync;

@@ -9,7 +9,10 @@ use common::{document_text, write_skill};
 use repertoire_core::RelPath;
 use repertoire_registry::{
     Origin, Registry, RegistrySettings, RequestedBy, SourceLocation, StoreScope, Trusted,
-    store::{Account, LocalStore, NewSkill, SqliteStore, Store, StoreOpenMode},
+    store::{
+        Account, InstalledFrom, LocalStore, NewSkill, OriginChange, SkillWrite, SqliteStore, Store,
+        StoreOpenMode, WriteMode,
+    },
     trust,
 };
 
@@ -428,4 +431,117 @@ fn history_of_registered_skills_is_that_of_the_store_that_serves_them() {
         .unwrap();
     let (_, kept) = registry.registered_history(&id).unwrap().unwrap();
     assert_eq!(kept.len(), 2, "the account's history stays");
+}
+
+fn installed(name: &str, body: &str) -> SkillWrite {
+    let skill = new_skill(name, body);
+    let from = InstalledFrom {
+        source: "acme/skills".to_owned(),
+        skill: None,
+        resolved: "https://github.com/acme/skills.git".to_owned(),
+        pin: body.to_owned(),
+        version: None,
+        signer: None,
+        files: skill.metadata().files.to_vec(),
+    };
+    SkillWrite {
+        origin: OriginChange::Set(Box::new(from)),
+        ..SkillWrite::put(skill)
+    }
+}
+
+#[test]
+fn t23_an_installed_skill_is_trusted_only_as_it_was_approved() {
+    let home = tempfile::tempdir().unwrap();
+    let workspace = tempfile::tempdir().unwrap();
+    write_skill(&workspace.path().join("skills"), "tool", "A file.");
+    local_store(home.path())
+        .trust_workspace(workspace.path())
+        .unwrap();
+    let registry = open_registry(home.path(), workspace.path());
+    let scope = StoreScope::Workspace;
+    let id = "tool".parse().unwrap();
+    let trusted = || {
+        let snapshot = registry.snapshot();
+        let mut entries = snapshot.all_skills().map(|(entry, _)| entry);
+        let found = entries.find(|entry| entry.origin == Origin::Workspace);
+        found.unwrap().trusted
+    };
+    let write = |write| {
+        registry
+            .write_skills(scope, vec![write], WriteMode::Commit)
+            .unwrap()
+    };
+    write(installed("tool", "one"));
+    // It overrides nothing, although its store comes before files.
+    assert_eq!(trusted(), Trusted::No);
+    assert_eq!(winning_origin(&registry, "tool"), Origin::Files(1));
+    let one = registry
+        .installed_from(scope, &id)
+        .unwrap()
+        .unwrap()
+        .digest();
+    registry.approve_installed(scope, &id, &one).unwrap();
+    assert_eq!(trusted(), Trusted::Yes);
+    assert_eq!(winning_origin(&registry, "tool"), Origin::Workspace);
+    // The user's own changes need no approval, an update does.
+    registry
+        .add_skills(scope, vec![new_skill("tool", "mine")])
+        .unwrap();
+    assert_eq!(trusted(), Trusted::Yes);
+    write(installed("tool", "two"));
+    assert_eq!(trusted(), Trusted::No);
+    // An approval of what was there before does nothing for it.
+    registry.approve_installed(scope, &id, &one).unwrap();
+    assert_eq!(trusted(), Trusted::No);
+    let two = registry
+        .installed_from(scope, &id)
+        .unwrap()
+        .unwrap()
+        .digest();
+    registry.approve_installed(scope, &id, &two).unwrap();
+    assert_eq!(trusted(), Trusted::Yes);
+    // Another process sees the same.
+    let other = open_registry(home.path(), workspace.path());
+    assert_eq!(winning_origin(&other, "tool"), Origin::Workspace);
+    assert!(registry.revoke_installed(scope, &id).unwrap());
+    assert_eq!(trusted(), Trusted::No);
+    other.sync_stores().unwrap();
+    assert_eq!(winning_origin(&other, "tool"), Origin::Files(1));
+}
+
+#[test]
+fn t21_going_back_to_a_state_that_was_never_approved_revokes_the_approval() {
+    let home = tempfile::tempdir().unwrap();
+    let registry = Registry::open(RegistrySettings {
+        account: Some(home.path().to_owned()),
+        ..RegistrySettings::default()
+    })
+    .unwrap();
+    let (scope, id) = (StoreScope::Account, "tool".parse().unwrap());
+    let write = |write| {
+        registry
+            .write_skills(scope, vec![write], WriteMode::Commit)
+            .unwrap()
+    };
+    let approve = || {
+        let digest = registry
+            .installed_from(scope, &id)
+            .unwrap()
+            .unwrap()
+            .digest();
+        registry.approve_installed(scope, &id, &digest).unwrap();
+    };
+    let trusted = || registry.snapshot().get(&id).unwrap().trusted;
+    write(installed("tool", "never approved"));
+    write(installed("tool", "two"));
+    approve();
+    write(installed("tool", "three"));
+    approve();
+    assert_eq!(trusted(), Trusted::Yes);
+    // Revision 2 was approved when it was installed, revision 1 never was.
+    registry.rollback_skill(scope, &id, 2).unwrap();
+    assert_eq!(trusted(), Trusted::Yes);
+    registry.rollback_skill(scope, &id, 1).unwrap();
+    assert_eq!(trusted(), Trusted::No);
 }

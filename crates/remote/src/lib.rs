@@ -50,5 +50,5 @@ pub use limits::FetchLimits;
 pub use opened_source::{FetchedSkill, OfferedSkill, OpenedSource, SkillFiles, SourceProblem};
 pub use pin::Pin;
 pub use process_group::kill_all_programs;
-pub use sigstore::{Signer, TrustRoot};
+pub use sigstore::TrustRoot;
 pub use source::{ClawHubSource, GitSource, OciSource, SkillSource, SourcePlace, SourceReach};

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use repertoire_core::{
-    DOCUMENT, Digest, FileEntry, Frontmatter, Manifest, ManifestBuilder, RelPath, SkillName,
-    frontmatter, markdown::to_single_line, path::is_ignored, text::make_slug,
+    DOCUMENT, Digest, FileEntry, Frontmatter, Manifest, ManifestBuilder, RelPath, Signer,
+    SkillName, frontmatter, markdown::to_single_line, path::is_ignored, text::make_slug,
 };
 use url::Url;
 
@@ -17,7 +17,7 @@ use crate::{
     http::{WebClient, WebRequest},
     pin::Pin,
     plugin::{PluginSkills, manifest_paths, plugin_manifest_paths, read_manifest},
-    sigstore::{MAX_BUNDLE_BYTES, Signer, TrustRoot},
+    sigstore::{MAX_BUNDLE_BYTES, TrustRoot},
     skill_search::{SkillFolder, find_skill_folders},
     well_known::{IndexEntry, read_entry},
 };

@@ -6,7 +6,7 @@
 
 use std::{fmt, sync::Arc};
 
-use serde::{Deserialize, Serialize};
+use repertoire_core::Signer;
 use sigstore_verify::{
     VerificationPolicy, Verifier, trust_root::SigstoreInstance, trust_root::TrustedRoot,
     types::Bundle,
@@ -21,21 +21,6 @@ use crate::{
 pub(crate) const MAX_BUNDLE_BYTES: u64 = 1024 * 1024;
 /// The media type of a bundle in an OCI registry.
 pub(crate) const BUNDLE_TYPE: &str = "application/vnd.dev.sigstore.bundle.v0.3+json";
-
-/// Who signed something, as a certificate authority confirmed it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Signer {
-    /// An e-mail address, or the URI of a workflow.
-    pub identity: String,
-    /// Who confirmed the identity.
-    pub issuer: String,
-}
-
-impl fmt::Display for Signer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.identity, self.issuer)
-    }
-}
 
 /// The authorities and logs that signatures are checked against.
 #[derive(Clone)]

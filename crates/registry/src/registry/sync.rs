@@ -5,14 +5,14 @@
 //! items arrive.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::{Arc, PoisonError},
 };
 
 use repertoire_core::{PromptName, SkillId};
 
-use super::{AttachedStore, Registry};
+use super::{AttachedStore, Registry, installed::InstalledApprovals};
 use crate::{
     catalogue::{CatalogueChange, PromptEntry, RepeatPolicy, SkillEntry, Visibility},
     error::Result,
@@ -111,8 +111,24 @@ impl Registry {
             changes.extend(self.prompt_change(entry.prompt.name.as_str(), RepeatPolicy::Ignore)?);
         }
         if self.store_selection == CatalogueContent::Everything {
+            let installed: BTreeMap<SkillId, _> =
+                attached.store.installed_digests()?.into_iter().collect();
+            let approvals = match installed.is_empty() {
+                true => InstalledApprovals::default(),
+                false => self.installed_approvals()?,
+            };
             for (id, head) in attached.store.all_metadata()? {
-                changes.push(package_change(attached, id, head, RepeatPolicy::Ignore));
+                let trusted = match installed.get(&id) {
+                    Some(digest) => approvals.trust(attached, &id, digest),
+                    None => attached.trusted,
+                };
+                changes.push(package_change(
+                    attached,
+                    id,
+                    head,
+                    trusted,
+                    RepeatPolicy::Ignore,
+                ));
             }
         }
         if attached.trusted == Trusted::Yes && self.has_local_state() {
@@ -234,7 +250,10 @@ impl Registry {
             StoreItem::Skill(id) => {
                 let id: SkillId = id.parse()?;
                 Ok(Some(match attached.store.skill_metadata(&id)? {
-                    Some(head) => package_change(attached, id, head, RepeatPolicy::Notify),
+                    Some(head) => {
+                        let trusted = self.stored_trust(attached, &id)?;
+                        package_change(attached, id, head, trusted, RepeatPolicy::Notify)
+                    }
                     None => CatalogueChange::RemoveSkill(id, Origin::from_scope(attached.scope)),
                 }))
             }
@@ -281,9 +300,10 @@ impl Registry {
             self.sync_visibility()?;
             self.refresh_links();
             if self.local.is_some() && self.store_selection != CatalogueContent::Registered {
-                // An approval may concern a remote skill.
-                self.catalogue
-                    .apply_changes(self.remote_changes(&local.store)?);
+                // An approval may concern a skill of another server or an installed one.
+                let mut changes = self.remote_changes(&local.store)?;
+                changes.extend(self.approval_changes()?);
+                self.catalogue.apply_changes(changes);
             }
         }
         *cursor = Some(next);
@@ -363,13 +383,14 @@ fn package_change(
     attached: &AttachedStore,
     id: SkillId,
     head: SkillMetadata,
+    trusted: Trusted,
     again: RepeatPolicy,
 ) -> CatalogueChange {
     let entry = SkillEntry {
         id,
         alias: None,
         origin: Origin::from_scope(attached.scope),
-        trusted: attached.trusted,
+        trusted,
         metadata: Arc::new(head),
         complete: None,
         location: ContentLocation::Stored(attached.scope),

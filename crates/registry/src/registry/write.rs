@@ -91,7 +91,9 @@ impl Registry {
     pub fn rollback_skill(&self, scope: StoreScope, id: &SkillId, revision: i64) -> Result<i64> {
         let attached = self.attached_store(scope)?;
         let new = attached.store.rollback_skill(id, revision)?;
+        self.recheck_rolled_back(attached, id)?;
         self.sync_store(attached)?;
+        self.sync_local()?;
         Ok(new)
     }
 
@@ -197,8 +199,12 @@ impl Registry {
         Ok(removed)
     }
 
-    /// Approves a skill of another server with exactly its current files.
+    /// Approves a skill of another server with exactly its current files, or an installed one as it
+    /// was installed.
     pub fn approve_skill(&self, entry: &SkillEntry) -> Result<()> {
+        if let Some((scope, installed)) = self.installed_entry(entry)? {
+            return self.approve_installed(scope, &entry.id, &installed.digest());
+        }
         let local = self.local_store()?;
         // The document must match its listing, because the user approved what was listed.
         if entry.is_remote() && !entry.metadata.dynamic {
@@ -210,6 +216,9 @@ impl Registry {
 
     /// Revokes the approval of a skill; returns whether there was one.
     pub fn revoke_approval(&self, entry: &SkillEntry) -> Result<bool> {
+        if let Some((scope, _)) = self.installed_entry(entry)? {
+            return self.revoke_installed(scope, &entry.id);
+        }
         let revoked = remote::revoke_approval(self.local_store()?, entry)?;
         self.sync_local()?;
         Ok(revoked)

@@ -9,6 +9,7 @@
 //! not part of a scope: see [`LocalStore`].
 
 mod event;
+mod installed;
 mod maintenance;
 mod new_skill;
 mod package_editing;
@@ -32,6 +33,7 @@ use repertoire_core::{
 use uuid::Uuid;
 
 pub use event::{EventBatch, EventCursor, EventId, StoreEvent, StoreItem};
+pub use installed::{InstalledFrom, OriginChange};
 pub use maintenance::{GarbageReport, RetentionPolicy, StoreUsage};
 pub use new_skill::{
     CurrentSkill, NewSkill, OptimizedModule, RevisionKind, SkillKey, SkillRevision, SkillSummary,
@@ -108,6 +110,18 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Each write is checked against the current content ([`SkillWrite::current`]) in the same
     /// transaction. Returns the new revision of each skill, `None` where nothing changed.
     fn write_skills(&self, writes: Vec<SkillWrite>, mode: WriteMode) -> Result<Vec<Option<i64>>>;
+
+    /// Returns where a skill was installed from, if it was.
+    fn installed_from(&self, id: &SkillId) -> Result<Option<InstalledFrom>>;
+
+    /// Returns every installed skill with its origin, sorted by id.
+    fn all_installed(&self) -> Result<Vec<(SkillId, InstalledFrom)>>;
+
+    /// Returns the digest of what was installed of a skill, if it was.
+    fn installed_digest(&self, id: &SkillId) -> Result<Option<Digest>>;
+
+    /// Returns the digests of what was installed, sorted by id.
+    fn installed_digests(&self) -> Result<Vec<(SkillId, Digest)>>;
 
     /// Removes a skill; returns whether there was one. With [`HistoryPolicy::Purge`] its history
     /// goes too, and every file that is no longer referenced.

@@ -7,6 +7,7 @@ use repertoire_core::{Artifact, Digest, FileEntry, Package, RelPath, SkillId};
 use serde::Serialize;
 use uuid::Uuid;
 
+use super::OriginChange;
 use crate::{
     error::Result,
     skill_metadata::{SkillMetadata, parse_package},
@@ -70,6 +71,10 @@ pub struct SkillWrite {
     pub kind: RevisionKind,
     /// What must be stored now; otherwise nothing is written.
     pub current: CurrentSkill,
+    /// What is recorded about where it came from.
+    pub origin: OriginChange,
+    /// The files of the origin that differ from those of the skill and may not be stored yet.
+    pub base_files: BTreeMap<RelPath, Bytes>,
 }
 
 impl SkillWrite {
@@ -79,6 +84,8 @@ impl SkillWrite {
             skill,
             kind: RevisionKind::Put,
             current: CurrentSkill::Any,
+            origin: OriginChange::Keep,
+            base_files: BTreeMap::new(),
         }
     }
 }

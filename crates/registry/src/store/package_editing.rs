@@ -8,8 +8,8 @@ use repertoire_core::{Artifact, Package};
 use uuid::Uuid;
 
 use super::{
-    CurrentSkill, NewSkill, RevisionKind, SkillKey, SkillSummary, SkillWrite, Store, WriteMode,
-    now_rfc3339,
+    CurrentSkill, NewSkill, OriginChange, RevisionKind, SkillKey, SkillSummary, SkillWrite, Store,
+    WriteMode, now_rfc3339,
 };
 use crate::{
     error::{Error, Result},
@@ -175,6 +175,8 @@ impl dyn Store + '_ {
                 skill: NewSkill::from_files(found.path, package.to_folder()?)?,
                 kind,
                 current,
+                origin: OriginChange::Keep,
+                base_files: std::collections::BTreeMap::new(),
             };
             match self.write_skills(vec![write], WriteMode::Commit) {
                 Err(Error::Changed { .. }) => {}

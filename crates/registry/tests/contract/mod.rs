@@ -1,6 +1,7 @@
 //! What every store must do. Each check gets a factory for one empty store.
 
 mod events;
+mod installed;
 mod maintenance;
 mod packages;
 mod records;
@@ -74,6 +75,10 @@ checks! {
         changes_of_one_key_are_atomic_across_handles
         callbacks_come_in_the_order_of_the_calls
         pages_are_sorted_and_bounded
+    }
+    installed {
+        the_origin_of_a_skill_stays_while_its_content_changes
+        installed_files_stay_until_the_skill_is_removed
     }
     events {
         every_change_has_one_event

@@ -65,7 +65,8 @@ pub(super) fn collect_garbage(
     )?;
     c.execute_batch("DROP TABLE expired")?;
     let unused = "NOT EXISTS (SELECT 1 FROM skill_files f WHERE f.digest = blobs.digest)
-              AND NOT EXISTS (SELECT 1 FROM revision_blobs r WHERE r.digest = blobs.digest)";
+              AND NOT EXISTS (SELECT 1 FROM revision_blobs r WHERE r.digest = blobs.digest)
+              AND NOT EXISTS (SELECT 1 FROM installed_blobs i WHERE i.digest = blobs.digest)";
     let sql = format!("SELECT coalesce(sum(octet_length(content)), 0) FROM blobs WHERE {unused}");
     let file_bytes: i64 = c.query_row(&sql, [], |row| row.get(0))?;
     let files = c.execute(&format!("DELETE FROM blobs WHERE {unused}"), [])?;

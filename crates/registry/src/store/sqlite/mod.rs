@@ -9,6 +9,7 @@ mod checkpoints;
 mod connection;
 mod events;
 mod history;
+mod installed;
 mod local;
 mod maintenance;
 mod schema;
@@ -39,9 +40,10 @@ pub use local::{
 pub use maintenance::{is_leftover, read_backup_id, set_damaged_store_aside};
 
 use super::{
-    EventBatch, EventCursor, GarbageReport, OptimizedModule, RetentionPolicy, SkillKey,
-    SkillRevision, SkillSummary, SkillWrite, StateCallback, StateRevision, StateRow, StateWork,
-    Store, StoreUsage, StoredToken, TraceFilter, WriteMode, create_private_dir, now_rfc3339,
+    EventBatch, EventCursor, GarbageReport, InstalledFrom, OptimizedModule, RetentionPolicy,
+    SkillKey, SkillRevision, SkillSummary, SkillWrite, StateCallback, StateRevision, StateRow,
+    StateWork, Store, StoreUsage, StoredToken, TraceFilter, WriteMode, create_private_dir,
+    now_rfc3339,
 };
 use crate::{
     error::{Error, Result},
@@ -264,6 +266,22 @@ impl Store for SqliteStore {
     fn write_skills(&self, writes: Vec<SkillWrite>, mode: WriteMode) -> Result<Vec<Option<i64>>> {
         let path = self.path.clone();
         self.write_durable(move |c| skills::write_skills(c, &writes, mode, &path))
+    }
+
+    fn installed_from(&self, id: &SkillId) -> Result<Option<InstalledFrom>> {
+        self.with_reader(|c| installed::installed_from(c, id))
+    }
+
+    fn all_installed(&self) -> Result<Vec<(SkillId, InstalledFrom)>> {
+        self.with_reader(installed::all_installed)
+    }
+
+    fn installed_digest(&self, id: &SkillId) -> Result<Option<Digest>> {
+        self.with_reader(|c| installed::installed_digest(c, id))
+    }
+
+    fn installed_digests(&self) -> Result<Vec<(SkillId, Digest)>> {
+        self.with_reader(installed::installed_digests)
     }
 
     fn remove_skill(&self, id: &SkillId, history: HistoryPolicy) -> Result<bool> {

@@ -6,12 +6,12 @@
 use rusqlite::{Connection, Result};
 
 /// The newest schema this version knows.
-pub(super) const VERSION: i64 = 10;
+pub(super) const VERSION: i64 = 11;
 /// `RPTR`: identifies a file as a Repertoire store.
 pub(super) const APPLICATION_ID: i64 = 0x5250_5452;
 
 /// The migrations; the one at index `n` upgrades version `n` to `n + 1`.
-const MIGRATIONS: [&str; 10] = [V1, V2, V3, V4, V5, V6, V7, V8, V9, V10];
+const MIGRATIONS: [&str; 11] = [V1, V2, V3, V4, V5, V6, V7, V8, V9, V10, V11];
 
 const V1: &str = r"
 CREATE TABLE meta (
@@ -292,6 +292,22 @@ CREATE TABLE skill_uses (
 );
 CREATE INDEX idx_skill_uses_owner ON skill_uses(owner, seq);
 CREATE INDEX idx_skill_uses_used_day ON skill_uses(used_day);
+";
+
+/// Where installed skills came from, and the files that were installed.
+const V11: &str = r"
+CREATE TABLE installed_skills (
+    path   TEXT PRIMARY KEY,
+    origin TEXT NOT NULL,
+    digest BLOB NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE installed_blobs (
+    digest BLOB NOT NULL REFERENCES blobs(digest),
+    path   TEXT NOT NULL,
+    PRIMARY KEY (digest, path)
+) WITHOUT ROWID;
+CREATE INDEX idx_installed_blobs_path ON installed_blobs(path);
 ";
 
 /// Migrates a file to the newest version, one transaction per step.

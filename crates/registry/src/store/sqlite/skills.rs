@@ -11,12 +11,12 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::{
     QueryResult, SkillWrite, WriteMode,
     events::{EventKind, EventOp, record_event},
-    history, now_rfc3339,
+    history, installed, now_rfc3339,
 };
 use crate::{
     error::Error,
     skill_metadata::SkillMetadata,
-    store::{CurrentSkill, NewSkill, RevisionKind},
+    store::{CurrentSkill, InstalledFrom, NewSkill, OriginChange, RevisionKind},
 };
 
 pub(super) fn write_skills(
@@ -50,6 +50,7 @@ pub(super) fn write_skills(
 pub(super) fn remove_skill(c: &Connection, id: &SkillId) -> QueryResult<bool> {
     let removed = c.execute("DELETE FROM skills WHERE path = ?1", [id.as_str()])? > 0;
     if removed {
+        installed::forget_origin(c, id.as_str())?;
         history::record_revision(c, id, RevisionKind::Remove, None, &[])?;
         record_event(c, EventOp::Remove, EventKind::Skill, id.as_str())?;
     }
@@ -59,13 +60,16 @@ pub(super) fn remove_skill(c: &Connection, id: &SkillId) -> QueryResult<bool> {
 /// Removes a skill with its history, and every file that is no longer referenced.
 pub(super) fn purge_skill(c: &Connection, id: &SkillId) -> QueryResult<bool> {
     let removed = c.execute("DELETE FROM skills WHERE path = ?1", [id.as_str()])?;
+    installed::forget_origin(c, id.as_str())?;
     let known = c.execute("DELETE FROM revisions WHERE path = ?1", [id.as_str()])?;
     c.execute("DELETE FROM revision_blobs WHERE path = ?1", [id.as_str()])?;
     c.execute(
         "DELETE FROM blobs WHERE NOT EXISTS
              (SELECT 1 FROM skill_files f WHERE f.digest = blobs.digest)
          AND NOT EXISTS
-             (SELECT 1 FROM revision_blobs r WHERE r.digest = blobs.digest)",
+             (SELECT 1 FROM revision_blobs r WHERE r.digest = blobs.digest)
+         AND NOT EXISTS
+             (SELECT 1 FROM installed_blobs i WHERE i.digest = blobs.digest)",
         [],
     )?;
     if removed > 0 {
@@ -163,7 +167,14 @@ fn put_skill(c: &Connection, write: &SkillWrite, path: &Path) -> QueryResult<Opt
         .optional()?;
     let known = current.as_ref().map(|(_, head)| head.as_str());
     check_current(write, known, path)?;
+    if let OriginChange::Set(from) = &write.origin {
+        put_base_files(c, write, from)?;
+    }
+    let is_reattributed = installed::record_origin(c, skill, &write.origin)?;
     if known == Some(head.as_str()) && write.kind != RevisionKind::Rollback {
+        if is_reattributed {
+            installed::record_change(c, id)?;
+        }
         return Ok(None);
     }
     for (entry, bytes) in skill.metadata.files.iter().zip(skill.files.values()) {
@@ -183,6 +194,24 @@ fn put_skill(c: &Connection, write: &SkillWrite, path: &Path) -> QueryResult<Opt
     let revision = history::record_revision(c, &skill.id, write.kind, version, files)?;
     record_event(c, EventOp::Put, EventKind::Skill, id)?;
     Ok(Some(revision))
+}
+
+/// Stores the files that were installed, which need not be the ones that are stored.
+fn put_base_files(c: &Connection, write: &SkillWrite, from: &InstalledFrom) -> QueryResult<()> {
+    for entry in &from.files {
+        let stored = write.skill.metadata.find_file(&entry.path);
+        let content = match stored.filter(|file| file.digest == entry.digest) {
+            Some(_) => write.skill.files.get(&entry.path),
+            None => write.base_files.get(&entry.path),
+        };
+        let Some(content) = content else {
+            // It is here from an earlier installation, or the reference below fails.
+            continue;
+        };
+        c.prepare_cached("INSERT OR IGNORE INTO blobs (digest, content) VALUES (?1, ?2)")?
+            .execute(params![entry.digest.as_bytes(), &content[..]])?;
+    }
+    Ok(())
 }
 
 /// Writes the row of a skill and returns its UUID.

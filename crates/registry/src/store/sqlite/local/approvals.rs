@@ -84,6 +84,29 @@ impl LocalStore {
         })
     }
 
+    /// Returns every subject of a kind of approvals.
+    pub(crate) fn approved_subjects(&self, kind: &'static str) -> Result<BTreeSet<String>> {
+        self.with_reader(|c| {
+            let mut query = c.prepare_cached("SELECT subject FROM approvals WHERE kind = ?1")?;
+            let rows = query.query_map([kind], |row| row.get::<_, String>(0))?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        })
+    }
+
+    /// Revokes all approvals of a kind whose subjects begin with a text.
+    pub(crate) fn revoke_approvals(&self, kind: &'static str, prefix: &str) -> Result<bool> {
+        let prefix = prefix.to_owned();
+        self.write_durable(move |c| {
+            let sql =
+                "DELETE FROM approvals WHERE kind = ?1 AND substr(subject, 1, length(?2)) = ?2";
+            let revoked = c.execute(sql, params![kind, prefix])? > 0;
+            if revoked {
+                record_event(c, EventOp::Remove, EventKind::Approval, &prefix)?;
+            }
+            Ok(revoked)
+        })
+    }
+
     /// Disables a skill: it stays where it is and is not served.
     pub fn disable_skill(&self, id: &SkillId) -> Result<()> {
         self.grant_approval(DISABLED_KIND, id.as_str(), "")
