@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use repertoire_core::permission::Permission;
+use repertoire_core::{Digest, SkillId, permission::Permission};
 use repertoire_registry::{Origin, StoreScope};
 
 /// A result of this crate.
@@ -15,6 +15,121 @@ pub enum Error {
     /// An error of the registry.
     #[error(transparent)]
     Registry(#[from] repertoire_registry::Error),
+    /// An error about a place that skills come from.
+    #[error(transparent)]
+    Remote(#[from] repertoire_remote::Error),
+    /// A project's file that cannot be used.
+    #[error("{}: {reason}", path.display())]
+    ProjectFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// A lock that does not say everything, where it must.
+    #[error("{}: {reason}; with --frozen nothing is resolved", path.display())]
+    FrozenLock {
+        /// The lock.
+        path: PathBuf,
+        /// What is missing or too much.
+        reason: String,
+    },
+    /// A source with several skills, of which none was named.
+    #[error("{location} has {} skills: {}", names.len(), short_list(names))]
+    SeveralOffers {
+        /// The source.
+        location: String,
+        /// Their names.
+        names: Vec<String>,
+    },
+    /// A skill that a source does not have.
+    #[error("{location} has no skill {wanted:?}; it has {}", short_text(names))]
+    NoSuchOffer {
+        /// The skill.
+        wanted: String,
+        /// The source.
+        location: String,
+        /// The names of its skills.
+        names: String,
+    },
+    /// Something that is not in the cache, without a network.
+    #[error("{0} was not fetched before, and with --offline nothing is asked")]
+    Offline(String),
+    /// An id that a skill of the user has.
+    #[error("{id} is a skill of your own, so {wanted} is not installed over it")]
+    OwnSkill {
+        /// The id.
+        id: SkillId,
+        /// The source that was asked for.
+        wanted: String,
+    },
+    /// An id that a skill of another source has.
+    #[error("{id} is installed from {installed}, not from {wanted}")]
+    OtherSource {
+        /// The id.
+        id: SkillId,
+        /// The source that it has.
+        installed: String,
+        /// The source that was asked for.
+        wanted: String,
+    },
+    /// A version that has other content than before.
+    #[error(
+        "{id}: {version} has other content than when it was installed (sha256 {} before, {} now): \
+         refused", known.hex_digits(), found.hex_digits()
+    )]
+    MovedVersion {
+        /// The skill.
+        id: SkillId,
+        /// The version or tag.
+        version: String,
+        /// The digest that was installed.
+        known: Digest,
+        /// The digest that it has now.
+        found: Digest,
+    },
+    /// A skill that another one signed than before.
+    #[error(
+        "{id} was signed by {known}, and is now {}: refused",
+        found.as_ref().map_or("unsigned".to_owned(), |found| format!("signed by {found}"))
+    )]
+    SignerChanged {
+        /// The skill.
+        id: SkillId,
+        /// The recorded signer.
+        known: String,
+        /// The new signer; none if it is unsigned.
+        found: Option<String>,
+    },
+    /// Changes that have to be decided first.
+    #[error("{skill} was changed by you and by its source in ways that do not go together")]
+    UpdateConflict {
+        /// The skill.
+        skill: String,
+    },
+    /// A decision without an update that waits for it.
+    #[error("no update waits for decisions")]
+    NoPausedUpdate,
+    /// A decision about something that is in no conflict.
+    #[error("{0} is in no conflict")]
+    NotInConflict(String),
+    /// A skill that was not installed from a source.
+    #[error("{0} was not installed from a source")]
+    NotInstalled(SkillId),
+    /// A skill that a project wants already.
+    #[error("{0} is in repertoire.toml already")]
+    AlreadyWanted(SkillId),
+    /// A skill that another tool's lock names, whose files are not there.
+    #[error("the files of {0} are not there")]
+    NotOnDisk(String),
+    /// The same error as that of another skill of the same source.
+    #[error("{message}")]
+    SameSource {
+        /// Its code.
+        code: &'static str,
+        /// Its text.
+        message: String,
+    },
     /// An error of the runtime.
     #[error(transparent)]
     Run(#[from] repertoire_runtime::Error),
@@ -219,6 +334,15 @@ pub enum Error {
     NotABundle(PathBuf),
 }
 
+/// Lists some names.
+fn short_list(names: &[String]) -> String {
+    short_text(&names.join(", "))
+}
+
+fn short_text(text: &str) -> String {
+    repertoire_core::markdown::truncate_text(&repertoire_core::text::terminal_safe(text), 400)
+}
+
 fn quoted(name: Option<&str>) -> String {
     name.map(|name| format!(" {name:?}")).unwrap_or_default()
 }
@@ -229,6 +353,19 @@ impl Error {
         match self {
             Self::Registry(error) => error.code(),
             Self::Run(error) => error.code(),
+            Self::Remote(error) => error.code(),
+            Self::SameSource { code, .. } => code,
+            Self::ProjectFile { .. } => "project_file",
+            Self::FrozenLock { .. } => "frozen_lock",
+            Self::SeveralOffers { .. } => "several_skills",
+            Self::NoSuchOffer { .. } | Self::NotOnDisk(_) => "not_found",
+            Self::Offline(_) => "offline",
+            Self::OwnSkill { .. } | Self::OtherSource { .. } | Self::AlreadyWanted(_) => "conflict",
+            Self::MovedVersion { .. } => "moved_version",
+            Self::SignerChanged { .. } => "signer_changed",
+            Self::UpdateConflict { .. } => "update_conflict",
+            Self::NoPausedUpdate | Self::NotInConflict(_) => "no_conflict",
+            Self::NotInstalled(_) => "not_installed",
             Self::AmbiguousSkill { .. } | Self::SkillAndFolder { .. } => "ambiguous_skill",
             Self::HostConfig { .. } => "host_config",
             Self::NoHostConfig { .. } => "no_host_config",

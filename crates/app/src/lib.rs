@@ -42,6 +42,7 @@ mod evaluation_file;
 mod example_messages;
 mod health;
 mod hosts;
+pub mod install;
 mod lint_fix;
 mod live_registry;
 mod maintenance;

@@ -3,7 +3,11 @@
 //! Invariant: nothing in a source can be taken for an option of a program, and no source holds a
 //! password.
 
-use std::{fmt, path::PathBuf, str::FromStr};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
 use repertoire_core::Digest;
 use url::Url;
@@ -249,56 +253,89 @@ impl fmt::Display for SourcePlace {
 impl FromStr for SkillSource {
     type Err = Error;
 
+    /// Parses what a user typed: what is there as a file or folder is meant.
     fn from_str(text: &str) -> Result<Self> {
-        let refuse = |reason: &str| {
-            Err(Error::Source {
-                text: text.chars().take(200).collect(),
-                reason: reason.to_owned(),
-            })
-        };
-        if text.is_empty() {
-            return refuse("a source is a folder, an address, or owner/repo");
-        }
-        if text.len() > MAX_BYTES {
-            return refuse("a source has at most 2048 bytes");
-        }
-        if text.starts_with('-') {
-            return refuse("starts with a hyphen, like an option");
-        }
-        if text.chars().any(|c| c.is_control() || c == '\u{feff}') {
-            return refuse("holds a control character");
-        }
-        if let Some(rest) = text.strip_prefix("oci://") {
-            return parse_oci(text, &format!("oci://{rest}"));
-        }
-        if text.starts_with("clawhub:") || text.starts_with("clawhub+") {
-            return parse_clawhub(text);
-        }
-        if let Some(url) = text.strip_prefix("git+") {
-            return parse_git_url(text, url);
-        }
-        if text.starts_with("ssh://") || text.starts_with("file://") {
-            return parse_git_url(text, text);
-        }
-        if text.starts_with("http://") || text.starts_with("https://") {
-            return parse_web(text);
-        }
-        if let Some(local) = find_local(text) {
-            return Ok(Self {
+        check_text(text)?;
+        let is_address = text.contains(':') && !text.starts_with(['.', '/', '~']);
+        match find_local(text).filter(|_| !is_address) {
+            Some(place) => Ok(Self {
                 text: text.to_owned(),
-                place: local,
+                place,
                 skill: None,
-            });
+            }),
+            None => parse_address(text),
         }
-        if is_scp_address(text) {
-            return parse_git_url(text, text);
-        }
-        if text.contains("://") {
-            let reason = "only http, https, ssh, git+, oci and clawhub addresses are known";
-            return refuse(reason);
-        }
-        parse_shorthand(text)
     }
+}
+
+impl SkillSource {
+    /// Parses what a project file says: only paths that begin with `./` or `../` are paths, relative to
+    /// the project's folder, so that it means the same everywhere.
+    pub fn parse_in_project(text: &str, folder: &Path) -> Result<Self> {
+        check_text(text)?;
+        if !text.starts_with(['.', '/', '~']) {
+            return parse_address(text);
+        }
+        let path = folder.join(text);
+        let place = find_local(&path.to_string_lossy());
+        Ok(Self {
+            text: text.to_owned(),
+            place: place.unwrap_or(SourcePlace::Folder(path)),
+            skill: None,
+        })
+    }
+}
+
+/// Refuses what no source is, and what a terminal or a program would misread.
+fn check_text(text: &str) -> Result<()> {
+    let refuse = |reason: &str| {
+        Err(Error::Source {
+            text: text.chars().take(200).collect(),
+            reason: reason.to_owned(),
+        })
+    };
+    if text.is_empty() {
+        return refuse("a source is a folder, an address, or owner/repo");
+    }
+    if text.len() > MAX_BYTES {
+        return refuse("a source has at most 2048 bytes");
+    }
+    if text.starts_with('-') {
+        return refuse("starts with a hyphen, like an option");
+    }
+    if text.chars().any(|c| c.is_control() || c == '\u{feff}') {
+        return refuse("holds a control character");
+    }
+    Ok(())
+}
+
+/// Parses an address, or `owner/repo`.
+fn parse_address(text: &str) -> Result<SkillSource> {
+    if let Some(rest) = text.strip_prefix("oci://") {
+        return parse_oci(text, &format!("oci://{rest}"));
+    }
+    if text.starts_with("clawhub:") || text.starts_with("clawhub+") {
+        return parse_clawhub(text);
+    }
+    if let Some(url) = text.strip_prefix("git+") {
+        return parse_git_url(text, url);
+    }
+    if text.starts_with("ssh://") || text.starts_with("file://") {
+        return parse_git_url(text, text);
+    }
+    if text.starts_with("http://") || text.starts_with("https://") {
+        return parse_web(text);
+    }
+    if is_scp_address(text) {
+        return parse_git_url(text, text);
+    }
+    if text.contains("://") {
+        return Err(Error::Source {
+            text: text.to_owned(),
+            reason: "only http, https, ssh, git+, oci and clawhub addresses are known".to_owned(),
+        });
+    }
+    parse_shorthand(text)
 }
 
 /// Returns what a path is, if it is one.

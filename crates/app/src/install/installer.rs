@@ -1,0 +1,781 @@
+//! Adds skills, and makes a scope match what its project wants.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{File, TryLockError},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use repertoire_core::{Digest, SkillId};
+use repertoire_registry::{
+    Error as RegistryError, HistoryPolicy, Registry, StoreScope, Trusted,
+    store::{CurrentSkill, InstalledFrom, NewSkill, OriginChange, SkillWrite, Store, WriteMode},
+};
+use repertoire_remote::{FetchedSkill, SkillSource};
+use serde::Serialize;
+use tokio::runtime::Runtime;
+
+use super::{
+    fetch::{
+        FetchOptions, FetchRequest, FetchedFrom, NamedBy, SourceOffer, SourceReader, choose,
+        file_entries,
+    },
+    lock::{LockedSkill, SkillLock},
+    merge::{ConflictChoice, merge_files},
+    project::{LOCK_FILE, PROJECT_FILE, ProjectOwner, SkillProject, WantedSkill, read_source},
+    skill_cache::SkillCache,
+    update::SkillConflict,
+};
+use crate::{
+    SkillFiles,
+    error::{Error, Result, io_error_at},
+};
+
+/// The file that one installation at a time holds.
+const GUARD_FILE: &str = "install.guard";
+
+/// Installs skills into one scope.
+#[derive(Debug)]
+pub struct Installer {
+    pub(super) registry: Arc<Registry>,
+    pub(super) scope: StoreScope,
+    pub(super) account: PathBuf,
+    pub(super) project: SkillProject,
+    pub(super) lock: SkillLock,
+    pub(super) cache: SkillCache,
+    pub(super) options: FetchOptions,
+    pub(super) runtime: Runtime,
+    /// Held until this is dropped.
+    _guard: File,
+}
+
+/// A source to add skills from.
+#[derive(Debug, Clone)]
+pub struct AddRequest {
+    /// The source.
+    pub source: SkillSource,
+    /// The skills of it that are wanted, by name; the only one if there are none.
+    pub skills: Vec<String>,
+    /// Every skill of it.
+    pub all: bool,
+    /// The id to store a single skill under.
+    pub id: Option<SkillId>,
+}
+
+/// How `install` decides what to install.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InstallMode {
+    /// What is not locked is resolved and locked.
+    Resolve,
+    /// The lock must say everything, and stays as it is.
+    Frozen,
+}
+
+/// What happened to an installed skill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SkillChange {
+    /// It is new.
+    Added,
+    /// It was replaced by what is wanted.
+    Updated,
+    /// The changes of its source were merged with those of the user.
+    Merged,
+    /// It is no longer wanted.
+    Removed,
+    /// It was as wanted.
+    Unchanged,
+}
+
+/// A skill that was added.
+#[derive(Debug, Clone)]
+pub struct AddedSkill {
+    /// Its id.
+    pub id: SkillId,
+    /// What happened.
+    pub change: SkillChange,
+    /// What was locked.
+    pub locked: LockedSkill,
+    /// Its files as the source has them.
+    pub files: SkillFiles,
+}
+
+/// What an installation did.
+#[derive(Debug, Default)]
+pub struct InstallReport {
+    /// The skills, with what happened to each.
+    pub skills: Vec<(SkillId, SkillChange)>,
+    /// The skills that came from the cache.
+    pub from_cache: Vec<SkillId>,
+    /// The skills that are installed and not approved.
+    pub unapproved: Vec<SkillId>,
+}
+
+impl Installer {
+    /// Prepares installations into a scope. Another one of the same account is waited for.
+    ///
+    /// The scope of an untrusted workspace is refused: this is the gate for everything here.
+    pub fn open(
+        registry: Arc<Registry>,
+        scope: StoreScope,
+        account: &Path,
+        options: FetchOptions,
+    ) -> Result<Self> {
+        let folder = match (scope, registry.workspace()) {
+            (StoreScope::Account, _) => account.to_owned(),
+            (StoreScope::Workspace, Some((folder, Trusted::Yes))) => folder.to_owned(),
+            (StoreScope::Workspace, Some((folder, Trusted::No))) => {
+                return Err(RegistryError::Untrusted(folder.to_owned()).into());
+            }
+            (StoreScope::Workspace, None) => return Err(RegistryError::NoWorkspace.into()),
+        };
+        let owner = match scope {
+            StoreScope::Account => ProjectOwner::Account,
+            StoreScope::Workspace => ProjectOwner::Project,
+        };
+        let guard = take_guard(account)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(io_error_at(account))?;
+        Ok(Self {
+            project: SkillProject::read(&folder, owner)?,
+            lock: SkillLock::read(&folder)?,
+            cache: SkillCache::new(&account.join("cache")),
+            account: account.to_owned(),
+            registry,
+            scope,
+            options,
+            runtime,
+            _guard: guard,
+        })
+    }
+
+    /// The scope that is installed into.
+    pub fn scope(&self) -> StoreScope {
+        self.scope
+    }
+
+    /// What is wanted.
+    pub fn project(&self) -> &SkillProject {
+        &self.project
+    }
+
+    /// What is locked.
+    pub fn lock(&self) -> &SkillLock {
+        &self.lock
+    }
+
+    pub(super) fn reader(&self) -> SourceReader<'_> {
+        SourceReader {
+            account: &self.account,
+            local: self.registry.local_store().ok().map(|local| &**local),
+            cache: &self.cache,
+            options: &self.options,
+            runtime: &self.runtime,
+        }
+    }
+
+    pub(super) fn store(&self) -> Result<&Arc<dyn Store>> {
+        Ok(self.registry.store(self.scope)?)
+    }
+
+    /// Asks a source what it has.
+    pub fn look(&self, source: &SkillSource) -> Result<SourceOffer> {
+        self.reader().open(source, NamedBy::User, None)
+    }
+
+    /// Adds skills of a source, or brings them up to date, and returns them with their digests. The
+    /// caller shows those, and approves them with [`approve`](Self::approve).
+    pub fn add(&mut self, request: &AddRequest, mode: WriteMode) -> Result<Vec<AddedSkill>> {
+        let mut offer = self.look(&request.source)?;
+        self.add_offered(request, &mut offer, mode)
+    }
+
+    /// Adds skills of a source that was opened before.
+    pub fn add_offered(
+        &mut self,
+        request: &AddRequest,
+        offer: &mut SourceOffer,
+        mode: WriteMode,
+    ) -> Result<Vec<AddedSkill>> {
+        let chosen = choose_skills(request, offer)?;
+        let read = self.reader().read(offer, &chosen)?;
+        let has_several = offer.skills.len() > 1;
+        let mut added = Vec::new();
+        let mut targets = Vec::new();
+        for fetched in read {
+            let fetched = fetched?;
+            let name: SkillId = fetched.name.parse().map_err(RegistryError::from)?;
+            let id = request.id.clone().unwrap_or(name);
+            let named = request.source.skill() == Some(&fetched.name);
+            let wanted = WantedSkill {
+                id: id.clone(),
+                source: request.source.as_str().to_owned(),
+                // `owner/repo@skill` says it already.
+                skill: (has_several && !named).then(|| fetched.name.clone()),
+            };
+            let wanted = shorten_source(wanted);
+            self.check_free(&id, &wanted)?;
+            let locked = locked_skill(&wanted, &offer.location, &fetched);
+            self.check_same_version(&locked)?;
+            self.check_signer(&locked)?;
+            targets.push(InstallTarget {
+                locked: locked.clone(),
+                files: fetched.files.clone(),
+                choices: BTreeMap::new(),
+            });
+            added.push((wanted, locked, fetched.files));
+        }
+        let plan = self.plan(&targets)?;
+        if let Some(conflict) = plan.conflicts.into_iter().next() {
+            return Err(Error::UpdateConflict {
+                skill: conflict.id.to_string(),
+            });
+        }
+        let is_recorded = self.can_record(&request.source);
+        if mode == WriteMode::Commit && is_recorded {
+            for (wanted, locked, _) in &added {
+                self.project.put(wanted.clone())?;
+                self.lock.put(locked.clone());
+            }
+            self.project.write()?;
+            self.lock.write(self.project.folder())?;
+            self.reader().remember_host(&request.source)?;
+        }
+        let mut writes = plan.writes;
+        if !is_recorded {
+            // A project cannot name it, so it is a copy of the user's own.
+            for write in &mut writes {
+                write.origin = OriginChange::Clear;
+            }
+        }
+        self.registry.write_skills(self.scope, writes, mode)?;
+        self.cache.trim();
+        Ok(added
+            .into_iter()
+            .map(|(_, locked, files)| AddedSkill {
+                change: plan
+                    .changes
+                    .get(&locked.id)
+                    .copied()
+                    .unwrap_or(SkillChange::Unchanged),
+                id: locked.id.clone(),
+                locked,
+                files,
+            })
+            .collect())
+    }
+
+    /// Whether a source can be named in the project's file: only the account's names paths.
+    pub fn can_record(&self, source: &SkillSource) -> bool {
+        !source.is_local() || self.scope == StoreScope::Account
+    }
+
+    /// Approves what was added, by the digest that was shown.
+    pub fn approve(&self, id: &SkillId, digest: &Digest) -> Result<()> {
+        Ok(self.registry.approve_installed(self.scope, id, digest)?)
+    }
+
+    /// Refuses an id that another skill has.
+    fn check_free(&self, id: &SkillId, wanted: &WantedSkill) -> Result<()> {
+        let store = self.store()?;
+        if store.skill_metadata(id)?.is_none() {
+            return Ok(());
+        }
+        let other = match store.installed_from(id)? {
+            Some(from) => from,
+            None => {
+                return Err(Error::OwnSkill {
+                    id: id.clone(),
+                    wanted: wanted.source.clone(),
+                });
+            }
+        };
+        let same = |a: &str, b: &str| strip_reference(a) == strip_reference(b);
+        if same(&other.source, &wanted.source) {
+            return Ok(());
+        }
+        Err(Error::OtherSource {
+            id: id.clone(),
+            installed: other.source,
+            wanted: wanted.source.clone(),
+        })
+    }
+
+    /// Refuses other content under a version that was installed before (T24, T52).
+    pub(super) fn check_same_version(&self, new: &LockedSkill) -> Result<()> {
+        let Some(known) = self.lock.get(&new.id) else {
+            return Ok(());
+        };
+        if known.digest == new.digest || self.options.allow_moved {
+            return Ok(());
+        }
+        let same_version = known.version.is_some() && known.version == new.version;
+        let version = match (&new.version, version_reference(&new.source)) {
+            (Some(version), _) if same_version => version.clone(),
+            (_, Some(reference)) if known.source == new.source && known.pin != new.pin => reference,
+            _ => return Ok(()),
+        };
+        Err(Error::MovedVersion {
+            id: new.id.clone(),
+            version,
+            known: known.digest,
+            found: new.digest,
+        })
+    }
+
+    /// Refuses another signer than the one that is recorded.
+    pub(super) fn check_signer(&self, new: &LockedSkill) -> Result<()> {
+        let known = self
+            .lock
+            .get(&new.id)
+            .and_then(|known| known.signer.clone());
+        match known {
+            Some(known)
+                if new.signer.as_ref() != Some(&known) && !self.options.allow_signer_change =>
+            {
+                Err(Error::SignerChanged {
+                    id: new.id.clone(),
+                    known: known.to_string(),
+                    found: new.signer.as_ref().map(ToString::to_string),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the scope match its project.
+    pub fn install(&mut self, mode: InstallMode) -> Result<InstallReport> {
+        if self.project.is_new() {
+            return Err(RegistryError::NotFound {
+                what: "project file",
+                name: self.project.path().display().to_string(),
+            }
+            .into());
+        }
+        if mode == InstallMode::Frozen {
+            self.check_frozen()?;
+        }
+        let wanted: Vec<WantedSkill> = self.project.wanted().cloned().collect();
+        let (mut requests, mut targets) = (Vec::new(), Vec::new());
+        let mut report = InstallReport::default();
+        for one in &wanted {
+            let locked = self.locked_as(one);
+            let installed = self.store()?.installed_from(&one.id)?;
+            match (&locked, installed) {
+                (Some(locked), Some(installed)) if installed.digest() == locked.digest => {
+                    report.skills.push((one.id.clone(), SkillChange::Unchanged));
+                }
+                _ => requests.push(self.request(one, locked.as_ref())?),
+            }
+        }
+        let fetched = self.reader().fetch(&requests, NamedBy::Project);
+        for one in &wanted {
+            let Some(fetched) = fetched.get(&one.id) else {
+                continue;
+            };
+            let FetchedFrom {
+                skill,
+                resolved,
+                from_cache,
+            } = match fetched {
+                Ok(fetched) => fetched,
+                Err(_) => continue,
+            };
+            if *from_cache {
+                report.from_cache.push(one.id.clone());
+            }
+            let mut locked = locked_skill(one, resolved, skill);
+            match self.locked_as(one) {
+                // The lock stays as it is.
+                Some(known) => locked = known,
+                None => {
+                    self.check_same_version(&locked)?;
+                    self.check_signer(&locked)?;
+                }
+            }
+            targets.push(InstallTarget {
+                locked,
+                files: skill.files.clone(),
+                choices: BTreeMap::new(),
+            });
+        }
+        // All or nothing: a skill that cannot be got leaves everything as it was.
+        for result in fetched.into_values() {
+            result?;
+        }
+        let plan = self.plan(&targets)?;
+        if let Some(conflict) = plan.conflicts.into_iter().next() {
+            return Err(Error::UpdateConflict {
+                skill: conflict.id.to_string(),
+            });
+        }
+        let gone = self.unwanted()?;
+        if mode == InstallMode::Resolve {
+            for target in &targets {
+                self.lock.put(target.locked.clone());
+            }
+            let stale: Vec<SkillId> = self
+                .lock
+                .skills()
+                .filter(|locked| self.project.get(&locked.id).is_none())
+                .map(|locked| locked.id.clone())
+                .collect();
+            for id in stale {
+                self.lock.remove(&id);
+            }
+            self.lock.write(self.project.folder())?;
+        }
+        if !plan.writes.is_empty() {
+            self.registry
+                .write_skills(self.scope, plan.writes, WriteMode::Commit)?;
+        }
+        report.skills.extend(plan.changes);
+        for id in gone {
+            self.registry
+                .remove_skill(self.scope, &id, HistoryPolicy::Keep)?;
+            self.registry.revoke_installed(self.scope, &id)?;
+            report.skills.push((id, SkillChange::Removed));
+        }
+        report.skills.sort_by(|a, b| a.0.cmp(&b.0));
+        report.unapproved = self.unapproved()?;
+        self.cache.trim();
+        Ok(report)
+    }
+
+    /// Fails, naming the file, if the lock does not say everything.
+    fn check_frozen(&self) -> Result<()> {
+        let path = self.project.folder().join(LOCK_FILE);
+        let refuse = |reason: String| {
+            Err(Error::FrozenLock {
+                path: path.clone(),
+                reason,
+            })
+        };
+        if self.lock.is_new() {
+            return refuse("is not there".to_owned());
+        }
+        for one in self.project.wanted() {
+            match self.lock.get(&one.id) {
+                None => return refuse(format!("has no {}, which {PROJECT_FILE} names", one.id)),
+                Some(_) if self.locked_as(one).is_none() => {
+                    return refuse(format!(
+                        "has {} from another source than {PROJECT_FILE}",
+                        one.id
+                    ));
+                }
+                Some(_) => {}
+            }
+        }
+        for locked in self.lock.skills() {
+            if locked.explicit && self.project.get(&locked.id).is_none() {
+                return refuse(format!(
+                    "has {}, which {PROJECT_FILE} does not name",
+                    locked.id
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns what is locked for a wanted skill, if it is locked from the same source.
+    pub(super) fn locked_as(&self, one: &WantedSkill) -> Option<LockedSkill> {
+        let locked = self.lock.get(&one.id)?;
+        (locked.source == one.source && locked.skill == one.skill).then(|| locked.clone())
+    }
+
+    pub(super) fn request(
+        &self,
+        one: &WantedSkill,
+        locked: Option<&LockedSkill>,
+    ) -> Result<FetchRequest> {
+        Ok(FetchRequest {
+            id: one.id.clone(),
+            source: read_source(self.project.folder(), one)?,
+            pin: locked.map(|locked| locked.pin.clone()),
+            digest: locked.map(|locked| locked.digest),
+            signer: locked.and_then(|locked| locked.signer.clone()),
+            version: locked.and_then(|locked| locked.version.clone()),
+            resolved: locked.map(|locked| locked.resolved.clone()),
+        })
+    }
+
+    /// Returns the installed skills that the project does not name.
+    fn unwanted(&self) -> Result<Vec<SkillId>> {
+        let installed = self.store()?.installed_digests()?;
+        let unwanted = installed.into_iter().map(|(id, _)| id);
+        Ok(unwanted
+            .filter(|id| self.project.get(id).is_none())
+            .collect())
+    }
+
+    /// Returns the installed skills that are not approved.
+    pub fn unapproved(&self) -> Result<Vec<SkillId>> {
+        let mut found = Vec::new();
+        for (id, digest) in self.store()?.installed_digests()? {
+            if !self
+                .registry
+                .is_installed_approved(self.scope, &id, &digest)?
+            {
+                found.push(id);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Wants skills no longer and removes them; returns those that were named in the project's file.
+    pub fn forget(&mut self, ids: &BTreeSet<SkillId>) -> Result<Vec<SkillId>> {
+        let mut forgotten = Vec::new();
+        for id in ids {
+            let named = self.project.remove(id);
+            if self.lock.remove(id) || named {
+                forgotten.push(id.clone());
+            }
+        }
+        if !forgotten.is_empty() {
+            self.project.write()?;
+            self.lock.write(self.project.folder())?;
+        }
+        Ok(forgotten)
+    }
+
+    /// Decides what has to be written for the targets; nothing is changed.
+    pub(super) fn plan(&self, targets: &[InstallTarget]) -> Result<InstallPlan> {
+        let mut plan = InstallPlan::default();
+        for target in targets {
+            self.plan_target(target, &mut plan)?;
+        }
+        Ok(plan)
+    }
+
+    fn plan_target(&self, target: &InstallTarget, plan: &mut InstallPlan) -> Result<()> {
+        let store = self.store()?;
+        let id = &target.locked.id;
+        let from = InstalledFrom {
+            source: target.locked.source.clone(),
+            skill: target.locked.skill.clone(),
+            resolved: target.locked.resolved.clone(),
+            pin: target.locked.pin.to_string(),
+            version: target.locked.version.clone(),
+            signer: target.locked.signer.clone(),
+            files: file_entries(&target.files)?,
+        };
+        let stored = store.skill_metadata(id)?;
+        let (files, change, current) = match (stored, store.installed_from(id)?) {
+            (None, _) => (
+                target.files.clone(),
+                SkillChange::Added,
+                CurrentSkill::Absent,
+            ),
+            (Some(_), None) => {
+                return Err(Error::OwnSkill {
+                    id: id.clone(),
+                    wanted: target.locked.source.clone(),
+                });
+            }
+            (Some(stored), Some(installed)) => {
+                let current = CurrentSkill::Digest(stored.digest());
+                let is_edited = stored.digest() != installed.digest();
+                if !is_edited {
+                    let change = match installed == from {
+                        true => SkillChange::Unchanged,
+                        false if installed.digest() == from.digest() => SkillChange::Unchanged,
+                        false => SkillChange::Updated,
+                    };
+                    (target.files.clone(), change, current)
+                } else if installed.digest() == from.digest() {
+                    // Only what is known about it changed.
+                    (store.read_files(id)?, SkillChange::Unchanged, current)
+                } else {
+                    let base = read_base(&**store, &installed)?;
+                    let local = store.read_files(id)?;
+                    let outcome = merge_files(&base, &local, &target.files, &target.choices);
+                    if !outcome.conflicts.is_empty() {
+                        plan.conflicts.push(SkillConflict {
+                            id: id.clone(),
+                            files: outcome.conflicts,
+                        });
+                        return Ok(());
+                    }
+                    (outcome.files, SkillChange::Merged, current)
+                }
+            }
+        };
+        plan.changes.insert(id.clone(), change);
+        plan.writes.push(SkillWrite {
+            origin: OriginChange::Set(Box::new(from)),
+            base_files: target.files.clone(),
+            current,
+            ..SkillWrite::put(NewSkill::from_files(id.clone(), files)?)
+        });
+        Ok(())
+    }
+}
+
+/// A skill that shall be installed.
+#[derive(Debug, Clone)]
+pub(super) struct InstallTarget {
+    pub(super) locked: LockedSkill,
+    pub(super) files: SkillFiles,
+    /// What the user decided about conflicts.
+    pub(super) choices: BTreeMap<repertoire_core::RelPath, ConflictChoice>,
+}
+
+/// What has to be written.
+#[derive(Debug, Default)]
+pub(super) struct InstallPlan {
+    pub(super) writes: Vec<SkillWrite>,
+    pub(super) changes: BTreeMap<SkillId, SkillChange>,
+    pub(super) conflicts: Vec<SkillConflict>,
+}
+
+/// Reads the files that were installed.
+pub(super) fn read_base(store: &dyn Store, installed: &InstalledFrom) -> Result<SkillFiles> {
+    let mut files = SkillFiles::new();
+    for file in &installed.files {
+        let content = store.read_blob(&file.digest)?;
+        let content = content.filter(|bytes| Digest::hash_bytes(bytes) == file.digest);
+        let missing = || RegistryError::NotFound {
+            what: "installed file",
+            name: file.path.to_string(),
+        };
+        files.insert(file.path.clone(), content.ok_or_else(missing)?);
+    }
+    Ok(files)
+}
+
+fn locked_skill(wanted: &WantedSkill, location: &str, fetched: &FetchedSkill) -> LockedSkill {
+    LockedSkill {
+        skill: wanted.skill.clone(),
+        version: fetched.version.clone(),
+        signer: fetched.signer.clone(),
+        ..LockedSkill::new(
+            wanted.id.clone(),
+            wanted.source.clone(),
+            location.to_owned(),
+            fetched.pin.clone(),
+            fetched.digest,
+        )
+    }
+}
+
+/// Chooses the skills that a request means.
+fn choose_skills(request: &AddRequest, offer: &SourceOffer) -> Result<Vec<usize>> {
+    let named: Vec<&str> = match request.source.skill() {
+        Some(skill) => vec![skill],
+        None => request.skills.iter().map(String::as_str).collect(),
+    };
+    if !named.is_empty() {
+        let mut chosen = Vec::new();
+        for name in named {
+            let index = choose(offer, Some(name), name)?;
+            if !chosen.contains(&index) {
+                chosen.push(index);
+            }
+        }
+        return Ok(chosen);
+    }
+    match offer.skills.len() {
+        0 => Err(RegistryError::NotFound {
+            what: "skill in",
+            name: offer.location.clone(),
+        }
+        .into()),
+        1 => Ok(vec![0]),
+        count if request.all => Ok((0..count).collect()),
+        _ => Err(Error::SeveralOffers {
+            location: offer.location.clone(),
+            names: offer
+                .skills
+                .iter()
+                .map(|skill| skill.name.clone())
+                .collect(),
+        }),
+    }
+}
+
+/// Writes `owner/repo` with a skill as `owner/repo@skill`.
+fn shorten_source(wanted: WantedSkill) -> WantedSkill {
+    let Some(skill) = &wanted.skill else {
+        return wanted;
+    };
+    let (place, reference) = match wanted.source.split_once('#') {
+        Some((place, reference)) => (place, Some(reference)),
+        None => (wanted.source.as_str(), None),
+    };
+    let is_shorthand = !place.contains(':')
+        && !place.contains('@')
+        && !place.starts_with(['.', '/', '~'])
+        && place.split('/').count() == 2;
+    if !is_shorthand {
+        return wanted;
+    }
+    let mut source = format!("{place}@{skill}");
+    if let Some(reference) = reference {
+        source = format!("{source}#{reference}");
+    }
+    WantedSkill {
+        source,
+        skill: None,
+        ..wanted
+    }
+}
+
+/// Returns a source without the branch, tag, version or digest that it names.
+fn strip_reference(source: &str) -> String {
+    use repertoire_remote::SourcePlace;
+    let Ok(parsed) = SkillSource::parse_in_project(source, Path::new("")) else {
+        return source.to_owned();
+    };
+    let skill = parsed.skill().unwrap_or_default().to_owned();
+    let place = match parsed.place() {
+        SourcePlace::Git(git) => {
+            format!("{} {}", git.url, git.folder.as_deref().unwrap_or_default())
+        }
+        SourcePlace::Oci(oci) => format!("oci {} {}", oci.registry, oci.repository),
+        SourcePlace::ClawHub(hub) => format!("{} {}", hub.registry, hub.slug),
+        place => place.to_string(),
+    };
+    format!("{place} {skill}")
+}
+
+/// Returns the version that a source names, if what it names looks like one that never changes.
+fn version_reference(source: &str) -> Option<String> {
+    use repertoire_remote::SourcePlace;
+    let parsed = SkillSource::parse_in_project(source, Path::new("")).ok()?;
+    let reference = match parsed.place() {
+        SourcePlace::Git(git) => git.reference.clone()?,
+        SourcePlace::Oci(oci) => oci.tag.clone()?,
+        _ => return None,
+    };
+    let digits = reference.strip_prefix('v').unwrap_or(&reference);
+    let mut parts = digits.split('.');
+    let is_number = |part: &str| part.starts_with(|c: char| c.is_ascii_digit());
+    // `v1` is often moved on purpose, `v1.2` is not.
+    (parts.next().is_some_and(is_number) && parts.next().is_some_and(is_number))
+        .then_some(reference)
+}
+
+/// Takes the file that one installation at a time holds; waits for another one.
+fn take_guard(account: &Path) -> Result<File> {
+    let path = account.join(GUARD_FILE);
+    let io = io_error_at(&path);
+    repertoire_registry::store::create_private_dir(account)?;
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(&io)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            tracing::warn!("another installation is running: waiting for it");
+            file.lock().map_err(io)?;
+            Ok(file)
+        }
+        Err(TryLockError::Error(error)) => Err(io(error)),
+    }
+}
