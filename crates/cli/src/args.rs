@@ -2,6 +2,7 @@
 
 mod duration;
 mod groups;
+mod install_args;
 mod run_args;
 mod serve_args;
 
@@ -14,6 +15,10 @@ use repertoire_core::SkillId;
 use repertoire_registry::Origin;
 
 pub(crate) use groups::{grouped_command, parse_args};
+pub(crate) use install_args::{
+    AddArgs, ApproveArgs, InstallArgs, InstalledArgs, MigrateArgs, SOURCE_FORMS, UpdateArgs,
+    VerifyArgs,
+};
 pub(crate) use run_args::{
     ArtifactCommand, AskArgs, CatalogueArgs, EvalArgs, ModelArgs, NewArtifact, OptimizeArgs,
     OptimizerArg, ParamValue, RunArgs, SearchArgs, SetupCommand, TraceCommand, TraceFilterArgs,
@@ -154,11 +159,12 @@ pub(crate) enum Command {
     /// Show one skill: its metadata, files and text
     #[command(after_help = "Examples:\n  repertoire show acme/billing/refunds\n  \
                             repertoire show account:refunds --json\n  \
+                            repertoire show anthropics/skills@pdf     # before it is added\n  \
                             repertoire --from examples/skills show code-mode")]
     Show {
-        /// The skill: an id, `origin:id`, a package name, or a folder
+        /// The skill: an id, `origin:id`, a package name, a folder, or a source as `add` takes it
         #[arg(add = ArgValueCompleter::new(complete_skill))]
-        skill: SkillQuery,
+        skill: String,
     },
     /// Print the exact bytes behind a URI
     #[command(
@@ -365,27 +371,70 @@ pub(crate) enum Command {
         #[arg(long, conflicts_with_all = ["targets", "fix"])]
         rules: bool,
     },
-    /// Copy skill folders into a store, or add another MCP server
-    #[command(after_help = "Examples:\n  repertoire add ./pdf-forms\n  \
-                            repertoire add ./refunds --id acme/billing/refunds\n  \
-                            repertoire add ./skills --scope account --dry-run\n  \
-                            repertoire add mcp acme https://skills.example.com/mcp")]
+    /// Add skills from a folder, git, a web site, a registry or another MCP server
+    #[command(after_help = format!("{SOURCE_FORMS}
+
+What is added from elsewhere is pinned in repertoire.lock and approved with exactly the files
+that are shown.
+
+Examples:
+  repertoire add ./pdf-forms
+  repertoire add ./refunds --id acme/billing/refunds
+  repertoire add anthropics/skills --list
+  repertoire add anthropics/skills@pdf
+  repertoire add oci://ghcr.io/acme/refunds:1.2 --scope account
+  repertoire add mcp acme https://skills.example.com/mcp"))]
     #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
     Add {
         #[command(subcommand)]
         from: Option<AddFrom>,
-        /// A skill folder, or a folder of skill folders
-        #[arg(required = true, value_name = "PATH", value_hint = ValueHint::DirPath)]
-        paths: Vec<PathBuf>,
-        /// The id to store it under; it ends in the skill's name [default: its path]
-        #[arg(long)]
-        id: Option<SkillId>,
-        /// Store nothing unless every skill is valid and hosts list it
-        #[arg(long)]
-        strict: bool,
         #[command(flatten)]
-        write: WriteArgs,
+        args: AddArgs,
     },
+    /// Install what repertoire.toml names, as repertoire.lock pins it
+    #[command(
+        after_help = "repertoire.toml says which skills a project wants and from where; settings are in \
+                      .repertoire/config.toml.\nInstalling approves nothing: `repertoire approve` \
+                      does.\n\nExamples:\n  repertoire install\n  repertoire install --frozen     # in \
+                      CI and fresh clones\n  repertoire install --offline"
+    )]
+    Install(InstallArgs),
+    /// Update installed skills and keep your changes
+    #[command(
+        after_help = "What you changed and what the source changed are merged. If both changed the same \
+                      lines, nothing\nis changed until you decide for each file; decisions \
+                      accumulate.\n\nExamples:\n  repertoire update\n  repertoire update pdf \
+                      --dry-run\n  repertoire update --take-remote pdf:SKILL.md --keep-local \
+                      pdf:scripts/fill.py\n  repertoire update --abort"
+    )]
+    Update(UpdateArgs),
+    /// Show which installed skills their sources have in a newer state
+    #[command(
+        after_help = "Exit code 1 if one is outdated.\n\nExamples:\n  repertoire outdated --json"
+    )]
+    Outdated(InstalledArgs),
+    /// Read every installed file again and compare it with the lock
+    #[command(
+        after_help = "Exit code 1 if something differs; each file is named.\n\nExamples:\n  repertoire \
+                      verify\n  repertoire verify --edits     # your own changes are fine"
+    )]
+    Verify(VerifyArgs),
+    /// Say why a skill is installed, and from where
+    #[command(after_help = "Examples:\n  repertoire why pdf")]
+    Why {
+        /// The skill
+        #[arg(add = ArgValueCompleter::new(complete_skill))]
+        skill: SkillId,
+        /// The project's skills or the account's [default: the project's, if there is one]
+        #[arg(long)]
+        scope: Option<ScopeArg>,
+    },
+    /// Adopt skills that `npx skills`, ClawHub or ToolHive installed, with their locks
+    #[command(
+        after_help = "Their files and locks stay as they are.\n\nExamples:\n  repertoire migrate \
+                      --dry-run\n  repertoire migrate\n  repertoire migrate ~ --scope account"
+    )]
+    Migrate(MigrateArgs),
     /// Copy a skill into the workspace; the original stays unchanged
     #[command(after_help = "Examples:\n  repertoire fork consistency-checker")]
     Fork {
@@ -462,19 +511,14 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: RemoteCommand,
     },
-    /// Trust a skill of another server until any of its files changes
+    /// Trust installed skills and those of other servers until any of their files changes
     #[command(
-        after_help = "Examples:\n  repertoire show acme/pdf     # look first\n  \
-                            repertoire approve acme/pdf\n  repertoire approve acme/pdf --revoke"
+        after_help = "It shows where a skill came from, what changed since you last approved it, what the \
+                      rules found and who signed it.\n\nExamples:\n  repertoire approve pdf --show\n  \
+                      repertoire approve acme/pdf\n  repertoire approve --all\n  repertoire approve \
+                      acme/pdf --revoke"
     )]
-    Approve {
-        /// The skill
-        #[arg(add = ArgValueCompleter::new(complete_skill))]
-        skill: SkillQuery,
-        /// Revoke the approval
-        #[arg(long)]
-        revoke: bool,
-    },
+    Approve(ApproveArgs),
     /// Trust a workspace, so that its skills can override others and run
     #[command(
         after_help = "Examples:\n  repertoire list        # look first\n  repertoire trust\n  \

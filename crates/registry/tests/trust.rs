@@ -460,7 +460,7 @@ fn t23_an_installed_skill_is_trusted_only_as_it_was_approved() {
         .unwrap();
     let registry = open_registry(home.path(), workspace.path());
     let scope = StoreScope::Workspace;
-    let id = "tool".parse().unwrap();
+    let id: repertoire_core::SkillId = "tool".parse().unwrap();
     let trusted = || {
         let snapshot = registry.snapshot();
         let mut entries = snapshot.all_skills().map(|(entry, _)| entry);
@@ -481,7 +481,9 @@ fn t23_an_installed_skill_is_trusted_only_as_it_was_approved() {
         .unwrap()
         .unwrap()
         .digest();
-    registry.approve_installed(scope, &id, &one).unwrap();
+    registry
+        .approve_installed(scope, &[(id.clone(), one)])
+        .unwrap();
     assert_eq!(trusted(), Trusted::Yes);
     assert_eq!(winning_origin(&registry, "tool"), Origin::Workspace);
     // The user's own changes need no approval, an update does.
@@ -492,14 +494,18 @@ fn t23_an_installed_skill_is_trusted_only_as_it_was_approved() {
     write(installed("tool", "two"));
     assert_eq!(trusted(), Trusted::No);
     // An approval of what was there before does nothing for it.
-    registry.approve_installed(scope, &id, &one).unwrap();
+    registry
+        .approve_installed(scope, &[(id.clone(), one)])
+        .unwrap();
     assert_eq!(trusted(), Trusted::No);
     let two = registry
         .installed_from(scope, &id)
         .unwrap()
         .unwrap()
         .digest();
-    registry.approve_installed(scope, &id, &two).unwrap();
+    registry
+        .approve_installed(scope, &[(id.clone(), two)])
+        .unwrap();
     assert_eq!(trusted(), Trusted::Yes);
     // Another process sees the same.
     let other = open_registry(home.path(), workspace.path());
@@ -518,7 +524,8 @@ fn t21_going_back_to_a_state_that_was_never_approved_revokes_the_approval() {
         ..RegistrySettings::default()
     })
     .unwrap();
-    let (scope, id) = (StoreScope::Account, "tool".parse().unwrap());
+    let id: repertoire_core::SkillId = "tool".parse().unwrap();
+    let scope = StoreScope::Account;
     let write = |write| {
         registry
             .write_skills(scope, vec![write], WriteMode::Commit)
@@ -530,7 +537,9 @@ fn t21_going_back_to_a_state_that_was_never_approved_revokes_the_approval() {
             .unwrap()
             .unwrap()
             .digest();
-        registry.approve_installed(scope, &id, &digest).unwrap();
+        registry
+            .approve_installed(scope, &[(id.clone(), digest)])
+            .unwrap();
     };
     let trusted = || registry.snapshot().get(&id).unwrap().trusted;
     write(installed("tool", "never approved"));

@@ -1,6 +1,6 @@
 //! One way in for every kind of source that is not a folder: open it and look things up.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use repertoire_core::{DOCUMENT, Digest};
@@ -26,6 +26,7 @@ use crate::{
 pub struct Fetcher {
     limits: FetchLimits,
     trust_root: Option<TrustRoot>,
+    scratch: Option<PathBuf>,
 }
 
 impl Fetcher {
@@ -34,6 +35,16 @@ impl Fetcher {
         Self {
             limits,
             trust_root: None,
+            scratch: None,
+        }
+    }
+
+    /// Uses a folder for what is there only while a source is read, instead of the system's.
+    #[must_use]
+    pub fn with_scratch(self, folder: PathBuf) -> Self {
+        Self {
+            scratch: Some(folder),
+            ..self
         }
     }
 
@@ -63,7 +74,8 @@ impl Fetcher {
                     Some(Pin::Commit(id)) => Some(id.as_str()),
                     _ => None,
                 };
-                let commit = GitCommit::fetch(git, pinned, opened.web()).await?;
+                let commit =
+                    GitCommit::fetch(git, pinned, opened.web(), self.scratch.as_deref()).await?;
                 let tree = commit.list_files().await?;
                 let pin = Pin::Commit(commit.id.clone());
                 let root = git.folder.as_deref().unwrap_or_default();
@@ -148,7 +160,9 @@ impl Fetcher {
     pub async fn look_up(&self, source: &SkillSource, reach: SourceReach) -> Result<Option<Pin>> {
         let web = WebClient::new(reach, self.limits)?;
         Ok(match source.place() {
-            SourcePlace::Git(git) => Some(Pin::Commit(GitCommit::look_up(git, &web).await?)),
+            SourcePlace::Git(git) => Some(Pin::Commit(
+                GitCommit::look_up(git, &web, self.scratch.as_deref()).await?,
+            )),
             SourcePlace::Oci(oci) => {
                 let mut repository = OciRepository::connect(oci, &web).await?;
                 Some(Pin::OciManifest(repository.resolve().await?))

@@ -75,8 +75,9 @@ impl GitCommit {
         source: &GitSource,
         pinned: Option<&str>,
         web: &WebClient,
+        scratch: Option<&Path>,
     ) -> Result<Self> {
-        let git = Git::prepare(source, web).await?;
+        let git = Git::prepare(source, web, scratch).await?;
         let id = if let Some(commit) = pinned {
             git.fetch_pinned(commit, source.reference.as_deref())
                 .await?
@@ -88,8 +89,12 @@ impl GitCommit {
     }
 
     /// Returns the commit that a name stands for, without fetching anything.
-    pub(crate) async fn look_up(source: &GitSource, web: &WebClient) -> Result<String> {
-        let git = Git::prepare(source, web).await?;
+    pub(crate) async fn look_up(
+        source: &GitSource,
+        web: &WebClient,
+        scratch: Option<&Path>,
+    ) -> Result<String> {
+        let git = Git::prepare(source, web, scratch).await?;
         let reference = source.reference.as_deref().unwrap_or("HEAD");
         if is_commit_id(reference) {
             return Ok(reference.to_owned());
@@ -157,12 +162,17 @@ impl GitCommit {
 }
 
 impl Git {
-    async fn prepare(source: &GitSource, web: &WebClient) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("repertoire-git-").tempdir();
-        let folder = folder.map_err(|error| Error::Io {
-            path: std::env::temp_dir(),
+    async fn prepare(source: &GitSource, web: &WebClient, scratch: Option<&Path>) -> Result<Self> {
+        let place = scratch.map_or_else(std::env::temp_dir, Path::to_owned);
+        let io = |error| Error::Io {
+            path: place.clone(),
             error,
-        })?;
+        };
+        std::fs::create_dir_all(&place).map_err(io)?;
+        let folder = tempfile::Builder::new()
+            .prefix("git-")
+            .tempdir_in(&place)
+            .map_err(io)?;
         create_repository(folder.path())?;
         let mut git = Self {
             folder,
@@ -177,7 +187,13 @@ impl Git {
                 git.pin_address(url, web).await?;
             }
             Ok(url) if url.scheme() == "file" => {}
-            _ => {
+            parsed => {
+                if let Some(host) = ssh_host(&source.url, parsed.ok().as_ref())
+                    && let Ok(place) = Url::parse(&format!("http://{host}/"))
+                {
+                    // The same rules for networks hold for addresses that ssh is given.
+                    let _: Reach = web.reach_of(&place).await?;
+                }
                 let known = std::env::var_os("GIT_SSH_COMMAND").is_some()
                     || std::env::var_os("GIT_SSH").is_some()
                     || git
@@ -194,8 +210,8 @@ impl Git {
     /// Follows the redirects of an address under the rules for all requests, and lets git connect to
     /// nothing else (T26).
     async fn pin_address(&mut self, url: Url, web: &WebClient) -> Result<()> {
-        let base = url.as_str().trim_end_matches('/').to_owned();
         const QUERY: &str = "/info/refs?service=git-upload-pack";
+        let base = url.as_str().trim_end_matches('/').to_owned();
         let probe = Url::parse(&format!("{base}{QUERY}"));
         let probe = probe.map_err(|_| Error::refused(&base, "is no address of a repository"))?;
         let (end, status) = web.resolve_redirects(probe).await?;
@@ -209,7 +225,8 @@ impl Git {
             return Err(Error::unreachable(&base, format!("answered with {status}")));
         }
         let end = end.to_string();
-        self.url = end.strip_suffix(QUERY).unwrap_or(&base).to_owned();
+        let end = end.strip_suffix(QUERY).unwrap_or(&base);
+        end.clone_into(&mut self.url);
         self.settings.push("http.followRedirects=false".to_owned());
         if let Ok(url) = Url::parse(&self.url)
             && let Some(url::Host::Domain(name)) = url.host()
@@ -538,6 +555,17 @@ impl Git {
         Error::NotFound {
             what: "branch, tag or commit",
             name: format!("{reference} of {}", self.shown),
+        }
+    }
+}
+
+/// Returns the host of an address for ssh.
+fn ssh_host(address: &str, parsed: Option<&Url>) -> Option<String> {
+    match parsed {
+        Some(url) => url.host_str().map(str::to_owned),
+        None => {
+            let (host, _) = address.split_once(':')?;
+            Some(host.rsplit('@').next().unwrap_or(host).to_owned())
         }
     }
 }

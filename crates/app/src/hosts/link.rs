@@ -176,6 +176,39 @@ impl SkillLinks {
         Ok(report)
     }
 
+    /// Returns the files of copies that differ from what was copied. Where a skill has changed since,
+    /// only its folder is named.
+    pub fn changed_files(&self, registry: &Registry) -> Result<Vec<PathBuf>> {
+        let record = self.read_record()?;
+        let snapshot = registry.snapshot();
+        let mut changed = Vec::new();
+        for (name, copy) in &record.skills {
+            if !matches!(self.copy_state(name, &record), CopyState::Changed) {
+                continue;
+            }
+            let folder = self.folder.join(name);
+            let mut entries = snapshot.all_skills().map(|(entry, _)| entry);
+            let is_source = |entry: &&std::sync::Arc<SkillEntry>| {
+                entry.id == copy.id && entry.metadata.digest().to_string() == copy.digest
+            };
+            let (Some(entry), Ok(files)) = (entries.find(is_source), folder::read_folder(&folder))
+            else {
+                changed.push(folder);
+                continue;
+            };
+            let now = file_entries(&files);
+            let known = &entry.metadata.files;
+            let differs = now
+                .iter()
+                .filter(|file| !known.contains(file))
+                .map(|file| &file.path);
+            let is_gone = |file: &&FileEntry| !files.contains_key(&file.path);
+            let gone = known.iter().filter(is_gone).map(|file| &file.path);
+            changed.extend(differs.chain(gone).map(|path| folder.join(path.as_str())));
+        }
+        Ok(changed)
+    }
+
     /// Removes every copy that was not changed by hand, and the record, unless the copies were made for
     /// another host, too.
     pub fn remove_all(&self) -> Result<LinkReport> {

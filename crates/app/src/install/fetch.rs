@@ -8,8 +8,8 @@ use std::{
 use repertoire_core::{Digest, FileEntry, MAX_BYTES, Manifest, Package, Signer, SkillId};
 use repertoire_registry::{folder, store::LocalStore};
 use repertoire_remote::{
-    FetchLimits, FetchedSkill, Fetcher, OfferedSkill, OpenedSource, Pin, SkillSource, SourcePlace,
-    SourceProblem, SourceReach, TrustRoot,
+    ClawHubResult, FetchLimits, FetchedSkill, Fetcher, OfferedSkill, OpenedSource, Pin,
+    SkillSource, SourcePlace, SourceProblem, SourceReach, TrustRoot,
 };
 
 use super::skill_cache::SkillCache;
@@ -45,6 +45,11 @@ pub struct FetchOptions {
 /// public Sigstore instance.
 pub fn trust_root_file(account: &Path) -> PathBuf {
     account.join(TRUST_ROOT_FILE)
+}
+
+/// The folder for what is there only while a source is read.
+pub(super) fn scratch_folder(account: &Path) -> PathBuf {
+    account.join("cache").join("fetch")
 }
 
 /// Who named a source.
@@ -145,7 +150,7 @@ impl SourceReader<'_> {
     }
 
     pub(super) fn fetcher(&self, source: &SkillSource) -> Result<Fetcher> {
-        let fetcher = Fetcher::new(self.options.limits);
+        let fetcher = Fetcher::new(self.options.limits).with_scratch(scratch_folder(self.account));
         let is_signed = matches!(source.place(), SourcePlace::Web(_) | SourcePlace::Oci(_));
         if !is_signed {
             return Ok(fetcher);
@@ -202,6 +207,25 @@ impl SourceReader<'_> {
         Ok(self
             .runtime
             .block_on(fetcher.newest_version(source, reach))?)
+    }
+
+    /// Searches the registry of a source.
+    pub(super) fn search(
+        &self,
+        source: &SkillSource,
+        words: &str,
+        limit: usize,
+    ) -> Result<Vec<ClawHubResult>> {
+        let SourcePlace::ClawHub(place) = source.place() else {
+            return Ok(Vec::new());
+        };
+        if self.options.offline {
+            return Err(Error::Offline(source.location()));
+        }
+        let reach = self.reach(source, NamedBy::User);
+        let fetcher = self.fetcher(source)?;
+        let searching = fetcher.search(&place.registry, reach, words, limit);
+        Ok(self.runtime.block_on(searching)?)
     }
 
     /// Gets skills: from the cache where the digest is known, else from their sources, each of which is

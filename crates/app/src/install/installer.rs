@@ -12,14 +12,14 @@ use repertoire_registry::{
     Error as RegistryError, HistoryPolicy, Registry, StoreScope, Trusted,
     store::{CurrentSkill, InstalledFrom, NewSkill, OriginChange, SkillWrite, Store, WriteMode},
 };
-use repertoire_remote::{FetchedSkill, SkillSource};
+use repertoire_remote::{ClawHubResult, FetchedSkill, SkillSource};
 use serde::Serialize;
 use tokio::runtime::Runtime;
 
 use super::{
     fetch::{
         FetchOptions, FetchRequest, FetchedFrom, NamedBy, SourceOffer, SourceReader, choose,
-        file_entries,
+        file_entries, scratch_folder,
     },
     lock::{LockedSkill, SkillLock},
     merge::{ConflictChoice, merge_files},
@@ -135,6 +135,8 @@ impl Installer {
             StoreScope::Workspace => ProjectOwner::Project,
         };
         let guard = take_guard(account)?;
+        // What an interrupted process left behind; no other one is at work now.
+        let _ = std::fs::remove_dir_all(scratch_folder(account));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -150,6 +152,11 @@ impl Installer {
             runtime,
             _guard: guard,
         })
+    }
+
+    /// The registry that is installed into.
+    pub fn registry(&self) -> &Arc<Registry> {
+        &self.registry
     }
 
     /// The scope that is installed into.
@@ -212,7 +219,7 @@ impl Installer {
             let named = request.source.skill() == Some(&fetched.name);
             let wanted = WantedSkill {
                 id: id.clone(),
-                source: request.source.as_str().to_owned(),
+                source: portable_source(&request.source),
                 // `owner/repo@skill` says it already.
                 skill: (has_several && !named).then(|| fetched.name.clone()),
             };
@@ -268,14 +275,44 @@ impl Installer {
             .collect())
     }
 
+    /// Fetches chosen skills of a source that was opened before, and stores nothing.
+    pub fn read_offered(
+        &self,
+        request: &AddRequest,
+        offer: &mut SourceOffer,
+    ) -> Result<Vec<FetchedSkill>> {
+        let chosen = choose_skills(request, offer)?;
+        self.reader().read(offer, &chosen)?.into_iter().collect()
+    }
+
+    /// Reads skills of this machine for copies that are the user's own.
+    pub fn read_copies(&self, request: &AddRequest) -> Result<Vec<(SkillId, SkillFiles)>> {
+        let mut offer = self.look(&request.source)?;
+        let mut found = Vec::new();
+        for skill in self.read_offered(request, &mut offer)? {
+            let name: SkillId = skill.name.parse().map_err(RegistryError::from)?;
+            found.push((request.id.clone().unwrap_or(name), skill.files));
+        }
+        Ok(found)
+    }
+
+    /// Searches a ClawHub registry.
+    pub fn search(&self, registry: &str, words: &str, limit: usize) -> Result<Vec<ClawHubResult>> {
+        let source: SkillSource = match registry {
+            "" => "clawhub:x".parse()?,
+            url => format!("clawhub+{}/x", url.trim_end_matches('/')).parse()?,
+        };
+        self.reader().search(&source, words, limit)
+    }
+
     /// Whether a source can be named in the project's file: only the account's names paths.
     pub fn can_record(&self, source: &SkillSource) -> bool {
         !source.is_local() || self.scope == StoreScope::Account
     }
 
-    /// Approves what was added, by the digest that was shown.
-    pub fn approve(&self, id: &SkillId, digest: &Digest) -> Result<()> {
-        Ok(self.registry.approve_installed(self.scope, id, digest)?)
+    /// Approves what was added, by the digests that were shown.
+    pub fn approve(&self, shown: &[(SkillId, Digest)]) -> Result<()> {
+        Ok(self.registry.approve_installed(self.scope, shown)?)
     }
 
     /// Refuses an id that another skill has.
@@ -694,6 +731,19 @@ fn choose_skills(request: &AddRequest, offer: &SourceOffer) -> Result<Vec<usize>
                 .collect(),
         }),
     }
+}
+
+/// Returns a source as it is recorded: paths of this machine in full.
+fn portable_source(source: &SkillSource) -> String {
+    if !source.is_local() {
+        return source.as_str().to_owned();
+    }
+    let location = source.location();
+    if location.starts_with("file:") {
+        return location;
+    }
+    let full = std::path::absolute(&location);
+    full.map_or(location, |full| full.to_string_lossy().into_owned())
 }
 
 /// Writes `owner/repo` with a skill as `owner/repo@skill`.

@@ -12,8 +12,9 @@ const GROUPS: [(&str, &[&str]); 7] = [
     (
         "Manage skills",
         &[
-            "add", "remove", "history", "rollback", "diff", "fork", "package", "artifact", "init",
-            "trust", "disable", "enable", "watch", "cat", "tour",
+            "add", "install", "update", "outdated", "verify", "why", "migrate", "remove",
+            "history", "rollback", "diff", "fork", "package", "artifact", "init", "trust",
+            "disable", "enable", "watch", "cat", "tour",
         ],
     ),
     ("Check skills", &["validate", "lint", "eval", "doctor"]),

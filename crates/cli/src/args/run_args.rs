@@ -194,6 +194,15 @@ pub(crate) struct SearchArgs {
     /// Show what each score and the decision are made of
     #[arg(long, short)]
     pub(crate) explain: bool,
+    /// Search a ClawHub registry instead of the skills you have
+    #[arg(long, conflicts_with_all = ["all", "explain", "forget"])]
+    pub(crate) remote: bool,
+    /// The registry to search [default: the public one]
+    #[arg(long, value_name = "URL", requires = "remote")]
+    pub(crate) registry: Option<String>,
+    /// Allow a registry on a private network
+    #[arg(long, requires = "remote")]
+    pub(crate) private: bool,
     /// Forget what was chosen after earlier searches, by you and by the holders of tokens
     #[arg(long, conflicts_with_all = ["message", "all", "explain"])]
     pub(crate) forget: bool,

@@ -15,24 +15,74 @@ use repertoire_core::{
 use repertoire_registry::{
     Error as RegistryError, Origin, QualifiedSkillId, Registry, StoreScope, store::NewSkill,
 };
+use repertoire_remote::{Error as RemoteError, SkillSource, SourcePlace};
 use serde_json::json;
 
-use super::{open_registry, report_look_alikes};
+use super::{add_remote, open_registry, report_look_alikes};
 use crate::{
-    args::WriteArgs,
+    args::{AddArgs, WriteArgs},
     failure::UsageError,
     output::{DIM, ID, Output, format_count},
     settings::CliSettings,
 };
 
-pub(crate) fn run(
+/// Adds skills of any source: copies of what is on this machine, and pinned ones from elsewhere.
+pub(crate) fn run(args: &AddArgs, settings: &CliSettings, output: &Output) -> Result<ExitCode> {
+    let (mut paths, mut remote) = (Vec::new(), Vec::new());
+    for text in &args.sources {
+        match parse_source(text)? {
+            Some(source) => remote.push(source),
+            None => paths.push(PathBuf::from(text)),
+        }
+    }
+    if args.id.is_some() && paths.len() + remote.len() > 1 {
+        bail!(UsageError("--id names one skill of one source".to_owned()));
+    }
+    if remote.is_empty() && !args.list {
+        return add_local(&paths, args, settings, output);
+    }
+    if !remote.is_empty() && !paths.is_empty() {
+        bail!(UsageError(
+            "add folders of this machine and other sources one after the other".to_owned()
+        ));
+    }
+    if args.list {
+        for path in paths {
+            remote.push(path.to_string_lossy().parse()?);
+        }
+        return add_remote::list(&remote, args, settings, output);
+    }
+    add_remote::run(&remote, args, settings, output)
+}
+
+/// Parses a source; `None` for what is on this machine and is copied.
+fn parse_source(text: &str) -> Result<Option<SkillSource>> {
+    let source: SkillSource = match text.parse() {
+        Ok(source) => source,
+        // A name that is nothing else was meant as a path.
+        Err(RemoteError::Source { .. })
+            if !text.contains([':', '@', '#']) && !text.starts_with('-') =>
+        {
+            return Ok(None);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    Ok(match source.place() {
+        SourcePlace::Folder(_) => None,
+        _ => Some(source),
+    })
+}
+
+fn add_local(
     paths: &[PathBuf],
-    id: Option<SkillId>,
-    strict: bool,
-    write: &WriteArgs,
+    args: &AddArgs,
     settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
+    let AddArgs {
+        id, strict, write, ..
+    } = args;
+    let (id, strict) = (id.clone(), *strict);
     let mut found = FoundSkills::default();
     output.with_spinner("reading skills", || -> Result<()> {
         for path in paths {

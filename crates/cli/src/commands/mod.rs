@@ -1,6 +1,8 @@
 //! One file per command. A command takes settings, works through the registry and prints.
 
 mod add;
+mod add_remote;
+mod approve;
 mod artifact;
 mod ask;
 mod bus;
@@ -13,6 +15,7 @@ mod eval;
 mod gc;
 mod history;
 mod init;
+mod install;
 mod lint;
 mod lint_fix;
 mod list;
@@ -180,17 +183,15 @@ fn run_with_settings(
         Command::Add {
             from: Some(from), ..
         } => remote::add_remote(from, settings, output),
-        Command::Add {
-            from: None,
-            paths,
-            id,
-            strict,
-            write,
-        } => add::run(&paths, id, strict, &write, settings, output),
+        Command::Add { from: None, args } => add::run(&args, settings, output),
+        Command::Install(args) => install::install(&args, settings, output),
+        Command::Update(args) => install::update(&args, settings, output),
+        Command::Outdated(args) => install::outdated(&args, settings, output),
+        Command::Verify(args) => install::verify(&args, settings, output),
+        Command::Why { skill, scope } => install::why(&skill, scope, settings, output),
+        Command::Migrate(args) => install::migrate(&args, settings, output),
         Command::Remote { command } => remote::run(command, settings, output),
-        Command::Approve { skill, revoke } => {
-            remote::approve_skill(&skill, revoke, settings, output)
-        }
+        Command::Approve(args) => approve::run(&args, settings, output),
         Command::Remove {
             skills,
             purge,

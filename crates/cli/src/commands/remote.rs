@@ -1,9 +1,9 @@
-//! `add mcp`, `remote` and `approve`: manages skills of other servers.
+//! `add mcp` and `remote`: manages skills of other servers.
 
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use repertoire_app::{ConnectionPool, SkillQuery};
+use repertoire_app::ConnectionPool;
 use repertoire_core::{SkillId, text::terminal_safe};
 use repertoire_registry::{
     Error, Origin, Registry,
@@ -12,10 +12,10 @@ use repertoire_registry::{
 use repertoire_remote::{Reach, mcp::ServerTarget};
 use serde_json::json;
 
-use super::{find_entry, open_registry, open_skill, report_look_alikes};
+use super::{open_registry, report_look_alikes};
 use crate::{
     args::{AddFrom, RemoteCommand},
-    failure::{EXIT_PROBLEMS, UsageError},
+    failure::EXIT_PROBLEMS,
     output::{DIM, ID, Output, format_count},
     settings::CliSettings,
 };
@@ -205,36 +205,4 @@ fn refresh_remotes(
         Some(()) => ExitCode::from(EXIT_PROBLEMS),
         None => ExitCode::SUCCESS,
     })
-}
-
-pub(crate) fn approve_skill(
-    skill: &SkillQuery,
-    revoke: bool,
-    settings: &CliSettings,
-    output: &Output,
-) -> Result<ExitCode> {
-    let (registry, skill) = open_skill(skill, settings, output)?;
-    let entry = &find_entry(&registry, &skill)?;
-    settings.clear_instructions_cache();
-    if revoke {
-        if !registry.revoke_approval(entry)? {
-            bail!(UsageError(format!("{} was not approved", entry.id)));
-        }
-        if output.json {
-            output.print_json(&json!({"skill": entry.id, "approved": false}))?;
-        }
-        output.print_note(format!("{} is no longer approved", entry.id));
-    } else {
-        let similar = report_look_alikes(&registry, std::slice::from_ref(&entry.id), output);
-        registry.approve_skill(entry)?;
-        if output.json {
-            output.print_json(&json!({"skill": entry.id, "approved": true, "similar": similar}))?;
-        }
-        output.print_note(format!(
-            "{} is approved with its {}; any change to them revokes the approval",
-            entry.id,
-            format_count(entry.metadata.files.len(), "file")
-        ));
-    }
-    Ok(ExitCode::SUCCESS)
 }

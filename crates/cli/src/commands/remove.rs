@@ -1,10 +1,15 @@
 //! `remove`: removes skills from a store.
 
-use std::process::ExitCode;
+use std::{collections::BTreeSet, process::ExitCode, sync::Arc};
 
 use anyhow::Result;
-use repertoire_app::{SkillQuery, require_folder, require_in_scope, resolve_skill};
-use repertoire_registry::{HistoryPolicy, Origin};
+use repertoire_app::{
+    SkillQuery,
+    install::{FetchOptions, Installer},
+    require_folder, require_in_scope, resolve_skill,
+};
+use repertoire_core::SkillId;
+use repertoire_registry::{HistoryPolicy, Origin, Registry, StoreScope};
 use serde_json::json;
 
 use super::{find_entry, open_registry, warn_shadowed};
@@ -50,8 +55,10 @@ pub(crate) fn run(
         }
         found.push((scope, reference.id));
     }
+    forget_installed(&registry, &found, settings)?;
     for (scope, id) in &found {
         registry.remove_skill(*scope, id, history)?;
+        registry.revoke_installed(*scope, id)?;
         let history = if purge { " with its history" } else { "" };
         output.print_note(format!(
             "removed {id} from the {} store{history}",
@@ -80,4 +87,26 @@ pub(crate) fn run(
         output.print_json(&json!({"removed": removed}))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Takes installed skills out of the project's files first, so that an `install` does not bring them
+/// back.
+fn forget_installed(
+    registry: &Arc<Registry>,
+    found: &[(StoreScope, SkillId)],
+    settings: &CliSettings,
+) -> Result<()> {
+    for scope in [StoreScope::Workspace, StoreScope::Account] {
+        let mut ids = BTreeSet::new();
+        for (_, id) in found.iter().filter(|(one, _)| *one == scope) {
+            if registry.installed_from(scope, id)?.is_some() {
+                ids.insert(id.clone());
+            }
+        }
+        if !ids.is_empty() {
+            let options = FetchOptions::default();
+            Installer::open(registry.clone(), scope, &settings.account, options)?.forget(&ids)?;
+        }
+    }
+    Ok(())
 }

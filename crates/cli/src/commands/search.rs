@@ -3,7 +3,7 @@
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
-use repertoire_app::uses_of;
+use repertoire_app::{install::FetchOptions, uses_of};
 use repertoire_core::{
     SkillId,
     markdown::{to_single_line, truncate_text},
@@ -18,9 +18,9 @@ use repertoire_registry::{
 };
 use serde_json::json;
 
-use super::{open_registry, setup::index_skills};
+use super::{install::open_installer, open_registry, setup::index_skills};
 use crate::{
-    args::SearchArgs,
+    args::{ScopeArg, SearchArgs},
     failure::UsageError,
     output::{DIM, ID, Output, format_count, terminal_width, truncate_to_width},
     settings::CliSettings,
@@ -33,7 +33,54 @@ const MAX_ABOUT_CHARS: usize = 240;
 /// The owner of what the user of this machine chooses.
 const LOCAL_OWNER: &str = "user";
 
+/// Searches a ClawHub registry.
+fn search_remote(args: &SearchArgs, settings: &CliSettings, output: &Output) -> Result<ExitCode> {
+    let options = FetchOptions {
+        private: args.private,
+        ..FetchOptions::default()
+    };
+    let installer = open_installer(Some(ScopeArg::Account), options, settings, output)?;
+    let registry = args.registry.as_deref().unwrap_or_default();
+    let words = args.message.join(" ");
+    let found = output.with_spinner("searching", || {
+        installer.search(registry, &words, args.limit)
+    })?;
+    if output.json {
+        let rows: Vec<_> = found
+            .iter()
+            .map(|one| {
+                json!({
+                    "source": one.source, "title": one.title, "summary": one.summary,
+                    "version": one.version,
+                })
+            })
+            .collect();
+        output.print_json(&json!({"skills": rows}))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for one in &found {
+        let about = truncate_text(&to_single_line(&one.summary), MAX_ABOUT_CHARS);
+        output.print_text(&format!(
+            "{ID}{}{ID:#}  {}  {DIM}{}{DIM:#}\n",
+            terminal_safe(&one.source),
+            terminal_safe(&about),
+            terminal_safe(one.version.as_deref().unwrap_or_default())
+        ))?;
+    }
+    match found.first() {
+        None => output.print_note("the registry has no such skill"),
+        Some(first) => output.print_note(format!(
+            "look at one with `repertoire show {}`, add it with `repertoire add`",
+            terminal_safe(&first.source)
+        )),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 pub(crate) fn run(args: &SearchArgs, settings: &CliSettings, output: &Output) -> Result<ExitCode> {
+    if args.remote {
+        return search_remote(args, settings, output);
+    }
     let registry = open_registry(&[], settings, output)?;
     if args.forget {
         let forgotten = registry.local_store()?.forget_skill_uses(None)?;

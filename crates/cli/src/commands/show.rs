@@ -6,15 +6,36 @@ use anyhow::Result;
 use repertoire_app::SkillQuery;
 use repertoire_core::{Uri, frontmatter, markdown::to_single_line, text::terminal_safe};
 use repertoire_registry::{Registry, SkillEntry, Trusted};
+use repertoire_remote::{SkillSource, SourcePlace};
 use serde_json::json;
 
-use super::{find_entry, list, open_skill_to_read, resolve_target};
+use super::{add_remote, find_entry, list, open_skill_to_read, resolve_target};
 use crate::{
     output::{BOLD, DIM, ID, Output, format_size},
     settings::CliSettings,
 };
 
-pub(crate) fn run(skill: &SkillQuery, settings: &CliSettings, output: &Output) -> Result<ExitCode> {
+pub(crate) fn run(skill: &str, settings: &CliSettings, output: &Output) -> Result<ExitCode> {
+    if let Some(source) = parse_source(skill) {
+        return add_remote::show_source(&source, settings, output);
+    }
+    show_skill(&skill.parse()?, settings, output)
+}
+
+/// Parses what can only be a source: ids have neither an address nor a version.
+fn parse_source(text: &str) -> Option<SkillSource> {
+    let is_path = text.starts_with(['.', '/', '~']);
+    let is_source = text.contains("://")
+        || text.starts_with("clawhub:")
+        || (text.contains('/') && text.contains(['@', '#']));
+    let source: SkillSource = (is_source || is_path).then(|| text.parse().ok())??;
+    match source.place() {
+        SourcePlace::Folder(_) => None,
+        _ => Some(source),
+    }
+}
+
+fn show_skill(skill: &SkillQuery, settings: &CliSettings, output: &Output) -> Result<ExitCode> {
     let target = resolve_target(skill, settings, output)?;
     let (registry, reference) = open_skill_to_read(&target, settings, output)?;
     let entry = &find_entry(&registry, &reference)?;

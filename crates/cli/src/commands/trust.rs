@@ -3,6 +3,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
+use repertoire_app::install::{PROJECT_FILE, find_project};
 use repertoire_registry::{
     store::Account,
     trust::{self, ForeignJournals},
@@ -45,12 +46,21 @@ pub(crate) fn run(
     settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    let Some(workspace) = path.or_else(|| settings.workspace.clone()) else {
+    let nearest = || {
+        let here = std::env::current_dir().ok()?;
+        settings.workspace.clone().or_else(|| find_project(&here))
+    };
+    let Some(workspace) = path.or_else(nearest) else {
         anyhow::bail!(UsageError(
             "this folder is in no workspace: name one, or run `repertoire init`".to_owned()
         ));
     };
     repertoire_app::require_folder(&workspace)?;
+    let has_project_file = workspace.join(PROJECT_FILE).is_file();
+    if has_project_file && !revoke {
+        let own = workspace.join(trust::WORKSPACE_FOLDER);
+        std::fs::create_dir_all(own)?;
+    }
     if !workspace.join(trust::WORKSPACE_FOLDER).is_dir() {
         anyhow::bail!(UsageError(format!(
             "{} is not a workspace: it has no {} folder",

@@ -143,22 +143,15 @@ impl Registry {
         self.attached_store(scope)?.store.installed_from(id)
     }
 
-    /// Approves what was installed of a skill, by the digest that the user was shown.
+    /// Approves what was installed of skills, by the digests that the user was shown.
     ///
     /// If something else was installed meanwhile, that stays untrusted.
-    pub fn approve_installed(
-        &self,
-        scope: StoreScope,
-        id: &SkillId,
-        digest: &Digest,
-    ) -> Result<()> {
+    pub fn approve_installed(&self, scope: StoreScope, shown: &[(SkillId, Digest)]) -> Result<()> {
         let store = self.attached_store(scope)?.store.store_id()?;
-        let subject = subject(&store, id, digest);
-        self.local_store()?.grant_approval(
-            INSTALLED_APPROVAL_KIND,
-            &subject,
-            &digest.to_string(),
-        )?;
+        let shown = shown.iter();
+        let subjects = shown.map(|(id, digest)| subject(&store, id, digest));
+        self.local_store()?
+            .grant_approvals(INSTALLED_APPROVAL_KIND, subjects.collect())?;
         self.sync_local()
     }
 

@@ -203,7 +203,8 @@ impl Registry {
     /// was installed.
     pub fn approve_skill(&self, entry: &SkillEntry) -> Result<()> {
         if let Some((scope, installed)) = self.installed_entry(entry)? {
-            return self.approve_installed(scope, &entry.id, &installed.digest());
+            let shown = [(entry.id.clone(), installed.digest())];
+            return self.approve_installed(scope, &shown);
         }
         let local = self.local_store()?;
         // The document must match its listing, because the user approved what was listed.

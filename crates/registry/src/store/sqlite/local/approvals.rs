@@ -38,6 +38,20 @@ impl LocalStore {
         })
     }
 
+    /// Approves several subjects, which say themselves what they are bound to, as one change.
+    pub(crate) fn grant_approvals(&self, kind: &'static str, subjects: Vec<String>) -> Result<()> {
+        self.write_durable(move |c| {
+            let mut insert =
+                c.prepare_cached("INSERT OR REPLACE INTO approvals VALUES (?1, ?2, '', ?3)")?;
+            let now = now_rfc3339();
+            for subject in &subjects {
+                insert.execute(params![kind, subject, now])?;
+                record_event(c, EventOp::Put, EventKind::Approval, subject)?;
+            }
+            Ok(())
+        })
+    }
+
     /// Replaces what an approval is bound to; returns whether it was still bound to `old`.
     pub(crate) fn rebind_approval(
         &self,
