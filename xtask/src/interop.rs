@@ -149,6 +149,11 @@ impl NodeTools {
         command
     }
 
+    /// The folder of the installed packages.
+    pub(crate) fn modules_dir(&self) -> &Path {
+        &self.modules
+    }
+
     /// The search path with Node 24 in front.
     pub(crate) fn search_path(&self) -> std::ffi::OsString {
         let path = std::env::var_os("PATH").unwrap_or_default();

@@ -23,6 +23,7 @@ mod mutants;
 mod real_skills;
 mod reference_validator;
 mod runtime;
+mod servers;
 mod test;
 
 use std::process::{Command, ExitCode};
@@ -35,6 +36,7 @@ usage: cargo xtask COMMAND
                         the iii SDKs, the worker, the fuzz targets
   test --quick          format, lints and the tests that need nothing installed
   interop               only the part with the MCP suite, inspector and SDKs
+  installing            only the tests of installing skills from elsewhere
   bus                   only the part with the iii SDKs and the worker
   bench catalogue       measure the catalogue against sha256sum and bare SQLite
   bench mcp             measure the MCP server against pmcp and bare rmcp
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
         ["mutants", rows @ ..] => mutants::test_mutants(rows),
         ["real-skills", folder] => real_skills::measure(folder.as_ref()),
         ["man"] => write_man_pages(),
+        ["installing"] => test::test_installing(),
         ["sidecar"] => test::test_sidecar(),
         ["sidecar-bundle"] => runtime::build_bundle(),
         ["conformance-client", program, url] => interop::conformance_client(program, url),

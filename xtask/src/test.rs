@@ -16,6 +16,7 @@ use crate::{
     models::TestModels,
     mutants, reference_validator,
     runtime::{self, RuntimeParts},
+    servers::TestServers,
 };
 
 /// Runs only the steps that need third-party programs.
@@ -39,6 +40,25 @@ pub(crate) fn test_interop() -> Result<()> {
         "traces at a collector",
         &mut collector::test_collector,
     ));
+    report_total(total)
+}
+
+/// Runs only the tests of installing skills from elsewhere.
+pub(crate) fn test_installing() -> Result<()> {
+    let mut total = CheckCount::default();
+    total.add(run_step("installing skills", &mut || {
+        let args = [
+            "test",
+            "--package",
+            "repertoire",
+            "--package",
+            "repertoire-remote",
+        ];
+        let mut command = cargo_command(&args);
+        command.args(["--test", "installing", "--lib", "--no-fail-fast"]);
+        TestServers::install()?.set_test_env(&mut command);
+        run_counted(&mut command)
+    }));
     report_total(total)
 }
 
@@ -205,6 +225,7 @@ pub(crate) fn run_all() -> Result<()> {
         let mut command = cargo_command(&["test", "--workspace", "--no-fail-fast"]);
         TestModels::install()?.set_test_env(&mut command);
         RuntimeParts::install()?.set_test_env(&mut command);
+        TestServers::install()?.set_test_env(&mut command);
         leave_out_other_users(&mut command);
         run_counted(&mut command)
     });

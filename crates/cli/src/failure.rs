@@ -37,7 +37,8 @@ pub(crate) const EXIT_INTERRUPTED: u8 = 130;
 /// Maps error codes to exit codes; an unlisted code counts as refused.
 pub(crate) fn exit_code(code: &str) -> u8 {
     match code {
-        "assertion_failed" | "script_error" | "script_limit" | "program_error" => EXIT_PROBLEMS,
+        "update_conflict" | "frozen_lock" | "assertion_failed" | "script_error"
+        | "script_limit" | "program_error" => EXIT_PROBLEMS,
         "usage"
         | "no_workspace"
         | "ambiguous_skill"
@@ -54,6 +55,8 @@ pub(crate) fn exit_code(code: &str) -> u8 {
         | "invalid_source"
         | "project_file"
         | "not_installed"
+        | "several_skills"
+        | "no_conflict"
         | "unknown_model"
         | "undefined_variable"
         | "provider_key"
@@ -79,6 +82,7 @@ pub(crate) fn exit_code(code: &str) -> u8 {
         | "remote_error"
         | "unreachable"
         | "unauthorized"
+        | "offline"
         | "transport"
         | "disconnected"
         | "timeout"

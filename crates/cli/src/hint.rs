@@ -16,6 +16,31 @@ pub(crate) fn app_hint(error: &AppError) -> Option<Cow<'static, str>> {
     Some(match error {
         AppError::Registry(error) => return registry_hint(error).map(Cow::from),
         AppError::Run(error) => return run_hint(error).map(Cow::from),
+        AppError::Remote(error) => return remote_hint(error).map(Cow::from),
+        AppError::SameSource { .. } => return None,
+        AppError::SeveralOffers { .. } => {
+            Cow::from("choose with --skill NAME or --all; --list shows what each one does")
+        }
+        AppError::NoSuchOffer { .. } => Cow::from("--list shows what each one does"),
+        AppError::FrozenLock { .. } => {
+            Cow::from("run `repertoire install` where you may change the lock, and commit it")
+        }
+        AppError::Offline(_) => Cow::from("leave --offline out"),
+        AppError::OwnSkill { id, .. } => Cow::from(format!(
+            "choose another id with --id, or remove yours first: `repertoire remove {id}`"
+        )),
+        AppError::OtherSource { id, .. } => Cow::from(format!(
+            "choose another id with --id, or remove that one first: `repertoire remove {id}`"
+        )),
+        AppError::MovedVersion { .. } => Cow::from("ask its author why; --allow-moved accepts it"),
+        AppError::SignerChanged { .. } => {
+            Cow::from("ask its author why; --allow-signer-change accepts it")
+        }
+        AppError::UpdateConflict { skill } => Cow::from(format!(
+            "run `repertoire update {skill}` and decide file by file"
+        )),
+        AppError::NotInstalled(_) => Cow::from("repertoire.toml names what is installed"),
+        AppError::NotOnDisk(_) => Cow::from("install it with the other tool first"),
         AppError::UnknownSession { skill, .. } if skill == "ask" => {
             Cow::from("`repertoire ask` prints the session of each conversation")
         }

@@ -288,6 +288,19 @@ impl WebClient {
     }
 }
 
+/// Whether a URL names this machine.
+fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(Host::Ipv6(ip)) => {
+            let mapped = ip.to_ipv4_mapped();
+            ip.is_loopback() || mapped.is_some_and(|ip| ip.is_loopback())
+        }
+        Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+        None => false,
+    }
+}
+
 /// Why an address on a private network is refused.
 const PRIVATE_ADDRESS: &str = "is on a private network, which is not allowed here";
 
@@ -315,15 +328,17 @@ fn check_redirect(from: &Url, from_reach: Reach, to: &Url, to_reach: Reach) -> R
     if from_reach == Reach::Public {
         return refuse("which is on a private network");
     }
-    // Within a private network, storage may be on another host; services of this machine and
-    // addresses of the link, such as those with credentials of clouds, are nobody's storage.
-    let is_internal = |url: &Url| match url.host() {
-        Some(Host::Ipv4(ip)) => ip.is_loopback() || ip.is_link_local() || ip.is_unspecified(),
-        Some(Host::Ipv6(ip)) => ip.is_loopback() || ip.is_unicast_link_local(),
-        Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+    // Addresses of the link, such as those with credentials of clouds, hold no files.
+    let is_link_local = match to.host() {
+        Some(Host::Ipv4(ip)) => ip.is_link_local() || ip.is_unspecified(),
+        Some(Host::Ipv6(ip)) => {
+            let mapped = ip.to_ipv4_mapped();
+            ip.is_unicast_link_local() || mapped.is_some_and(|ip| ip.is_link_local())
+        }
+        Some(Host::Domain(_)) => false,
         None => true,
     };
-    if is_internal(to) && !is_internal(from) {
+    if is_link_local || (is_loopback(to) && !is_loopback(from)) {
         return refuse("which is an internal address");
     }
     Ok(())
@@ -369,6 +384,12 @@ mod tests {
             ("http://10.0.0.1/", private, "http://127.0.0.1/", private),
             (
                 "http://10.0.0.1/",
+                private,
+                "http://169.254.169.254/",
+                private,
+            ),
+            (
+                "http://127.0.0.1/",
                 private,
                 "http://169.254.169.254/",
                 private,

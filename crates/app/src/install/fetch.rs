@@ -307,6 +307,9 @@ impl SourceReader<'_> {
                 for ((request, _), fetched) in chosen.into_iter().zip(read) {
                     let fetched = fetched.and_then(|skill| {
                         check_digest(request, &skill)?;
+                        if request.digest.is_some() {
+                            self.cache.put(&skill.digest, &skill.files);
+                        }
                         Ok(FetchedFrom {
                             skill,
                             resolved: location.clone(),
@@ -326,7 +329,7 @@ impl SourceReader<'_> {
         results
     }
 
-    /// Reads chosen skills of an offer and keeps them in the cache.
+    /// Reads chosen skills of an offer.
     pub(super) fn read(
         &self,
         offer: &mut SourceOffer,
@@ -344,12 +347,13 @@ impl SourceReader<'_> {
                 folders.map(|path| local_skill(path)).collect()
             }
             OpenedOffer::Package(files) => {
-                vec![as_fetched("", SkillFiles::clone(files))]
+                let name = offer.skills.first().map(|skill| skill.name.as_str());
+                vec![as_fetched(
+                    name.unwrap_or_default(),
+                    SkillFiles::clone(files),
+                )]
             }
         };
-        for skill in read.iter().flatten() {
-            self.cache.put(&skill.digest, &skill.files);
-        }
         Ok(read)
     }
 }
@@ -439,7 +443,7 @@ fn open_package(path: &Path) -> Result<SourceOffer> {
     Ok(SourceOffer {
         location: path.display().to_string(),
         skills: vec![OfferedSkill {
-            name: id.name().to_owned(),
+            name: id.to_string(),
             description: package.description.clone(),
             folder: String::new(),
             version: Some(package.version.clone()),

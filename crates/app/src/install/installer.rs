@@ -243,7 +243,8 @@ impl Installer {
         }
         let is_recorded = self.can_record(&request.source);
         if mode == WriteMode::Commit && is_recorded {
-            for (wanted, locked, _) in &added {
+            for (wanted, locked, files) in &added {
+                self.cache.put(&locked.digest, files);
                 self.project.put(wanted.clone())?;
                 self.lock.put(locked.clone());
             }
@@ -431,6 +432,7 @@ impl Installer {
                 None => {
                     self.check_same_version(&locked)?;
                     self.check_signer(&locked)?;
+                    self.cache.put(&locked.digest, &skill.files);
                 }
             }
             targets.push(InstallTarget {

@@ -292,6 +292,7 @@ impl Installer {
                 report.failed.push((one.id.clone(), error));
                 continue;
             }
+            self.cache.put(&locked.digest, &fetched.skill.files);
             let local = self.store()?.skill_metadata(&one.id)?;
             let local = local.map(|found| found.digest());
             paused

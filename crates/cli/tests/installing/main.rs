@@ -1,0 +1,18 @@
+//! Installing skills from other places: real programs on the other end, and hostile ones.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+#[path = "../../../core/tests/support/part.rs"]
+mod part;
+
+mod http;
+mod places;
+mod user;
+
+mod hostile;
+mod hostile_git;
+mod interrupted;
+mod migration;
+mod projects;
+mod registries;
+mod sources;
+mod updates;
