@@ -410,7 +410,7 @@ Examples:
     Update(UpdateArgs),
     /// Show which installed skills their sources have in a newer state
     #[command(
-        after_help = "Exit code 1 if one is outdated.\n\nExamples:\n  repertoire outdated --json"
+        after_help = "Exit code 1 if one is outdated or could not be asked for.\n\nExamples:\n  repertoire outdated --json"
     )]
     Outdated(InstalledArgs),
     /// Read every installed file again and compare it with the lock

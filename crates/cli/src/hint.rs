@@ -26,6 +26,9 @@ pub(crate) fn app_hint(error: &AppError) -> Option<Cow<'static, str>> {
             Cow::from("run `repertoire install` where you may change the lock, and commit it")
         }
         AppError::Offline(_) => Cow::from("leave --offline out"),
+        AppError::ProjectFile { path, .. } if path.ends_with("repertoire.lock") => Cow::from(
+            "after a merge: settle repertoire.toml, delete repertoire.lock and run `repertoire install`",
+        ),
         AppError::OwnSkill { id, .. } => Cow::from(format!(
             "choose another id with --id, or remove yours first: `repertoire remove {id}`"
         )),
@@ -121,7 +124,8 @@ pub(crate) fn registry_hint(error: &RegistryError) -> Option<&'static str> {
         RegistryError::LearnedForOther(_) => "run `repertoire optimize` again",
         RegistryError::KeptOnBus => "change it through the worker that registered it",
         RegistryError::UntrustedSkill(_) => {
-            "trust its workspace with `repertoire trust`, or keep a copy with `repertoire add`"
+            "if it was installed, look at it with `repertoire approve SKILL --show`; else trust its \
+             workspace with `repertoire trust`, or keep a copy with `repertoire add`"
         }
         RegistryError::NoWorkspace => {
             "`repertoire init` makes this folder one; --scope account, where a command has it, uses the \

@@ -82,6 +82,11 @@ impl LocalStore {
 
     /// Trusts a workspace, and applies a journal beside its store if that is allowed.
     pub fn trust_workspace_as(&self, workspace: &Path, journals: ForeignJournals) -> Result<()> {
+        // A link would lead to a folder that the project does not own, such as the account's.
+        let own = workspace.join(WORKSPACE_FOLDER);
+        if own.is_symlink() {
+            return Err(Error::EscapesRoot(own));
+        }
         let subject = approval_subject(workspace)?;
         let journal = WorkspaceJournal::new(self, subject, workspace_store_path(workspace));
         if journals == ForeignJournals::Refused {

@@ -8,7 +8,8 @@ use std::{fs, path::Path, sync::Arc};
 use common::{document_text, write_skill};
 use repertoire_core::RelPath;
 use repertoire_registry::{
-    Origin, Registry, RegistrySettings, RequestedBy, SourceLocation, StoreScope, Trusted,
+    HistoryPolicy, Origin, Registry, RegistrySettings, RequestedBy, SourceLocation, StoreScope,
+    Trusted,
     store::{
         Account, InstalledFrom, LocalStore, NewSkill, OriginChange, SkillWrite, SqliteStore, Store,
         StoreOpenMode, WriteMode,
@@ -517,7 +518,7 @@ fn t23_an_installed_skill_is_trusted_only_as_it_was_approved() {
 }
 
 #[test]
-fn t21_going_back_to_a_state_that_was_never_approved_revokes_the_approval() {
+fn t21_going_back_to_a_state_that_was_never_approved_is_untrusted() {
     let home = tempfile::tempdir().unwrap();
     let registry = Registry::open(RegistrySettings {
         account: Some(home.path().to_owned()),
@@ -553,4 +554,32 @@ fn t21_going_back_to_a_state_that_was_never_approved_revokes_the_approval() {
     assert_eq!(trusted(), Trusted::Yes);
     registry.rollback_skill(scope, &id, 1).unwrap();
     assert_eq!(trusted(), Trusted::No);
+    // Not by removing it and bringing it back, and not as a copy in a workspace.
+    registry
+        .remove_skill(scope, &id, HistoryPolicy::Keep)
+        .unwrap();
+    assert!(registry.snapshot().get(&id).is_none());
+    registry.rollback_skill(scope, &id, 1).unwrap();
+    assert_eq!(trusted(), Trusted::No);
+    let from = registry.installed_from(scope, &id).unwrap().unwrap();
+    assert_eq!(from.pin, "never approved");
+    let workspace = tempfile::tempdir().unwrap();
+    local_store(home.path())
+        .trust_workspace(workspace.path())
+        .unwrap();
+    let registry = open_registry(home.path(), workspace.path());
+    let entry = registry.snapshot().get(&id).unwrap().clone();
+    assert_eq!(registry.fork_skill(&entry).unwrap_err().code(), "untrusted");
+}
+
+#[cfg(unix)]
+#[test]
+fn t17_a_workspace_folder_that_is_a_link_is_not_trusted() {
+    let home = tempfile::tempdir().unwrap();
+    let workspace = tempfile::tempdir().unwrap();
+    let account = account_store(home.path());
+    std::os::unix::fs::symlink(home.path(), workspace.path().join(".repertoire")).unwrap();
+    let refused = local_store(home.path()).trust_workspace(workspace.path());
+    assert!(refused.is_err());
+    drop(account);
 }

@@ -32,7 +32,7 @@ pub(crate) fn classify_reach(addresses: impl IntoIterator<Item = IpAddr>) -> Rea
 }
 
 /// Whether an address is on the public internet.
-pub(crate) fn is_public(ip: IpAddr) -> bool {
+pub fn is_public(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => is_public_v4(ip),
         IpAddr::V6(ip) => match ip.to_ipv4_mapped() {

@@ -21,6 +21,8 @@ use crate::{
 
 /// The most bytes that one byte of an archive may unpack to.
 const MAX_RATIO: u64 = 200;
+/// The longest name of an entry, with what stands beside it.
+const MAX_NAME_BYTES: u64 = 8 * 1024;
 /// An archive may always unpack to this many bytes.
 const MIN_UNPACKED: u64 = 4 * 1024 * 1024;
 
@@ -103,7 +105,7 @@ impl UnpackBudget<'_> {
             return Err(self.refuse("has too many entries"));
         }
         self.entries -= 1;
-        let shown = String::from_utf8_lossy(raw);
+        let shown = String::from_utf8_lossy(raw.get(..200).unwrap_or(raw));
         let Ok(text) = std::str::from_utf8(raw) else {
             return Err(self.refuse(format!("entry {shown:?} is not named in UTF-8")));
         };
@@ -125,6 +127,21 @@ impl UnpackBudget<'_> {
             return Err(self.refuse(format!("entry {shown:?} is there twice")));
         }
         Ok(Some(plain.to_owned()))
+    }
+
+    /// Reads an entry that holds the name of the next one.
+    fn read_name(&mut self, entry: impl Read) -> Result<Vec<u8>> {
+        if self.entries == 0 {
+            return Err(self.refuse("has too many entries"));
+        }
+        self.entries -= 1;
+        let mut text = Vec::new();
+        let read = entry.take(MAX_NAME_BYTES + 1).read_to_end(&mut text);
+        read.map_err(|error| self.refuse(format!("has an unreadable name: {error}")))?;
+        if text.len() as u64 > MAX_NAME_BYTES {
+            return Err(self.refuse("has a name that is too long"));
+        }
+        Ok(text)
     }
 
     /// Reads an entry within what is left.
@@ -199,13 +216,37 @@ fn read_tar(packed: impl Read, mut budget: UnpackBudget<'_>) -> Result<FileTree>
     let name = budget.name;
     let broken =
         |error: std::io::Error| Error::refused(name, format!("is no usable .tar archive: {error}"));
-    for entry in archive.entries().map_err(broken)? {
-        let entry = entry.map_err(broken)?;
+    // The name of the next entry, where it is too long for a header. The library would read such
+    // names whole, however long they are.
+    let mut long_name: Option<Vec<u8>> = None;
+    for entry in archive.entries().map_err(broken)?.raw(true) {
+        let mut entry = entry.map_err(broken)?;
         let kind = entry.header().entry_type();
         if kind.is_pax_global_extensions() {
             continue;
         }
-        let raw = entry.path_bytes().into_owned();
+        if kind.is_gnu_longname() || kind.is_gnu_longlink() || kind.is_pax_local_extensions() {
+            let text = budget.read_name(&mut entry)?;
+            if kind.is_gnu_longname() {
+                let end = text.iter().position(|b| *b == 0).unwrap_or(text.len());
+                long_name = Some(text[..end].to_vec());
+            } else if kind.is_pax_local_extensions() {
+                for record in tar::PaxExtensions::new(&text) {
+                    let record = record.map_err(broken)?;
+                    match record.key_bytes() {
+                        b"path" => long_name = Some(record.value_bytes().to_vec()),
+                        // The size of the header would be another one.
+                        b"size" => return Err(budget.refuse("has two sizes for one entry")),
+                        _ => {}
+                    }
+                }
+            }
+            continue;
+        }
+        let raw = match long_name.take() {
+            Some(name) => name,
+            None => entry.header().path_bytes().into_owned(),
+        };
         let Some(path) = budget.check_name(&raw, kind.is_dir())? else {
             continue;
         };
@@ -338,6 +379,31 @@ mod tests {
         cut.truncate(cut.len() - 12);
         assert!(!refusal(&cut).is_empty());
         assert!(refusal(b"not an archive").contains("is no .zip"));
+    }
+
+    #[test]
+    fn t5_long_names_are_read_within_a_bound() {
+        let long = format!("a/{}/SKILL.md", "x".repeat(150));
+        let packed = tar_gz(|builder| {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(1);
+            builder.append_data(&mut header, &long, &b"x"[..]).unwrap();
+        });
+        let tree = read_archive("x", &packed, &FetchLimits::default()).unwrap();
+        assert!(tree.contents.contains_key(&long));
+        let endless = tar_gz(|builder| {
+            let mut header = tar::Header::new_gnu();
+            header.set_entry_type(tar::EntryType::GNULongName);
+            let name = vec![0x1b; 2 * 1024 * 1024];
+            header.set_size(name.len() as u64);
+            header.set_cksum();
+            builder.append(&header, &name[..]).unwrap();
+        });
+        let reason = refusal(&endless);
+        assert!(
+            reason.contains("too long") && reason.len() < 1000,
+            "{reason}"
+        );
     }
 
     #[test]

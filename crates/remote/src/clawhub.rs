@@ -5,6 +5,7 @@ use serde::Deserialize;
 use url::Url;
 
 use crate::{
+    digest_hex::plain_version,
     error::{Error, Result},
     http::{WebClient, WebRequest},
     source::ClawHubSource,
@@ -168,7 +169,7 @@ impl<'a> ClawHub<'a> {
                 source,
                 title: row.display_name.unwrap_or(row.slug),
                 summary: row.summary.unwrap_or_default(),
-                version: row.version,
+                version: row.version.as_deref().and_then(plain_version),
             });
         }
         Ok(found)
@@ -203,7 +204,7 @@ impl<'a> ClawHub<'a> {
         let version = source
             .version
             .clone()
-            .or(latest)
+            .or(latest.and_then(|version| plain_version(&version)))
             .ok_or_else(|| Error::NotFound {
                 what: "version",
                 name: source.slug.clone(),

@@ -22,3 +22,10 @@ pub(crate) fn check_digest(address: &str, bytes: &[u8], promised: &str) -> Resul
         found: found.to_string(),
     })
 }
+
+/// Returns a version as it is recorded and shown: short, and without what would steer a terminal or a
+/// file. `None` for anything else.
+pub(crate) fn plain_version(text: &str) -> Option<String> {
+    let is_plain = |c: char| c.is_ascii_graphic() || c == ' ';
+    (!text.is_empty() && text.len() <= 64 && text.chars().all(is_plain)).then(|| text.to_owned())
+}

@@ -57,6 +57,16 @@ impl Fetcher {
         }
     }
 
+    /// Returns a client that goes where a source may lead to.
+    fn client(&self, source: &SkillSource, reach: SourceReach) -> Result<WebClient> {
+        let web = WebClient::new(reach, self.limits)?;
+        Ok(match source.place() {
+            SourcePlace::Web(url) => web.starting_at(url),
+            SourcePlace::ClawHub(clawhub) => web.starting_at(&clawhub.registry),
+            _ => web,
+        })
+    }
+
     /// Asks a source what it has: what is pinned, or the newest.
     ///
     /// Folders and packages in JSON are read by the registry, not here.
@@ -66,7 +76,7 @@ impl Fetcher {
         reach: SourceReach,
         pin: Option<&Pin>,
     ) -> Result<OpenedSource> {
-        let web = WebClient::new(reach, self.limits)?;
+        let web = self.client(source, reach)?;
         let mut opened = OpenedSource::new(source.location(), web, self.trust_root.clone());
         match source.place() {
             SourcePlace::Git(git) => {
@@ -158,7 +168,7 @@ impl Fetcher {
     /// Returns what a source would give now, as cheaply as it can be known. `None` if only fetching
     /// tells.
     pub async fn look_up(&self, source: &SkillSource, reach: SourceReach) -> Result<Option<Pin>> {
-        let web = WebClient::new(reach, self.limits)?;
+        let web = self.client(source, reach)?;
         Ok(match source.place() {
             SourcePlace::Git(git) => Some(Pin::Commit(
                 GitCommit::look_up(git, &web, self.scratch.as_deref()).await?,
@@ -180,7 +190,7 @@ impl Fetcher {
         let SourcePlace::ClawHub(clawhub) = source.place() else {
             return Ok(None);
         };
-        let web = WebClient::new(reach, self.limits)?;
+        let web = self.client(source, reach)?;
         let registry = ClawHub::connect(&clawhub.registry, &web).await?;
         Ok(Some(registry.find(clawhub).await?.version))
     }
@@ -193,7 +203,7 @@ impl Fetcher {
         words: &str,
         limit: usize,
     ) -> Result<Vec<ClawHubResult>> {
-        let web = WebClient::new(reach, self.limits)?;
+        let web = WebClient::new(reach, self.limits)?.starting_at(registry);
         ClawHub::connect(registry, &web)
             .await?
             .search(words, limit)

@@ -18,7 +18,7 @@ use std::{
 use bytes::Bytes;
 use tempfile::TempDir;
 use tokio::{
-    io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader},
+    io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader},
     process::{Child, Command},
     time::Instant,
 };
@@ -41,7 +41,11 @@ const SIZE_CHECK: Duration = Duration::from_millis(50);
 /// How many bytes of git's messages are kept.
 const MESSAGE_BYTES: usize = 4096;
 /// The virtual memory of git, in KiB.
-const MEMORY_KIB: u64 = 4 * 1024 * 1024;
+const MEMORY_KIB: u64 = 1024 * 1024;
+/// The file with that input, beside the repository's own.
+const INPUT_FILE: &str = "repertoire-input";
+/// Names the file that git reads as its input.
+const INPUT_VARIABLE: &str = "REPERTOIRE_GIT_INPUT";
 /// The longest line of `ls-tree`.
 const MAX_TREE_LINE: usize = 8 * 1024;
 /// The most bytes of all names of a tree.
@@ -99,7 +103,8 @@ impl GitCommit {
         if is_commit_id(reference) {
             return Ok(reference.to_owned());
         }
-        let arguments = ["ls-remote", "--quiet", "--", &git.url, reference];
+        let peeled = format!("{reference}^{{}}");
+        let arguments = ["ls-remote", "--quiet", "--", &git.url, reference, &peeled];
         let listed = git.run(&arguments, None, 1024 * 1024).await?;
         let listed = String::from_utf8_lossy(&listed);
         // As git does: a tag before a branch, and the commit of an annotated tag.
@@ -188,12 +193,9 @@ impl Git {
             }
             Ok(url) if url.scheme() == "file" => {}
             parsed => {
-                if let Some(host) = ssh_host(&source.url, parsed.ok().as_ref())
-                    && let Ok(place) = Url::parse(&format!("http://{host}/"))
-                {
-                    // The same rules for networks hold for addresses that ssh is given.
-                    let _: Reach = web.reach_of(&place).await?;
-                }
+                let host = ssh_host(&source.url, parsed.ok().as_ref());
+                let host = host.ok_or_else(|| Error::refused(&source.url, "names no host"))?;
+                check_ssh_host(&host, &source.url, web).await?;
                 let known = std::env::var_os("GIT_SSH_COMMAND").is_some()
                     || std::env::var_os("GIT_SSH").is_some()
                     || git
@@ -341,7 +343,7 @@ impl Git {
 
     async fn list_files(&self, commit: &str) -> Result<FileTree> {
         let arguments = ["ls-tree", "-r", "-z", "--full-tree", commit];
-        let mut running = self.start(&arguments, false)?;
+        let mut running = self.start(&arguments, None)?;
         let refuse = |reason: String| Error::refused(&self.shown, reason);
         let mut tree = FileTree::default();
         let mut bytes = 0;
@@ -377,13 +379,12 @@ impl Git {
 
     /// Reads the contents of objects that are here, within the limits.
     async fn read_objects(&self, ids: &[&String]) -> Result<HashMap<String, Bytes>> {
-        let mut running = self.start(&["cat-file", "--batch", "--buffer"], true)?;
         let mut input = String::new();
         for id in ids {
             input.push_str(id);
             input.push('\n');
         }
-        let writing = running.write_input(input)?;
+        let mut running = self.start(&["cat-file", "--batch", "--buffer"], Some(&input))?;
         let mut output = BufReader::new(running.take_output()?);
         let mut found = HashMap::new();
         let mut left = self.limits.total_bytes;
@@ -418,7 +419,6 @@ impl Git {
             Ok(())
         };
         let read = tokio::time::timeout(self.limits.time, read).await;
-        writing.abort();
         read.unwrap_or_else(|_| Err(self.late()))?;
         drop(output);
         Ok(found)
@@ -426,8 +426,7 @@ impl Git {
 
     /// Runs git to its end and returns what it prints, which is at most `limit` bytes.
     async fn run(&self, arguments: &[&str], input: Option<String>, limit: u64) -> Result<Vec<u8>> {
-        let mut running = self.start(arguments, input.is_some())?;
-        let writing = input.map(|input| running.write_input(input)).transpose()?;
+        let mut running = self.start(arguments, input.as_deref())?;
         let output = running.take_output()?;
         let mut printed = Vec::new();
         let deadline = Instant::now() + self.limits.time;
@@ -453,9 +452,6 @@ impl Git {
             error = watch => return Err(error),
             () = tokio::time::sleep_until(deadline) => return Err(self.late()),
         }
-        if let Some(writing) = writing {
-            writing.abort();
-        }
         running.finish(self).await?;
         if folder_size(self.folder.path()) > self.limits.total_bytes {
             let limit = self.limits.total_bytes;
@@ -467,7 +463,18 @@ impl Git {
         Ok(printed)
     }
 
-    fn start(&self, arguments: &[&str], with_input: bool) -> Result<RunningGit> {
+    fn start(&self, arguments: &[&str], input: Option<&str>) -> Result<RunningGit> {
+        let input = match input {
+            Some(input) => {
+                let path = self.folder.path().join(INPUT_FILE);
+                std::fs::write(&path, input).map_err(|error| Error::Io {
+                    path: path.clone(),
+                    error,
+                })?;
+                path
+            }
+            None => PathBuf::from("/dev/null"),
+        };
         let mut command = self.limited_command();
         command.arg("--git-dir").arg(self.folder.path());
         for setting in FIXED_SETTINGS
@@ -499,11 +506,8 @@ impl Git {
             .env("SSH_ASKPASS", "")
             .env("GIT_NO_LAZY_FETCH", "1")
             .env("GIT_ALLOW_PROTOCOL", "https:http:ssh:file")
-            .stdin(if with_input {
-                Stdio::piped()
-            } else {
-                Stdio::null()
-            })
+            .env(INPUT_VARIABLE, &input)
+            .stdin(standard_input(&input))
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true);
@@ -529,17 +533,19 @@ impl Git {
     }
 
     /// Starts git with a bound on its memory and on the size of each file it writes, which its own
-    /// children inherit.
+    /// children inherit, and so that it ends with this process however that ends: what holds the other
+    /// end of the standard input is gone then.
     fn limited_command(&self) -> Command {
         if !cfg!(unix) {
             return Command::new("git");
         }
         let blocks = self.limits.total_bytes / 512 + 1;
-        let limits = format!(
-            "ulimit -v {MEMORY_KIB} 2>/dev/null; ulimit -f {blocks} 2>/dev/null; exec git \"$@\""
+        let script = format!(
+            "ulimit -v {MEMORY_KIB} 2>/dev/null; ulimit -f {blocks} 2>/dev/null; exec 3<&0; (cat <&3; \
+             kill -KILL 0) >/dev/null 2>&1 & exec 3<&-; exec git \"$@\" <\"${INPUT_VARIABLE}\""
         );
         let mut command = Command::new("sh");
-        command.args(["-c", &limits, "sh"]);
+        command.args(["-c", &script, "sh"]);
         command
     }
 
@@ -559,6 +565,26 @@ impl Git {
     }
 }
 
+/// Refuses a host that the source may not lead to. ssh resolves the name again, and proves with the
+/// key of the host whom it reached.
+async fn check_ssh_host(host: &str, address: &str, web: &WebClient) -> Result<()> {
+    let place = Url::parse(&format!("http://{host}/"));
+    let place = place.map_err(|_| Error::refused(address, "names no valid host"))?;
+    if web.reach_of(&place).await? == Reach::Private || web.allows_private_names() {
+        return Ok(());
+    }
+    if let Some(url::Host::Domain(name)) = place.host() {
+        let found = tokio::net::lookup_host((name, 22)).await;
+        let mut found = found
+            .map_err(|error| Error::unreachable(address, format!("cannot be resolved: {error}")))?;
+        if let Some(wrong) = found.find(|found| !crate::address::is_public(found.ip())) {
+            let reason = format!("resolves to {}, a private address", wrong.ip());
+            return Err(Error::refused(address, reason));
+        }
+    }
+    Ok(())
+}
+
 /// Returns the host of an address for ssh.
 fn ssh_host(address: &str, parsed: Option<&Url>) -> Option<String> {
     match parsed {
@@ -570,8 +596,18 @@ fn ssh_host(address: &str, parsed: Option<&Url>) -> Option<String> {
     }
 }
 
+/// What git reads: on Unix the shell opens the input, and the pipe only says that this process lives.
+fn standard_input(input: &Path) -> Stdio {
+    if cfg!(unix) {
+        return Stdio::piped();
+    }
+    std::fs::File::open(input).map_or_else(|_| Stdio::null(), Stdio::from)
+}
+
 /// Settings of every run: no hook and no other protocol, and every object is checked.
-const FIXED_SETTINGS: [&str; 16] = [
+const FIXED_SETTINGS: [&str; 18] = [
+    "core.bigFileThreshold=1m",
+    "pack.threads=1",
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
     "core.symlinks=false",
@@ -617,14 +653,6 @@ struct RunningGit {
 impl RunningGit {
     fn take_output(&mut self) -> Result<tokio::process::ChildStdout> {
         self.child.stdout.take().ok_or_else(no_pipe)
-    }
-
-    fn write_input(&mut self, input: String) -> Result<tokio::task::JoinHandle<()>> {
-        let mut stdin = self.child.stdin.take().ok_or_else(no_pipe)?;
-        Ok(tokio::spawn(async move {
-            // A program that ends early is reported by its exit code.
-            let _ = stdin.write_all(input.as_bytes()).await;
-        }))
     }
 
     async fn finish(mut self, git: &Git) -> Result<()> {

@@ -4,7 +4,13 @@
 //! `https` to `http`, and takes no token to another origin. A body that is larger than its limit is
 //! given up before it is in memory, and so is one that only drips.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use bytes::Bytes;
 use futures::StreamExt as _;
@@ -30,6 +36,9 @@ use crate::{
 const MAX_REDIRECTS: usize = 5;
 /// How long a connection may take to be made.
 const CONNECT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(15);
+
+/// How long a server may take to begin an answer.
+const HEADER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// One request.
 #[derive(Debug, Clone)]
@@ -86,7 +95,7 @@ impl WebAnswer {
 
     /// The error of an answer that is no success.
     pub(crate) fn status_error(&self) -> Error {
-        let address = self.url.to_string();
+        let address = shown(&self.url);
         match self.status {
             StatusCode::NOT_FOUND | StatusCode::GONE => Error::NotFound {
                 what: "page",
@@ -111,6 +120,17 @@ pub(crate) struct WebClient {
     private: Client,
     reach: SourceReach,
     limits: FetchLimits,
+    /// Where the source is; what it names is held to the rules for redirects from there.
+    start: Option<Url>,
+    /// How many bytes may still come, and until when.
+    budget: Arc<SourceBudget>,
+}
+
+/// What all requests of one source may cost together.
+#[derive(Debug)]
+struct SourceBudget {
+    bytes: AtomicU64,
+    until: Instant,
 }
 
 impl WebClient {
@@ -132,16 +152,35 @@ impl WebClient {
             private: build(Reach::Private)?,
             reach,
             limits,
+            start: None,
+            budget: Arc::new(SourceBudget {
+                bytes: AtomicU64::new(limits.total_bytes),
+                until: Instant::now() + limits.time.saturating_mul(2),
+            }),
         })
+    }
+
+    /// Holds every later request to the rules for redirects from this address.
+    #[must_use]
+    pub(crate) fn starting_at(self, url: &Url) -> Self {
+        Self {
+            start: Some(url.clone()),
+            ..self
+        }
     }
 
     pub(crate) fn limits(&self) -> &FetchLimits {
         &self.limits
     }
 
+    /// Whether names on private networks are allowed.
+    pub(crate) fn allows_private_names(&self) -> bool {
+        self.reach == SourceReach::PrivateNames
+    }
+
     /// Decides on which network a URL may be, and refuses what the source may not lead to.
     pub(crate) async fn reach_of(&self, url: &Url) -> Result<Reach> {
-        let refuse = |reason: &str| Err(Error::refused(url.as_str(), reason));
+        let refuse = |reason: &str| Err(Error::refused(&shown(url), reason));
         if !matches!(url.scheme(), "http" | "https") {
             return refuse("only http:// and https:// are followed");
         }
@@ -163,7 +202,7 @@ impl WebClient {
                 let port = url.port_or_known_default().unwrap_or(443);
                 let found = tokio::net::lookup_host((name, port)).await;
                 let found = found.map_err(|error| {
-                    Error::unreachable(url.as_str(), format!("cannot be resolved: {error}"))
+                    Error::unreachable(&shown(url), format!("cannot be resolved: {error}"))
                 })?;
                 Ok(classify_reach(found.map(|address| address.ip())))
             }
@@ -174,8 +213,8 @@ impl WebClient {
 
     /// Sends a GET request, follows its redirects and reads the whole answer.
     pub(crate) async fn get(&self, request: WebRequest) -> Result<WebAnswer> {
-        let address = request.url.to_string();
-        let deadline = Instant::now() + self.limits.time;
+        let address = shown(&request.url);
+        let deadline = (Instant::now() + self.limits.time).min(self.budget.until);
         let answer = tokio::time::timeout_at(deadline, self.follow(request)).await;
         answer.unwrap_or_else(|_| Err(Error::unreachable(&address, "did not answer in time")))
     }
@@ -183,7 +222,7 @@ impl WebClient {
     /// Returns where a URL leads to, without its body; for programs that follow no redirects of
     /// their own.
     pub(crate) async fn resolve_redirects(&self, url: Url) -> Result<(Url, StatusCode)> {
-        let address = url.to_string();
+        let address = shown(&url);
         let request = WebRequest::get(url, 0);
         let sent = tokio::time::timeout(self.limits.stall.max(CONNECT_TIMEOUT), self.send(request));
         let late = |_| Err(Error::unreachable(&address, "did not answer in time"));
@@ -219,15 +258,26 @@ impl WebClient {
         }
         let mut url = request.url;
         let mut reach = self.reach_of(&url).await?;
+        if let Some(start) = self
+            .start
+            .as_ref()
+            .filter(|start| start.origin() != url.origin())
+        {
+            let start_reach = self.reach_of(start).await?;
+            check_redirect(start, start_reach, &url, reach, "leads")?;
+        }
         for _ in 0..=MAX_REDIRECTS {
             let client = match reach {
                 Reach::Public => &self.public,
                 Reach::Private => &self.private,
             };
             let sent = client.get(url.clone()).headers(headers.clone()).send();
-            let response = sent.await.map_err(|error| {
+            let sent = tokio::time::timeout(HEADER_TIMEOUT, sent).await;
+            let sent =
+                sent.map_err(|_| Error::unreachable(&shown(&url), "did not answer in time"))?;
+            let response = sent.map_err(|error| {
                 let cause = root_cause(&error.without_url());
-                Error::unreachable(url.as_str(), format!("cannot be reached: {cause}"))
+                Error::unreachable(&shown(&url), format!("cannot be reached: {cause}"))
             })?;
             if !response.status().is_redirection() || response.status() == StatusCode::NOT_MODIFIED
             {
@@ -235,20 +285,22 @@ impl WebClient {
             }
             let next = redirect_target(&url, &response)?;
             let next_reach = self.reach_of(&next).await?;
-            check_redirect(&url, reach, &next, next_reach)?;
+            check_redirect(&url, reach, &next, next_reach, "redirects")?;
             if next.origin() != url.origin() {
                 headers.remove(AUTHORIZATION);
             }
             (url, reach) = (next, next_reach);
         }
         let reason = format!("redirects more than {MAX_REDIRECTS} times");
-        Err(Error::refused(url.as_str(), reason))
+        Err(Error::refused(&shown(&url), reason))
     }
 
     async fn read_body(&self, url: &Url, response: Response, limit: u64) -> Result<Bytes> {
+        let left = self.budget.bytes.load(Ordering::Relaxed);
+        let limit = limit.min(left);
         let too_large = || {
             let reason = format!("sends more than {limit} bytes");
-            Error::refused(url.as_str(), reason)
+            Error::refused(&shown(url), reason)
         };
         if response.content_length().is_some_and(|size| size > limit) {
             return Err(too_large());
@@ -264,14 +316,16 @@ impl WebClient {
                     FetchLimits::STALL_BYTES,
                     self.limits.stall
                 );
-                Error::unreachable(url.as_str(), reason)
+                Error::unreachable(&shown(url), reason)
             };
             let Some(chunk) = next.map_err(|_| slow())? else {
+                let taken = (body.len() as u64).min(left);
+                self.budget.bytes.fetch_sub(taken, Ordering::Relaxed);
                 return Ok(body.into());
             };
             let chunk = chunk.map_err(|error| {
                 let cause = root_cause(&error.without_url());
-                Error::unreachable(url.as_str(), format!("the connection was closed: {cause}"))
+                Error::unreachable(&shown(url), format!("the connection was closed: {cause}"))
             })?;
             if body.len() as u64 + chunk.len() as u64 > limit {
                 return Err(too_large());
@@ -286,6 +340,16 @@ impl WebClient {
             }
         }
     }
+}
+
+/// Returns an address for messages: its query may hold a signature or a token.
+pub(crate) fn shown(url: &Url) -> String {
+    let mut plain = url.clone();
+    if plain.query().is_some() {
+        plain.set_query(None);
+        return format!("{plain}?…");
+    }
+    plain.to_string()
 }
 
 /// Whether a URL names this machine.
@@ -307,14 +371,20 @@ const PRIVATE_ADDRESS: &str = "is on a private network, which is not allowed her
 fn redirect_target(from: &Url, response: &Response) -> Result<Url> {
     let to = response.headers().get(LOCATION);
     let to = to.and_then(|to| from.join(to.to_str().ok()?).ok());
-    to.ok_or_else(|| Error::refused(from.as_str(), "redirects without a valid address"))
+    to.ok_or_else(|| Error::refused(&shown(from), "redirects without a valid address"))
 }
 
 /// Refuses a redirect that leads to a network or a scheme that the sender may not choose.
-fn check_redirect(from: &Url, from_reach: Reach, to: &Url, to_reach: Reach) -> Result<()> {
+fn check_redirect(
+    from: &Url,
+    from_reach: Reach,
+    to: &Url,
+    to_reach: Reach,
+    verb: &str,
+) -> Result<()> {
     let refuse = |reason: &str| {
-        let reason = format!("redirects to {to}, {reason}");
-        Err(Error::refused(from.as_str(), reason))
+        let reason = format!("{verb} to {}, {reason}", shown(to));
+        Err(Error::refused(&shown(from), reason))
     };
     if from.scheme() == "https" && to.scheme() == "http" {
         return refuse("which is not encrypted");
@@ -364,7 +434,7 @@ mod tests {
     #[test]
     fn t26_redirects_never_lead_inwards_or_to_plain_http() {
         let check = |from: &str, from_reach, to: &str, to_reach| {
-            check_redirect(&url(from), from_reach, &url(to), to_reach)
+            check_redirect(&url(from), from_reach, &url(to), to_reach, "leads")
         };
         let (public, private) = (Reach::Public, Reach::Private);
         assert!(check("https://a.test/", public, "https://b.test/", public).is_ok());

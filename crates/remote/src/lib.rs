@@ -41,7 +41,7 @@ mod skill_search;
 mod source;
 mod well_known;
 
-pub use address::Reach;
+pub use address::{Reach, is_public};
 pub use archive::ArchiveFormat;
 pub use clawhub::ClawHubResult;
 pub use error::{Error, Result};

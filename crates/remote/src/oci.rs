@@ -17,7 +17,7 @@ use url::Url;
 use crate::{
     address::Reach,
     archive::{ArchiveFormat, read_archive},
-    digest_hex::check_digest,
+    digest_hex::{check_digest, plain_version},
     docker_login::{RegistryLogin, sensitive_header},
     error::{Error, Result},
     file_tree::FileTree,
@@ -59,7 +59,7 @@ struct Manifest {
 struct Descriptor {
     #[serde(default)]
     media_type: String,
-    digest: String,
+    digest: Digest,
     size: u64,
     #[serde(default)]
     artifact_type: Option<String>,
@@ -90,7 +90,7 @@ pub(crate) struct OciArtifact {
 
 /// One repository of a registry.
 pub(crate) struct OciRepository<'a> {
-    web: &'a WebClient,
+    web: WebClient,
     source: &'a OciSource,
     base: Url,
     login: RegistryLogin,
@@ -100,7 +100,7 @@ pub(crate) struct OciRepository<'a> {
 
 impl<'a> OciRepository<'a> {
     /// Prepares requests to a repository. Helper programs for logins may be asked.
-    pub(crate) async fn connect(source: &'a OciSource, web: &'a WebClient) -> Result<Self> {
+    pub(crate) async fn connect(source: &'a OciSource, web: &WebClient) -> Result<Self> {
         let refuse = |reason: String| Error::refused(&source.registry, reason);
         let host = match source.registry.as_str() {
             // Where the images of this name are.
@@ -121,6 +121,7 @@ impl<'a> OciRepository<'a> {
         let base = base.map_err(|error| refuse(error.to_string()))?;
         // Before a helper program is asked for a login.
         let _: Reach = web.reach_of(&base).await?;
+        let web = web.clone().starting_at(&base);
         let registry = source.registry.clone();
         let login = tokio::task::spawn_blocking(move || RegistryLogin::find(&registry)).await;
         Ok(Self {
@@ -163,7 +164,7 @@ impl<'a> OciRepository<'a> {
             let chosen = self.choose_manifests(&manifest)?;
             let is_collection = chosen.len() > 1;
             for descriptor in chosen {
-                let (_, bytes) = self.manifest(&descriptor.digest).await?;
+                let (_, bytes) = self.manifest(&descriptor.digest.to_string()).await?;
                 self.check_size(&descriptor, &bytes)?;
                 let inner = self.parse_manifest(&bytes)?;
                 if !inner.manifests.is_empty() {
@@ -184,7 +185,8 @@ impl<'a> OciRepository<'a> {
             digest,
             manifest: bytes,
             version: found_version
-                .or_else(|| self.source.tag.clone().filter(|tag| tag != "latest")),
+                .or_else(|| self.source.tag.clone().filter(|tag| tag != "latest"))
+                .and_then(|version| plain_version(&version)),
         })
     }
 
@@ -240,8 +242,11 @@ impl<'a> OciRepository<'a> {
             let bytes = self.blob(layer).await?;
             let is_archive = layer.media_type.contains("tar") || layer.media_type.contains("zip");
             if is_archive || ArchiveFormat::from_content(&bytes).is_some() {
-                let unpacked =
-                    read_archive(&self.base_name(&layer.digest), &bytes, self.web.limits())?;
+                let unpacked = read_archive(
+                    &self.base_name(&layer.digest.to_string()),
+                    &bytes,
+                    self.web.limits(),
+                )?;
                 let size: u64 = unpacked.contents.values().map(|c| c.len() as u64).sum();
                 *left = left
                     .checked_sub(size)
@@ -314,7 +319,7 @@ impl<'a> OciRepository<'a> {
             .filter(is_bundle)
             .take(MAX_SIGNATURES)
         {
-            let (_, bytes) = self.manifest(&descriptor.digest).await?;
+            let (_, bytes) = self.manifest(&descriptor.digest.to_string()).await?;
             let manifest = self.parse_manifest(&bytes)?;
             for layer in manifest
                 .layers
@@ -354,11 +359,8 @@ impl<'a> OciRepository<'a> {
             .get(&format!("blobs/{}", descriptor.digest), descriptor.size)
             .await?;
         self.check_size(descriptor, &bytes)?;
-        check_digest(
-            &self.base_name(&descriptor.digest),
-            &bytes,
-            &descriptor.digest,
-        )?;
+        let promised = descriptor.digest.to_string();
+        check_digest(&self.base_name(&promised), &bytes, &promised)?;
         Ok(bytes)
     }
 

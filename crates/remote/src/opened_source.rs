@@ -315,6 +315,7 @@ impl OpenedSource {
                 }
             }
             Carrier::Index(entries) => {
+                let mut left = self.web.limits().total_bytes;
                 for index in chosen {
                     let Some(entry) = entries.get(*index) else {
                         continue;
@@ -323,7 +324,15 @@ impl OpenedSource {
                         read_index_skill(entry, &self.web, self.trust_root.as_ref()).await;
                     match fetched {
                         Err(error) if error.is_unreachable() => return Err(error),
-                        fetched => found.push(fetched),
+                        fetched => {
+                            let files = fetched.iter().flat_map(|skill| skill.files.values());
+                            let size: u64 = files.map(|bytes| bytes.len() as u64).sum();
+                            left = left.checked_sub(size).ok_or_else(|| {
+                                let reason = "has more than is fetched at once: choose skills";
+                                Error::refused(&self.location, reason)
+                            })?;
+                            found.push(fetched);
+                        }
                     }
                 }
             }

@@ -29,6 +29,8 @@ pub(crate) const PLUGINS: [&str; 4] = [
 ];
 /// A larger manifest is not read.
 pub(crate) const MAX_MANIFEST_BYTES: usize = 1024 * 1024;
+/// More folders of all manifests are not searched.
+const MAX_FOLDERS: usize = 5000;
 /// More plugins of one marketplace are not read.
 const MAX_PLUGINS: usize = 2000;
 
@@ -164,6 +166,9 @@ fn add_plugin(found: &mut PluginSkills, root: &str, plugin: &str, skills: Option
         folders.push(join(root, "skills"));
     }
     for folder in folders {
+        if found.folders.len() >= MAX_FOLDERS {
+            return;
+        }
         found.folders.insert(PluginFolder {
             folder,
             plugin: plugin.to_owned(),

@@ -4,7 +4,7 @@
 //! three levels deep; the folders that plugin manifests name; `plugins/*/skills`; the folders of the
 //! root. If nothing is there, everywhere. A skill within a skill belongs to the outer one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::{
     file_tree::{FileTree, TreeEntry},
@@ -64,16 +64,15 @@ pub(crate) fn find_skill_folders(
     if let Some(document) = documents.get("") {
         return vec![found("", document, None)];
     }
+    let by_folder: HashMap<&str, &str> = plugins
+        .folders
+        .iter()
+        .map(|one| (one.folder.as_str(), one.plugin.as_str()))
+        .collect();
     let mut usual: Vec<(Place, usize, SkillFolder)> = Vec::new();
     for (folder, document) in outermost(&documents) {
         let full = join_folder(root, folder);
-        let plugin = plugins.folders.iter().find(|one| {
-            full == one.folder
-                || full
-                    .strip_prefix(&join(&one.folder, ""))
-                    .is_some_and(|rest| rest.split('/').count() <= USUAL_DEPTH)
-        });
-        let plugin = plugin.map(|one| one.plugin.as_str());
+        let plugin = find_plugin(&by_folder, &full);
         let place = usual_place(folder).or(plugin.map(|_| Place::Plugin));
         if let Some(place) = place {
             usual.push((place, depth(folder), found(folder, document, plugin)));
@@ -92,6 +91,13 @@ pub(crate) fn find_skill_folders(
     }
     usual.sort_by(|a, b| (a.0, a.1, &a.2.folder).cmp(&(b.0, b.1, &b.2.folder)));
     usual.into_iter().map(|(_, _, skill)| skill).collect()
+}
+
+/// Returns the plugin whose folder is this one, or is a few levels above it.
+fn find_plugin<'a>(by_folder: &HashMap<&str, &'a str>, folder: &str) -> Option<&'a str> {
+    let above = folder.rmatch_indices('/').map(|(at, _)| &folder[..at]);
+    let mut candidates = std::iter::once(folder).chain(above).take(USUAL_DEPTH + 1);
+    candidates.find_map(|one| by_folder.get(one).copied())
 }
 
 /// Whether a folder is in one that tools write.

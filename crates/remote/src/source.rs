@@ -329,6 +329,13 @@ fn parse_address(text: &str) -> Result<SkillSource> {
     if is_scp_address(text) {
         return parse_git_url(text, text);
     }
+    // An address without its beginning.
+    let first = text.split('/').next().unwrap_or_default();
+    if first.contains('.') && text.matches('/').count() >= 2 && !text.contains("://") {
+        let mut found = parse_web(&format!("https://{text}"))?;
+        text.clone_into(&mut found.text);
+        return Ok(found);
+    }
     if text.contains("://") {
         return Err(Error::Source {
             text: text.to_owned(),
@@ -391,6 +398,13 @@ fn parse_git_url(text: &str, url: &str) -> Result<SkillSource> {
         Some((address, reference)) => (address, Some(reference)),
         None => (url, None),
     };
+    // As in `owner/repo@skill`.
+    let (address, skill) = match address.rsplit_once(".git@") {
+        Some((_, skill)) if !skill.is_empty() && !skill.contains(['/', '@']) => {
+            (&address[..address.len() - skill.len() - 1], Some(skill))
+        }
+        _ => (address, None),
+    };
     if is_scp_address(address) {
         let (host, path) = address.split_once(':').unwrap_or_default();
         let is_plain = |c: char| c.is_ascii_alphanumeric() || ".-_@".contains(c);
@@ -429,7 +443,7 @@ fn parse_git_url(text: &str, url: &str) -> Result<SkillSource> {
             reference: reference.map(str::to_owned),
             folder: None,
         }),
-        skill: None,
+        skill: skill.map(str::to_owned),
     })
 }
 
@@ -483,6 +497,23 @@ fn parse_web(text: &str) -> Result<SkillSource> {
     if !url.username().is_empty() || url.password().is_some() {
         return refuse("must not hold a password".to_owned());
     }
+    let is_secret = |name: &str| {
+        let name = name.to_ascii_lowercase();
+        let words = [
+            "token",
+            "key",
+            "sig",
+            "secret",
+            "password",
+            "auth",
+            "credential",
+        ];
+        words.iter().any(|word| name.contains(word))
+    };
+    if url.query_pairs().any(|(name, _)| is_secret(&name)) {
+        // It would be written into files that others read.
+        return refuse("its query holds what looks like a secret".to_owned());
+    }
     let host = url.host_str().unwrap_or_default();
     let parts: Vec<&str> = url.path_segments().into_iter().flatten().collect();
     let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
@@ -535,7 +566,12 @@ fn parse_web(text: &str) -> Result<SkillSource> {
         "github.com" | "www.github.com" | "bitbucket.org" | "codeberg.org" | "gitlab.com"
     ) && parts.len() == 2
         || parts.contains(&"_git");
-    if is_repository || url.path().ends_with(".git") {
+    let names_skill = url
+        .path()
+        .rsplit('/')
+        .next()
+        .is_some_and(|last| last.contains(".git@"));
+    if is_repository || names_skill || url.path().ends_with(".git") {
         let (address, _) = text.split_once('#').unwrap_or((text, ""));
         let mut found = parse_git_url(
             text,
@@ -850,6 +886,8 @@ mod tests {
             "-x@example.com:r",
             "https://me:secret@example.com/r.git",
             "https://token@example.com/",
+            "https://example.com/x.zip?access_token=x",
+            "https://example.com/x.zip?X-Amz-Signature=x",
             "acme/skills#--upload-pack=x",
             "acme/skills#a..b",
             "acme/skills#a b",

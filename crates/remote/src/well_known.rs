@@ -11,7 +11,7 @@ use url::Url;
 
 use crate::{
     archive::{ArchiveFormat, read_archive},
-    digest_hex::check_digest,
+    digest_hex::{check_digest, plain_version},
     error::{Error, Result},
     file_tree::FileTree,
     http::{WebClient, WebRequest},
@@ -239,7 +239,7 @@ fn check_entry(index: &Url, is_new_form: bool, raw: RawEntry) -> Result<IndexEnt
     Ok(IndexEntry {
         name: raw.name,
         description: raw.description,
-        version: raw.version,
+        version: raw.version.as_deref().and_then(plain_version),
         artifact,
     })
 }

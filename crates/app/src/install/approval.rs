@@ -16,6 +16,8 @@ use crate::{FileDiff, SkillFiles, diff_files, error::Result, lint_files};
 /// An installed skill as it is shown for approval.
 #[derive(Debug)]
 pub struct ApprovalView {
+    /// The scope that has it.
+    pub scope: StoreScope,
     /// The skill.
     pub id: SkillId,
     /// Where it came from.
@@ -58,6 +60,7 @@ pub fn approval_view(
     let files = read_base(&**store, &from)?;
     let earlier = last_approved(registry, &**store, scope, id, &digest)?;
     Ok(Some(ApprovalView {
+        scope,
         is_approved: registry.is_installed_approved(scope, id, &digest)?,
         changes: match &earlier {
             Some(earlier) => diff_files(earlier, &files),

@@ -5,7 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use repertoire_core::{Digest, FileEntry, MAX_BYTES, Manifest, Package, Signer, SkillId};
+use repertoire_core::{
+    Digest, FileEntry, Frontmatter, MAX_BYTES, Manifest, Package, Signer, SkillId, frontmatter,
+    markdown::to_single_line,
+};
 use repertoire_registry::{folder, store::LocalStore};
 use repertoire_remote::{
     ClawHubResult, FetchLimits, FetchedSkill, Fetcher, OfferedSkill, OpenedSource, Pin,
@@ -45,11 +48,6 @@ pub struct FetchOptions {
 /// public Sigstore instance.
 pub fn trust_root_file(account: &Path) -> PathBuf {
     account.join(TRUST_ROOT_FILE)
-}
-
-/// The folder for what is there only while a source is read.
-pub(super) fn scratch_folder(account: &Path) -> PathBuf {
-    account.join("cache").join("fetch")
 }
 
 /// Who named a source.
@@ -92,6 +90,8 @@ pub(super) struct SourceReader<'a> {
     pub(super) cache: &'a SkillCache,
     pub(super) options: &'a FetchOptions,
     pub(super) runtime: &'a tokio::runtime::Runtime,
+    /// A folder for what is there only while a source is read.
+    pub(super) scratch: PathBuf,
 }
 
 /// One skill that is wanted, and what is known of it.
@@ -105,7 +105,6 @@ pub(super) struct FetchRequest {
     pub(super) digest: Option<Digest>,
     pub(super) signer: Option<Signer>,
     pub(super) version: Option<String>,
-    pub(super) resolved: Option<String>,
 }
 
 /// A skill with where it came from.
@@ -118,14 +117,18 @@ pub(super) struct FetchedFrom {
 }
 
 impl SourceReader<'_> {
-    /// Decides which networks a source may lead to.
+    /// Decides which networks a source may lead to: a private one only if the source itself is there.
     fn reach(&self, source: &SkillSource, named_by: NamedBy) -> SourceReach {
+        let is_private = source.host().is_some_and(|host| is_private_host(&host));
         if self.options.private || self.knows_host(source) {
-            return SourceReach::PrivateNames;
+            return match is_private {
+                true => SourceReach::PrivateAddresses,
+                false => SourceReach::PrivateNames,
+            };
         }
         match named_by {
-            NamedBy::User => SourceReach::PrivateAddresses,
-            NamedBy::Project => SourceReach::PublicOnly,
+            NamedBy::User if is_private => SourceReach::PrivateAddresses,
+            NamedBy::User | NamedBy::Project => SourceReach::PublicOnly,
         }
     }
 
@@ -142,15 +145,15 @@ impl SourceReader<'_> {
         let (Some(local), Some(host)) = (self.local, source.host()) else {
             return Ok(());
         };
-        // Public hosts need no permission.
-        if !self.options.private && !is_private_host(&host) {
+        // Public hosts need no permission, and get none.
+        if !is_private_host(&host) && !(self.options.private && resolves_privately(&host)) {
             return Ok(());
         }
         Ok(local.grant_approval(PRIVATE_HOST_KIND, &host, "")?)
     }
 
     pub(super) fn fetcher(&self, source: &SkillSource) -> Result<Fetcher> {
-        let fetcher = Fetcher::new(self.options.limits).with_scratch(scratch_folder(self.account));
+        let fetcher = Fetcher::new(self.options.limits).with_scratch(self.scratch.clone());
         let is_signed = matches!(source.place(), SourcePlace::Web(_) | SourcePlace::Oci(_));
         if !is_signed {
             return Ok(fetcher);
@@ -266,23 +269,26 @@ impl SourceReader<'_> {
     }
 
     /// Returns a skill of the cache, if the digest that it has to have is known.
+    ///
+    /// The signer is the one that was verified when it was kept; if a lock says another one, the
+    /// source is asked.
     fn find_kept(&self, request: &FetchRequest) -> Option<FetchedFrom> {
         let (digest, pin) = (request.digest?, request.pin.clone()?);
+        let kept = self.cache.get(&digest)?;
+        if kept.signer != request.signer {
+            return None;
+        }
         Some(FetchedFrom {
             skill: FetchedSkill {
                 name: request.id.name().to_owned(),
                 folder: String::new(),
-                files: self.cache.get(&digest)?,
+                files: kept.files,
                 digest,
                 pin,
                 version: request.version.clone(),
-                // It was verified when it was fetched, over the same bytes.
-                signer: request.signer.clone(),
+                signer: kept.signer,
             },
-            resolved: request
-                .resolved
-                .clone()
-                .unwrap_or_else(|| request.source.location()),
+            resolved: request.source.location(),
             from_cache: true,
         })
     }
@@ -308,7 +314,8 @@ impl SourceReader<'_> {
                     let fetched = fetched.and_then(|skill| {
                         check_digest(request, &skill)?;
                         if request.digest.is_some() {
-                            self.cache.put(&skill.digest, &skill.files);
+                            self.cache
+                                .put(&skill.digest, &skill.files, skill.signer.as_ref());
                         }
                         Ok(FetchedFrom {
                             skill,
@@ -410,7 +417,7 @@ fn open_folder(path: &Path) -> Result<SourceOffer> {
         let name = name.file_name().unwrap_or_default().to_string_lossy();
         OfferedSkill {
             name: name.into_owned(),
-            description: String::new(),
+            description: read_description(folder).unwrap_or_default(),
             folder: folder.to_string_lossy().into_owned(),
             version: None,
             plugin: None,
@@ -428,6 +435,14 @@ fn open_folder(path: &Path) -> Result<SourceOffer> {
             .collect(),
         opened: OpenedOffer::Folders(folders),
     })
+}
+
+/// Returns what the document of a folder says about its skill.
+fn read_description(path: &Path) -> Option<String> {
+    let (_, bytes) = folder::read_document(path).ok()??;
+    let split = frontmatter::split_document(std::str::from_utf8(&bytes).ok()?).ok()?;
+    let front = Frontmatter::parse(split.yaml, 2).ok()?.to_json();
+    Some(to_single_line(front.get("description")?.as_str()?))
 }
 
 fn open_package(path: &Path) -> Result<SourceOffer> {
@@ -487,6 +502,16 @@ pub(super) fn files_digest(files: &SkillFiles) -> Result<Digest> {
     Ok(Manifest::digest_of(&file_entries(files)?))
 }
 
+/// Whether the name of a host leads to a private network.
+fn resolves_privately(host: &str) -> bool {
+    let with_port = match host.rsplit_once(':') {
+        Some((_, port)) if port.bytes().all(|b| b.is_ascii_digit()) => host.to_owned(),
+        _ => format!("{host}:443"),
+    };
+    let found = std::net::ToSocketAddrs::to_socket_addrs(&with_port);
+    found.is_ok_and(|mut found| found.any(|address| !repertoire_remote::is_public(address.ip())))
+}
+
 /// Whether a host is an address of a private network, or this machine.
 fn is_private_host(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
@@ -495,10 +520,7 @@ fn is_private_host(host: &str) -> bool {
     };
     let name = name.trim_matches(['[', ']']);
     match name.parse::<std::net::IpAddr>() {
-        Ok(std::net::IpAddr::V4(ip)) => ip.is_private() || ip.is_loopback() || ip.is_link_local(),
-        Ok(std::net::IpAddr::V6(ip)) => {
-            ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local()
-        }
+        Ok(ip) => !repertoire_remote::is_public(ip),
         Err(_) => name == "localhost" || name.ends_with(".localhost"),
     }
 }

@@ -96,17 +96,27 @@ fn sorted(files: &SkillFiles) -> Option<Vec<(&str, &[u8])>> {
     is_known.then_some(list)
 }
 
+/// Reads the bytes of a lock in a folder.
+type LockReader = fn(&Path, &[u8]) -> Result<Vec<ForeignSkill>, String>;
+
+/// The locks of other tools: the folder, the name, and how it is read.
+const READERS: [(&str, &str, LockReader); 4] = [
+    ("", "skills-lock.json", read_skills_lock),
+    (".agents", ".skill-lock.json", read_skills_lock),
+    (".clawhub", "lock.json", read_clawhub_lock),
+    ("", "toolhive.lock.yaml", read_toolhive_lock),
+];
+
+/// Whether a folder has the lock of another tool.
+pub fn has_foreign_lock(folder: &Path) -> bool {
+    let mut places = READERS.iter();
+    places.any(|(inner, name, _)| folder.join(inner).join(name).is_file())
+}
+
 /// Returns what the locks of a folder name; of the account's home folder, if it is one.
 pub(super) fn read_foreign_locks(folder: &Path) -> Result<(Vec<PathBuf>, Vec<ForeignSkill>)> {
     let (mut locks, mut found) = (Vec::new(), Vec::new());
-    type Reader = fn(&Path, &[u8]) -> Result<Vec<ForeignSkill>, String>;
-    let readers: [(&str, &str, Reader); 4] = [
-        ("", "skills-lock.json", read_skills_lock),
-        (".agents", ".skill-lock.json", read_skills_lock),
-        (".clawhub", "lock.json", read_clawhub_lock),
-        ("", "toolhive.lock.yaml", read_toolhive_lock),
-    ];
-    for (inner, name, read) in readers {
+    for (inner, name, read) in READERS {
         let place = folder.join(inner);
         if !place.join(name).is_file() {
             continue;
@@ -189,8 +199,8 @@ fn read_skills_lock(folder: &Path, bytes: &[u8]) -> Result<Vec<ForeignSkill>, St
                 };
                 (site_of_index(&url), Some(name.clone()))
             }
-            // What came from a folder of this machine has no source.
-            _ => continue,
+            // What came from a folder of this machine is left out, and said to be.
+            other => (format!("{other}:{}", entry.source), None),
         };
         let hash = entry
             .computed_hash
@@ -416,13 +426,14 @@ mod tests {
             [
                 ("a", "git+https://git.example.com/r"),
                 ("b", "https://example.com"),
+                ("c", "local:/tmp/x"),
                 ("pdf", "acme/skills@pdf#v2"),
                 ("notes", "clawhub+http://127.0.0.1:9/@acme/notes"),
                 ("x", "oci://ghcr.io/acme/x:1"),
                 ("y", "https://github.com/acme/y.git#main"),
             ]
         );
-        for one in &found {
+        for one in found.iter().filter(|one| one.name != "c") {
             let source = one.source.parse::<repertoire_remote::SkillSource>();
             assert!(source.is_ok(), "{}", one.source);
         }

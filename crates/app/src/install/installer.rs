@@ -2,14 +2,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::{File, TryLockError},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use repertoire_core::{Digest, SkillId};
 use repertoire_registry::{
-    Error as RegistryError, HistoryPolicy, Registry, StoreScope, Trusted,
+    Error as RegistryError, HistoryPolicy, Registry, SkillMetadata, StoreScope, Trusted, folder,
     store::{CurrentSkill, InstalledFrom, NewSkill, OriginChange, SkillWrite, Store, WriteMode},
 };
 use repertoire_remote::{ClawHubResult, FetchedSkill, SkillSource};
@@ -19,11 +18,15 @@ use tokio::runtime::Runtime;
 use super::{
     fetch::{
         FetchOptions, FetchRequest, FetchedFrom, NamedBy, SourceOffer, SourceReader, choose,
-        file_entries, scratch_folder,
+        file_entries,
     },
     lock::{LockedSkill, SkillLock},
     merge::{ConflictChoice, merge_files},
-    project::{LOCK_FILE, PROJECT_FILE, ProjectOwner, SkillProject, WantedSkill, read_source},
+    project::{
+        LOCK_FILE, MAX_FILE_BYTES, PROJECT_FILE, ProjectOwner, SkillProject, WantedSkill,
+        read_source,
+    },
+    scratch::{ChangeTurn, ScratchFolder},
     skill_cache::SkillCache,
     update::SkillConflict,
 };
@@ -31,9 +34,6 @@ use crate::{
     SkillFiles,
     error::{Error, Result, io_error_at},
 };
-
-/// The file that one installation at a time holds.
-const GUARD_FILE: &str = "install.guard";
 
 /// Installs skills into one scope.
 #[derive(Debug)]
@@ -46,8 +46,9 @@ pub struct Installer {
     pub(super) cache: SkillCache,
     pub(super) options: FetchOptions,
     pub(super) runtime: Runtime,
-    /// Held until this is dropped.
-    _guard: File,
+    pub(super) scratch: ScratchFolder,
+    /// Held from the first change until this is dropped.
+    turn: Option<ChangeTurn>,
 }
 
 /// A source to add skills from.
@@ -110,10 +111,12 @@ pub struct InstallReport {
     pub from_cache: Vec<SkillId>,
     /// The skills that are installed and not approved.
     pub unapproved: Vec<SkillId>,
+    /// The skills that the user changed.
+    pub edited: Vec<SkillId>,
 }
 
 impl Installer {
-    /// Prepares installations into a scope. Another one of the same account is waited for.
+    /// Prepares installations into a scope.
     ///
     /// The scope of an untrusted workspace is refused: this is the gate for everything here.
     pub fn open(
@@ -134,9 +137,6 @@ impl Installer {
             StoreScope::Account => ProjectOwner::Account,
             StoreScope::Workspace => ProjectOwner::Project,
         };
-        let guard = take_guard(account)?;
-        // What an interrupted process left behind; no other one is at work now.
-        let _ = std::fs::remove_dir_all(scratch_folder(account));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -150,7 +150,8 @@ impl Installer {
             scope,
             options,
             runtime,
-            _guard: guard,
+            scratch: ScratchFolder::create(account)?,
+            turn: None,
         })
     }
 
@@ -181,7 +182,31 @@ impl Installer {
             cache: &self.cache,
             options: &self.options,
             runtime: &self.runtime,
+            scratch: self.scratch.path(),
         }
+    }
+
+    /// Waits for the turn to change something. Files that another process changed since they were read
+    /// are an error: what was decided from them may be wrong.
+    pub fn begin_changes(&mut self) -> Result<()> {
+        if self.turn.is_some() {
+            return Ok(());
+        }
+        self.turn = Some(ChangeTurn::take(&self.account)?);
+        for (name, known) in [
+            (PROJECT_FILE, self.project.text()),
+            (LOCK_FILE, self.lock.text()),
+        ] {
+            let now = folder::read_small_file(self.project.folder(), name, MAX_FILE_BYTES)?;
+            if now.as_deref() != known.map(str::as_bytes) {
+                return Err(RegistryError::Changed {
+                    what: "file",
+                    name: self.project.folder().join(name).display().to_string(),
+                }
+                .into());
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn store(&self) -> Result<&Arc<dyn Store>> {
@@ -208,7 +233,20 @@ impl Installer {
         mode: WriteMode,
     ) -> Result<Vec<AddedSkill>> {
         let chosen = choose_skills(request, offer)?;
+        if request.id.is_some() && chosen.len() > 1 {
+            return Err(Error::SeveralOffers {
+                location: offer.location.clone(),
+                names: offer
+                    .skills
+                    .iter()
+                    .map(|skill| skill.name.clone())
+                    .collect(),
+            });
+        }
         let read = self.reader().read(offer, &chosen)?;
+        if mode == WriteMode::Commit {
+            self.begin_changes()?;
+        }
         let has_several = offer.skills.len() > 1;
         let mut added = Vec::new();
         let mut targets = Vec::new();
@@ -224,13 +262,18 @@ impl Installer {
                 skill: (has_several && !named).then(|| fetched.name.clone()),
             };
             let wanted = shorten_source(wanted);
-            self.check_free(&id, &wanted)?;
-            let locked = locked_skill(&wanted, &offer.location, &fetched);
+            self.check_free(&id, &wanted, request.all)?;
+            let resolved = match request.source.is_local() {
+                true => wanted.source.clone(),
+                false => offer.location.clone(),
+            };
+            let locked = locked_skill(&wanted, &resolved, &fetched);
             self.check_same_version(&locked)?;
             self.check_signer(&locked)?;
             targets.push(InstallTarget {
                 locked: locked.clone(),
                 files: fetched.files.clone(),
+                edited: None,
                 choices: BTreeMap::new(),
             });
             added.push((wanted, locked, fetched.files));
@@ -242,9 +285,13 @@ impl Installer {
             });
         }
         let is_recorded = self.can_record(&request.source);
+        // A write that the store refuses must leave no trace in the files.
+        let store = self.store()?;
+        store.write_skills(plan.writes.clone(), WriteMode::DryRun)?;
         if mode == WriteMode::Commit && is_recorded {
             for (wanted, locked, files) in &added {
-                self.cache.put(&locked.digest, files);
+                self.cache
+                    .put(&locked.digest, files, locked.signer.as_ref());
                 self.project.put(wanted.clone())?;
                 self.lock.put(locked.clone());
             }
@@ -317,7 +364,7 @@ impl Installer {
     }
 
     /// Refuses an id that another skill has.
-    fn check_free(&self, id: &SkillId, wanted: &WantedSkill) -> Result<()> {
+    fn check_free(&self, id: &SkillId, wanted: &WantedSkill, all: bool) -> Result<()> {
         let store = self.store()?;
         if store.skill_metadata(id)?.is_none() {
             return Ok(());
@@ -331,8 +378,18 @@ impl Installer {
                 });
             }
         };
-        let same = |a: &str, b: &str| strip_reference(a) == strip_reference(b);
-        if same(&other.source, &wanted.source) {
+        let is_same = other.source == wanted.source && other.skill == wanted.skill;
+        // Another branch or version of the same skill is what the user asks for.
+        let place = |source: &str, skill: &Option<String>| {
+            format!(
+                "{} {}",
+                strip_reference(source),
+                skill.as_deref().unwrap_or_default()
+            )
+        };
+        let is_other_version =
+            !all && place(&other.source, &other.skill) == place(&wanted.source, &wanted.skill);
+        if is_same || is_other_version {
             return Ok(());
         }
         Err(Error::OtherSource {
@@ -349,6 +406,16 @@ impl Installer {
         };
         if known.digest == new.digest || self.options.allow_moved {
             return Ok(());
+        }
+        // Another skill of the same place has the same pin.
+        if known.pin == new.pin && known.source == new.source && known.skill == new.skill {
+            // The same pin is the same content, whatever it is called.
+            return Err(Error::MovedVersion {
+                id: new.id.clone(),
+                version: new.pin.to_string(),
+                known: known.digest,
+                found: new.digest,
+            });
         }
         let same_version = known.version.is_some() && known.version == new.version;
         let version = match (&new.version, version_reference(&new.source)) {
@@ -425,19 +492,28 @@ impl Installer {
             if *from_cache {
                 report.from_cache.push(one.id.clone());
             }
+            // A path of this machine means nothing to others.
+            let is_path = one.source.starts_with('.');
+            let resolved = if is_path { &one.source } else { resolved };
             let mut locked = locked_skill(one, resolved, skill);
             match self.locked_as(one) {
-                // The lock stays as it is.
-                Some(known) => locked = known,
+                // What the lock says about the content was checked; who signed it is checked here,
+                // and where it is from is never taken from the lock.
+                Some(known) => {
+                    self.check_signer(&locked)?;
+                    locked.version = known.version;
+                }
                 None => {
                     self.check_same_version(&locked)?;
                     self.check_signer(&locked)?;
-                    self.cache.put(&locked.digest, &skill.files);
+                    self.cache
+                        .put(&locked.digest, &skill.files, locked.signer.as_ref());
                 }
             }
             targets.push(InstallTarget {
                 locked,
                 files: skill.files.clone(),
+                edited: None,
                 choices: BTreeMap::new(),
             });
         }
@@ -451,6 +527,7 @@ impl Installer {
                 skill: conflict.id.to_string(),
             });
         }
+        self.begin_changes()?;
         let gone = self.unwanted()?;
         if mode == InstallMode::Resolve {
             for target in &targets {
@@ -480,6 +557,8 @@ impl Installer {
         }
         report.skills.sort_by(|a, b| a.0.cmp(&b.0));
         report.unapproved = self.unapproved()?;
+        report.edited = self.edited()?;
+        self.remember_hosts()?;
         self.cache.trim();
         Ok(report)
     }
@@ -537,7 +616,6 @@ impl Installer {
             digest: locked.map(|locked| locked.digest),
             signer: locked.and_then(|locked| locked.signer.clone()),
             version: locked.and_then(|locked| locked.version.clone()),
-            resolved: locked.map(|locked| locked.resolved.clone()),
         })
     }
 
@@ -564,8 +642,34 @@ impl Installer {
         Ok(found)
     }
 
+    /// Returns the installed skills that the user changed.
+    fn edited(&self) -> Result<Vec<SkillId>> {
+        let store = self.store()?;
+        let installed: BTreeMap<SkillId, Digest> = store.installed_digests()?.into_iter().collect();
+        let stored = store.all_metadata()?.into_iter();
+        let is_edited = |(id, metadata): &(SkillId, SkillMetadata)| {
+            installed
+                .get(id)
+                .is_some_and(|digest| *digest != metadata.digest())
+        };
+        Ok(stored.filter(is_edited).map(|(id, _)| id).collect())
+    }
+
+    /// Remembers the private hosts that the user allowed.
+    pub(super) fn remember_hosts(&self) -> Result<()> {
+        if !self.options.private {
+            return Ok(());
+        }
+        for wanted in self.project.wanted() {
+            let source = read_source(self.project.folder(), wanted)?;
+            self.reader().remember_host(&source)?;
+        }
+        Ok(())
+    }
+
     /// Wants skills no longer and removes them; returns those that were named in the project's file.
     pub fn forget(&mut self, ids: &BTreeSet<SkillId>) -> Result<Vec<SkillId>> {
+        self.begin_changes()?;
         let mut forgotten = Vec::new();
         for id in ids {
             let named = self.project.remove(id);
@@ -604,10 +708,15 @@ impl Installer {
         let stored = store.skill_metadata(id)?;
         let (files, change, current) = match (stored, store.installed_from(id)?) {
             (None, _) => (
-                target.files.clone(),
+                target.edited.as_ref().unwrap_or(&target.files).clone(),
                 SkillChange::Added,
                 CurrentSkill::Absent,
             ),
+            // The same files, whoever put them there.
+            (Some(stored), None) if stored.digest() == target.locked.digest => {
+                let current = CurrentSkill::Digest(stored.digest());
+                (target.files.clone(), SkillChange::Unchanged, current)
+            }
             (Some(_), None) => {
                 return Err(Error::OwnSkill {
                     id: id.clone(),
@@ -638,7 +747,11 @@ impl Installer {
                         });
                         return Ok(());
                     }
-                    (outcome.files, SkillChange::Merged, current)
+                    let change = match outcome.files == target.files {
+                        true => SkillChange::Updated,
+                        false => SkillChange::Merged,
+                    };
+                    (outcome.files, change, current)
                 }
             }
         };
@@ -658,6 +771,8 @@ impl Installer {
 pub(super) struct InstallTarget {
     pub(super) locked: LockedSkill,
     pub(super) files: SkillFiles,
+    /// What the user has made of it already.
+    pub(super) edited: Option<SkillFiles>,
     /// What the user decided about conflicts.
     pub(super) choices: BTreeMap<repertoire_core::RelPath, ConflictChoice>,
 }
@@ -808,26 +923,4 @@ fn version_reference(source: &str) -> Option<String> {
     // `v1` is often moved on purpose, `v1.2` is not.
     (parts.next().is_some_and(is_number) && parts.next().is_some_and(is_number))
         .then_some(reference)
-}
-
-/// Takes the file that one installation at a time holds; waits for another one.
-fn take_guard(account: &Path) -> Result<File> {
-    let path = account.join(GUARD_FILE);
-    let io = io_error_at(&path);
-    repertoire_registry::store::create_private_dir(account)?;
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path)
-        .map_err(&io)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => {
-            tracing::warn!("another installation is running: waiting for it");
-            file.lock().map_err(io)?;
-            Ok(file)
-        }
-        Err(TryLockError::Error(error)) => Err(io(error)),
-    }
 }

@@ -87,7 +87,8 @@ impl LockedSkill {
 pub struct SkillLock {
     skills: BTreeMap<SkillId, LockedSkill>,
     unknown: Vec<(String, Item)>,
-    is_new: bool,
+    /// The file as it was read; none if there is none.
+    text: Option<String>,
 }
 
 impl SkillLock {
@@ -95,10 +96,7 @@ impl SkillLock {
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(LOCK_FILE);
         let Some(bytes) = folder::read_small_file(folder, LOCK_FILE, MAX_FILE_BYTES)? else {
-            return Ok(Self {
-                is_new: true,
-                ..Self::default()
-            });
+            return Ok(Self::default());
         };
         let refuse = |reason: String| Error::ProjectFile {
             path: path.clone(),
@@ -117,7 +115,10 @@ impl SkillLock {
             }
             None => return Err(refuse("has no version".to_owned())),
         }
-        let mut lock = Self::default();
+        let mut lock = Self {
+            text: Some(text.to_owned()),
+            ..Self::default()
+        };
         for (key, item) in document.iter() {
             match (key, item) {
                 ("version", _) => {}
@@ -140,7 +141,12 @@ impl SkillLock {
 
     /// Whether there is no such file yet.
     pub fn is_new(&self) -> bool {
-        self.is_new
+        self.text.is_none()
+    }
+
+    /// The file as it was read or written last.
+    pub(super) fn text(&self) -> Option<&str> {
+        self.text.as_deref()
     }
 
     /// The skills, sorted by id.
@@ -170,11 +176,16 @@ impl SkillLock {
     pub fn write(&mut self, folder: &Path) -> Result<()> {
         let path: PathBuf = folder.join(LOCK_FILE);
         let text = self.to_text();
-        let known = folder::read_small_file(folder, LOCK_FILE, MAX_FILE_BYTES)?;
-        if known.is_none_or(|known| known != text.as_bytes()) {
-            write_durably(&path, text.as_bytes())?;
+        if text.len() as u64 > MAX_FILE_BYTES {
+            return Err(Error::ProjectFile {
+                path,
+                reason: format!("would have more than {MAX_FILE_BYTES} bytes"),
+            });
         }
-        self.is_new = false;
+        if self.text.as_deref() != Some(text.as_str()) {
+            write_durably(&path, text.as_bytes())?;
+            self.text = Some(text);
+        }
         Ok(())
     }
 

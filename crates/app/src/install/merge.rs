@@ -17,6 +17,9 @@ use crate::SkillFiles;
 /// Larger texts are not merged line by line.
 const MAX_TEXT_BYTES: usize = 1024 * 1024;
 
+/// Longer texts are not merged line by line either.
+const MAX_LINES: usize = 5_000;
+
 /// Whose state of a file is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -35,7 +38,7 @@ pub struct MergeConflict {
     /// What happened on both sides.
     pub reason: &'static str,
     /// All three states with marks between them, to look at; none for files that are no text.
-    #[serde(skip)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub marked: Option<String>,
 }
 
@@ -147,11 +150,24 @@ fn merge_lines(old: &str, ours: &str, theirs: &str) -> Option<String> {
     if ours == old {
         return Some(theirs.to_owned());
     }
+    // The time for a comparison grows with the square of what differs.
+    if [old, ours, theirs]
+        .iter()
+        .any(|text| text.lines().count() > MAX_LINES)
+    {
+        return None;
+    }
     MergeOptions::new().merge(old, ours, theirs).ok()
 }
 
 /// Shows all three states of the lines that both changed.
 fn mark_conflicts(old: &str, ours: &str, theirs: &str) -> String {
+    if [old, ours, theirs]
+        .iter()
+        .any(|text| text.lines().count() > MAX_LINES)
+    {
+        return "(too long to be compared here)".to_owned();
+    }
     let mut options = MergeOptions::new();
     options.set_conflict_style(ConflictStyle::Diff3);
     let (Ok(text) | Err(text)) = options.merge(old, ours, theirs);

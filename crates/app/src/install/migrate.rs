@@ -1,9 +1,9 @@
 //! Adopts skills that other tools installed, with what their locks say.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use repertoire_core::SkillId;
-use repertoire_registry::{folder, store::WriteMode};
+use repertoire_registry::{RequestedBy, store::WriteMode};
 use repertoire_remote::Pin;
 use serde::Serialize;
 
@@ -17,6 +17,7 @@ use super::{
 use crate::{
     SkillFiles,
     error::{Error, Result},
+    folder_source,
 };
 
 /// A skill of another tool, and what became of it.
@@ -56,6 +57,10 @@ impl Installer {
         folder: &std::path::Path,
         mode: WriteMode,
     ) -> Result<MigrationReport> {
+        // The locks of an untrusted project are a stranger's.
+        if folder_source(folder, &self.account)?.requested_by == RequestedBy::UntrustedWorkspace {
+            return Err(repertoire_registry::Error::Untrusted(folder.to_owned()).into());
+        }
         let (locks, found) = read_foreign_locks(folder)?;
         let mut report = MigrationReport {
             locks,
@@ -72,7 +77,7 @@ impl Installer {
                 note: None,
                 is_adopted: false,
             };
-            match self.adopt(&foreign, &mut row) {
+            match self.adopt(folder, &foreign, &mut row) {
                 Ok((wanted, target)) => {
                     row.is_adopted = true;
                     row.pin = Some(target.locked.pin.to_string());
@@ -81,6 +86,9 @@ impl Installer {
                 Err(error) => row.note = Some(error.to_string()),
             }
             report.skills.push(row);
+        }
+        if mode == WriteMode::Commit {
+            self.begin_changes()?;
         }
         let installs: Vec<InstallTarget> =
             targets.iter().map(|(_, target)| target.clone()).collect();
@@ -100,6 +108,7 @@ impl Installer {
 
     fn adopt(
         &self,
+        folder: &Path,
         foreign: &ForeignSkill,
         row: &mut MigratedSkill,
     ) -> Result<(WantedSkill, InstallTarget)> {
@@ -109,6 +118,8 @@ impl Installer {
             source: foreign.source.clone(),
             skill: foreign.skill.clone(),
         };
+        // What has no source that others reach is not adopted.
+        read_source(self.project.folder(), &wanted)?;
         if self.project.get(&id).is_some() {
             return Err(Error::AlreadyWanted(id));
         }
@@ -129,7 +140,13 @@ impl Installer {
         let place = place
             .canonicalize()
             .map_err(crate::error::io_error_at(place))?;
-        let mut files: SkillFiles = folder::read_folder(&place)?;
+        let root = folder
+            .canonicalize()
+            .map_err(crate::error::io_error_at(folder))?;
+        if !place.starts_with(&root) {
+            return Err(repertoire_registry::Error::EscapesRoot(place).into());
+        }
+        let mut files: SkillFiles = repertoire_registry::folder::read_folder(&place)?;
         files.retain(|path, _| !path.as_str().starts_with(".clawhub/"));
         row.is_verified = foreign.check.matches(&files);
         if row.is_verified == Some(false) {
@@ -147,30 +164,36 @@ impl Installer {
                 digest,
             )
         };
-        match &foreign.pin {
-            // Only the files of the lock were pinned by it.
-            Some(pin) if row.is_verified == Some(true) => locked.pin = pin.clone(),
-            _ => self.pin_from_source(&wanted, foreign, &mut locked, row)?,
-        }
-        self.cache.put(&digest, &files);
+        let upstream = self.pin_from_source(&wanted, foreign, &mut locked, row)?;
+        let (files, edited) = match upstream {
+            // What the user changed stays a change of the user's.
+            Some(upstream) => (upstream, Some(files)),
+            None => (files, None),
+        };
+        self.cache
+            .put(&locked.digest, &files, locked.signer.as_ref());
         let target = InstallTarget {
             locked,
             files,
+            edited,
             choices: std::collections::BTreeMap::new(),
         };
         Ok((wanted, target))
     }
 
-    /// Asks the source whether it still has exactly these files, which makes them pinned.
+    /// Asks the source whether it still has exactly these files, which makes them pinned. If the user
+    /// changed them, what the source has is pinned instead, and returned.
     fn pin_from_source(
         &self,
         wanted: &WantedSkill,
         foreign: &ForeignSkill,
         locked: &mut LockedSkill,
         row: &mut MigratedSkill,
-    ) -> Result<()> {
+    ) -> Result<Option<SkillFiles>> {
         if self.options.offline {
-            return Ok(());
+            row.note
+                .get_or_insert("its source was not asked".to_owned());
+            return Ok(None);
         }
         let mut source = read_source(self.project.folder(), wanted)?;
         if let Some(version) = &foreign.version
@@ -181,30 +204,33 @@ impl Installer {
         let request = FetchRequest {
             id: wanted.id.clone(),
             source,
-            pin: None,
+            // What the other lock pins, as far as the source agrees.
+            pin: foreign.pin.clone(),
             digest: None,
             signer: None,
             version: None,
-            resolved: None,
         };
-        let fetched = self.reader().fetch(&[request], NamedBy::User);
+        let fetched = self.reader().fetch(&[request], NamedBy::Project);
         match fetched.into_values().next() {
-            Some(Ok(fetched)) if fetched.skill.digest == locked.digest => {
+            Some(Ok(fetched)) => {
+                let is_same = fetched.skill.digest == locked.digest;
+                if !is_same && row.is_verified == Some(true) {
+                    let note = "its source has other files now, so nobody else can install these";
+                    row.note.get_or_insert(note.to_owned());
+                    return Ok(None);
+                }
                 locked.pin = fetched.skill.pin;
+                locked.digest = fetched.skill.digest;
                 locked.resolved = fetched.resolved;
                 locked.signer = fetched.skill.signer;
-            }
-            Some(Ok(_)) => {
-                row.note.get_or_insert(
-                    "its source has other files now: `repertoire update` gets them".to_owned(),
-                );
+                Ok((!is_same).then_some(fetched.skill.files))
             }
             Some(Err(error)) => {
                 row.note
                     .get_or_insert(format!("pinned by its files only: {error}"));
+                Ok(None)
             }
-            None => {}
+            None => Ok(None),
         }
-        Ok(())
     }
 }

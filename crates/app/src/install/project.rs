@@ -51,7 +51,8 @@ pub struct SkillProject {
     owner: ProjectOwner,
     document: DocumentMut,
     wanted: BTreeMap<SkillId, WantedSkill>,
-    is_new: bool,
+    /// The file as it was read; none if there is none.
+    text: Option<String>,
 }
 
 /// Returns the nearest folder at or above one that has a `repertoire.toml`.
@@ -68,16 +69,18 @@ impl SkillProject {
     pub fn read(folder: &Path, owner: ProjectOwner) -> Result<Self> {
         let path = folder.join(PROJECT_FILE);
         let bytes = folder::read_small_file(folder, PROJECT_FILE, MAX_FILE_BYTES)?;
-        let is_new = bytes.is_none();
         let refuse = |reason: String| Error::ProjectFile {
             path: path.clone(),
             reason,
         };
-        let text = String::from_utf8(bytes.unwrap_or_default().to_vec())
-            .map_err(|_| refuse("is not valid UTF-8".to_owned()))?;
-        let document: DocumentMut = text
-            .parse()
-            .map_err(|error: toml_edit::TomlError| refuse(error.to_string().trim().to_owned()))?;
+        let text = bytes
+            .map(|bytes| String::from_utf8(bytes.to_vec()))
+            .transpose();
+        let text = text.map_err(|_| refuse("is not valid UTF-8".to_owned()))?;
+        let document: DocumentMut =
+            text.as_deref().unwrap_or_default().parse().map_err(
+                |error: toml_edit::TomlError| refuse(error.to_string().trim().to_owned()),
+            )?;
         let mut wanted = BTreeMap::new();
         for (key, item) in document.iter() {
             match (key, item.as_table_like()) {
@@ -105,7 +108,7 @@ impl SkillProject {
             owner,
             document,
             wanted,
-            is_new,
+            text,
         })
     }
 
@@ -121,7 +124,12 @@ impl SkillProject {
 
     /// Whether there is no such file yet.
     pub fn is_new(&self) -> bool {
-        self.is_new
+        self.text.is_none()
+    }
+
+    /// The file as it was read or written last.
+    pub(super) fn text(&self) -> Option<&str> {
+        self.text.as_deref()
     }
 
     /// The wanted skills, sorted by id.
@@ -177,8 +185,11 @@ impl SkillProject {
 
     /// Writes the file, at once and durably.
     pub fn write(&mut self) -> Result<()> {
-        write_durably(&self.path(), self.document.to_string().as_bytes())?;
-        self.is_new = false;
+        let text = self.document.to_string();
+        if self.text.as_deref() != Some(text.as_str()) {
+            write_durably(&self.path(), text.as_bytes())?;
+            self.text = Some(text);
+        }
         Ok(())
     }
 }

@@ -11,8 +11,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use repertoire_core::{Digest, FileEntry, MAX_BYTES, Manifest};
+use repertoire_core::{Digest, FileEntry, MAX_BYTES, Manifest, Signer};
 use repertoire_registry::store::create_private_dir;
+use serde::{Deserialize, Serialize};
 
 use crate::SkillFiles;
 
@@ -20,6 +21,22 @@ use crate::SkillFiles;
 const MAX_CACHE_BYTES: u64 = 1024 * 1024 * 1024;
 /// The most bytes of the list of files.
 const MAX_HEAD_BYTES: u64 = 4 * 1024 * 1024;
+
+/// A skill of the cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptSkill {
+    /// Its files.
+    pub files: SkillFiles,
+    /// Who signed it, as it was verified when it was kept.
+    pub signer: Option<Signer>,
+}
+
+/// What stands before the bytes of a kept skill.
+#[derive(Serialize, Deserialize)]
+struct KeptHead {
+    files: Vec<(String, u64)>,
+    signer: Option<Signer>,
+}
 
 /// The skills that were fetched earlier.
 #[derive(Debug, Clone)]
@@ -40,9 +57,10 @@ impl SkillCache {
     }
 
     /// Returns a kept skill.
-    pub fn get(&self, digest: &Digest) -> Option<SkillFiles> {
+    pub fn get(&self, digest: &Digest) -> Option<KeptSkill> {
         let path = self.file(digest);
-        let files = read_kept(&path)?;
+        let kept = read_kept(&path)?;
+        let files = &kept.files;
         let entries = files
             .iter()
             .map(|(path, bytes)| FileEntry::from_bytes(path.clone(), bytes));
@@ -56,26 +74,35 @@ impl SkillCache {
         if let Ok(file) = std::fs::File::options().append(true).open(&path) {
             let _ = file.set_modified(SystemTime::now());
         }
-        Some(files)
+        Some(kept)
     }
 
-    /// Keeps a skill. A failure is ignored, because it can be fetched again.
-    pub fn put(&self, digest: &Digest, files: &SkillFiles) {
+    /// Keeps a skill with the signer that was verified. A failure is ignored, because it can be fetched again.
+    pub fn put(&self, digest: &Digest, files: &SkillFiles, signer: Option<&Signer>) {
         let path = self.file(digest);
-        if path.is_file() {
+        let known = read_kept(&path).is_some_and(|kept| kept.signer.as_ref() == signer);
+        if known {
             return;
         }
-        if let Err(error) = self.write(&path, files) {
+        if let Err(error) = self.write(&path, files, signer) {
             tracing::debug!(%error, "a fetched skill could not be kept");
         }
     }
 
-    fn write(&self, path: &Path, files: &SkillFiles) -> std::io::Result<()> {
+    fn write(
+        &self,
+        path: &Path,
+        files: &SkillFiles,
+        signer: Option<&Signer>,
+    ) -> std::io::Result<()> {
         create_private_dir(&self.folder).map_err(std::io::Error::other)?;
-        let head: Vec<(&str, usize)> = files
-            .iter()
-            .map(|(path, bytes)| (path.as_str(), bytes.len()))
-            .collect();
+        let head = KeptHead {
+            files: files
+                .iter()
+                .map(|(path, bytes)| (path.to_string(), bytes.len() as u64))
+                .collect(),
+            signer: signer.cloned(),
+        };
         let head = serde_json::to_vec(&head)?;
         let mut new = tempfile::Builder::new()
             .prefix(".new-")
@@ -121,7 +148,7 @@ impl SkillCache {
     }
 }
 
-fn read_kept(path: &Path) -> Option<SkillFiles> {
+fn read_kept(path: &Path) -> Option<KeptSkill> {
     let file = std::fs::File::open(path).ok()?;
     let mut input = file.take(MAX_HEAD_BYTES + MAX_BYTES + 8);
     let mut length = [0; 8];
@@ -132,18 +159,21 @@ fn read_kept(path: &Path) -> Option<SkillFiles> {
     }
     let mut head = Vec::new();
     input.by_ref().take(length).read_to_end(&mut head).ok()?;
-    let head: Vec<(String, u64)> = repertoire_core::json::from_slice(&head).ok()?;
+    let head: KeptHead = repertoire_core::json::from_slice(&head).ok()?;
     let mut rest = Vec::new();
     input.read_to_end(&mut rest).ok()?;
     let mut rest = Bytes::from(rest);
     let mut files = SkillFiles::new();
-    for (path, size) in head {
+    for (path, size) in head.files {
         let size = usize::try_from(size)
             .ok()
             .filter(|size| *size <= rest.len())?;
         files.insert(path.parse().ok()?, rest.split_to(size));
     }
-    rest.is_empty().then_some(files)
+    rest.is_empty().then_some(KeptSkill {
+        files,
+        signer: head.signer,
+    })
 }
 
 #[cfg(test)]
@@ -167,8 +197,8 @@ mod tests {
         let cache = SkillCache::new(folder.path());
         let (digest, files) = skill("---\nname: a\n---\n");
         assert_eq!(cache.get(&digest), None);
-        cache.put(&digest, &files);
-        assert_eq!(cache.get(&digest), Some(files.clone()));
+        cache.put(&digest, &files, None);
+        assert_eq!(cache.get(&digest).unwrap().files, files);
         // A flipped byte, a cut and foreign bytes count as missing.
         let path = cache.file(&digest);
         let whole = std::fs::read(&path).unwrap();
@@ -190,14 +220,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let cache = SkillCache::new(folder.path());
         let (first, files) = skill("---\nname: a\n---\n1");
-        cache.put(&first, &files);
+        cache.put(&first, &files, None);
         let old = SystemTime::now() - std::time::Duration::from_secs(1000);
         let file = std::fs::File::options()
             .append(true)
             .open(cache.file(&first));
         file.unwrap().set_modified(old).unwrap();
         let (second, files) = skill("---\nname: a\n---\n2");
-        cache.put(&second, &files);
+        cache.put(&second, &files, None);
         let bound = cache.file(&second).metadata().unwrap().len();
         assert!(cache.trim_to(bound) > 0);
         assert!(cache.get(&first).is_none() && cache.get(&second).is_some());

@@ -56,11 +56,24 @@ pub struct SkillConflict {
     pub files: Vec<MergeConflict>,
 }
 
+/// A skill of an update.
+#[derive(Debug)]
+pub struct UpdatedSkill {
+    /// Its id.
+    pub id: SkillId,
+    /// What happened, or would happen.
+    pub change: SkillChange,
+    /// What was locked before.
+    pub before: Option<LockedSkill>,
+    /// What is locked now.
+    pub after: LockedSkill,
+}
+
 /// What an update did.
 #[derive(Debug, Default)]
 pub struct UpdateReport {
-    /// The skills that changed, with what was locked before.
-    pub changes: Vec<(SkillId, SkillChange, Option<LockedSkill>)>,
+    /// The skills, with what happened to each.
+    pub changes: Vec<UpdatedSkill>,
     /// What has to be decided first; if anything is here, nothing was stored.
     pub conflicts: Vec<SkillConflict>,
     /// Skills that could not be asked for, with the reason.
@@ -69,6 +82,8 @@ pub struct UpdateReport {
     pub unapproved: Vec<SkillId>,
     /// Whether this went on with an update that was paused.
     pub resumed: bool,
+    /// How many files of a paused update are decided.
+    pub decided: usize,
 }
 
 /// An update that waits for decisions.
@@ -146,8 +161,15 @@ impl Installer {
     /// Brings installed skills to what their sources have now.
     pub fn update(&mut self, request: &UpdateRequest) -> Result<UpdateReport> {
         if request.abort {
+            let resumed = self.has_paused_update()?;
             self.keep_paused(&PausedUpdate::default())?;
-            return Ok(UpdateReport::default());
+            return Ok(UpdateReport {
+                resumed,
+                ..UpdateReport::default()
+            });
+        }
+        if self.options.offline && !self.has_paused_update()? {
+            return Err(Error::Offline("what sources have now".to_owned()));
         }
         for id in &request.skills {
             if self.project.get(id).is_none() {
@@ -174,6 +196,7 @@ impl Installer {
                 Some(InstallTarget {
                     locked: target.locked(&id),
                     files,
+                    edited: None,
                     choices: target.choices.clone(),
                 })
             })
@@ -183,6 +206,8 @@ impl Installer {
             if !request.dry_run {
                 self.keep_paused(&paused)?;
             }
+            let choices = paused.targets.values().map(|target| target.choices.len());
+            report.decided = choices.sum();
             report.conflicts = plan.conflicts;
             return Ok(report);
         }
@@ -194,6 +219,7 @@ impl Installer {
             })
             .collect();
         if !request.dry_run {
+            self.begin_changes()?;
             for target in &targets {
                 self.lock.put(target.locked.clone());
             }
@@ -205,16 +231,23 @@ impl Installer {
             if report.resumed {
                 self.keep_paused(&PausedUpdate::default())?;
             }
+            self.remember_hosts()?;
             self.cache.trim();
         }
-        let changed = plan.changes.into_iter();
-        report.changes = changed
-            .map(|(id, change)| {
-                let known = before.get(&id).cloned().flatten();
-                (id, change, known)
-            })
-            .collect();
-        let touched: BTreeSet<&SkillId> = report.changes.iter().map(|(id, ..)| id).collect();
+        for target in targets {
+            let id = target.locked.id.clone();
+            report.changes.push(UpdatedSkill {
+                change: plan
+                    .changes
+                    .get(&id)
+                    .copied()
+                    .unwrap_or(SkillChange::Unchanged),
+                before: before.get(&id).cloned().flatten(),
+                after: target.locked,
+                id,
+            });
+        }
+        let touched: BTreeSet<&SkillId> = report.changes.iter().map(|one| &one.id).collect();
         let unapproved = self.unapproved()?;
         report.unapproved = unapproved
             .into_iter()
@@ -292,7 +325,8 @@ impl Installer {
                 report.failed.push((one.id.clone(), error));
                 continue;
             }
-            self.cache.put(&locked.digest, &fetched.skill.files);
+            let signer = locked.signer.as_ref();
+            self.cache.put(&locked.digest, &fetched.skill.files, signer);
             let local = self.store()?.skill_metadata(&one.id)?;
             let local = local.map(|found| found.digest());
             paused
@@ -334,6 +368,7 @@ impl Installer {
             let undecided = InstallTarget {
                 locked: target.locked(&choice.skill),
                 files: files.get(&choice.skill).cloned().unwrap_or_default(),
+                edited: None,
                 choices: BTreeMap::new(),
             };
             let conflicts = self.plan(&[undecided])?.conflicts;

@@ -29,7 +29,7 @@ Sources:
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Source options")]
 pub(crate) struct SourceArgs {
-    /// Ask nobody: use what was fetched before
+    /// Ask nobody: install what is locked from what was fetched before
     #[arg(long)]
     pub(crate) offline: bool,
     /// Allow hosts on private networks

@@ -35,10 +35,24 @@ pub(crate) fn run(args: &AddArgs, settings: &CliSettings, output: &Output) -> Re
             None => paths.push(PathBuf::from(text)),
         }
     }
-    if args.id.is_some() && paths.len() + remote.len() > 1 {
-        bail!(UsageError("--id names one skill of one source".to_owned()));
+    let names_one = args.id.is_some() || !args.skills.is_empty();
+    if names_one && paths.len() + remote.len() > 1 {
+        bail!(UsageError(
+            "--id and --skill are about one source: add the others separately".to_owned()
+        ));
+    }
+    if args.id.is_some() && (args.all || args.skills.len() > 1) {
+        bail!(UsageError(
+            "--id names one skill: choose it with --skill".to_owned()
+        ));
     }
     if remote.is_empty() && !args.list {
+        if args.no_approve {
+            bail!(UsageError(
+                "a copy from this machine is your own, and needs no approval: leave --no-approve out"
+                    .to_owned()
+            ));
+        }
         return add_local(&paths, args, settings, output);
     }
     if !remote.is_empty() && !paths.is_empty() {
@@ -73,6 +87,27 @@ fn parse_source(text: &str) -> Result<Option<SkillSource>> {
     })
 }
 
+/// Keeps the skills of a folder that were named, by their names or folders.
+fn keep_named(found: &mut FoundSkills, args: &AddArgs) -> Result<()> {
+    if args.skills.is_empty() {
+        return Ok(());
+    }
+    let is_meant = |id: &SkillId, name: &str| id.name() == name || id.as_str() == name;
+    for name in &args.skills {
+        if !found.skills.iter().any(|(id, _)| is_meant(id, name)) {
+            let names: Vec<&str> = found.skills.iter().map(|(id, _)| id.as_str()).collect();
+            bail!(repertoire_app::Error::NoSuchOffer {
+                wanted: name.clone(),
+                location: args.sources.join(", "),
+                names: names.join(", "),
+            });
+        }
+    }
+    let is_named = |id: &SkillId| args.skills.iter().any(|name| is_meant(id, name));
+    found.skills.retain(|(id, _)| is_named(id));
+    Ok(())
+}
+
 fn add_local(
     paths: &[PathBuf],
     args: &AddArgs,
@@ -92,6 +127,7 @@ fn add_local(
         }
         Ok(())
     })?;
+    keep_named(&mut found, args)?;
     if let Some(id) = id {
         let [skill] = found.skills.as_mut_slice() else {
             bail!(UsageError(format!(

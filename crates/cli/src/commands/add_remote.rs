@@ -26,10 +26,13 @@ use super::{
 };
 use crate::{
     args::{AddArgs, ScopeArg},
+    failure::UsageError,
     output::{DIM, ID, Output, format_count},
     settings::CliSettings,
 };
 
+/// The most findings that are shown of one skill.
+const MAX_FINDINGS: usize = 10;
 /// The most characters of a description in a list.
 const MAX_ABOUT_CHARS: usize = 120;
 
@@ -99,7 +102,7 @@ fn print_offer(offer: &SourceOffer, output: &Output) -> Result<()> {
     ));
     for skill in &offer.skills {
         let about = truncate_text(&to_single_line(&skill.description), MAX_ABOUT_CHARS);
-        let version = skill.version.as_deref().unwrap_or_default();
+        let version = terminal_safe(skill.version.as_deref().unwrap_or_default());
         output.print_text(&format!(
             "{ID}{}{ID:#}  {}  {DIM}{version}{DIM:#}\n",
             terminal_safe(&skill.name),
@@ -144,6 +147,12 @@ pub(crate) fn run(
         warn_problems(&offer, output);
         if !installer.can_record(source) {
             // It is a copy of the user's own, like that of a folder.
+            if args.no_approve {
+                anyhow::bail!(UsageError(
+                    "a copy from this machine is your own, and needs no approval: leave --no-approve out"
+                        .to_owned()
+                ));
+            }
             drop(installer);
             return copy_local(&request, args, settings, output);
         }
@@ -215,24 +224,40 @@ fn show_added(
             skill.locked.digest,
         ))?;
     }
-    for finding in risky.iter().take(5) {
-        output.print_warning(format!("{}: {}", skill.id, describe_finding(finding)));
-    }
-    if !risky.is_empty() && approves {
+    if let Some(problem) = unlisted_problem(skill) {
         output.print_warning(format!(
-            "{}: {} to review; `repertoire approve {} --revoke` takes the approval back",
-            skill.id,
-            format_count(risky.len(), "finding"),
+            "{} will not be in skills/list: {problem}",
             skill.id
         ));
     }
+    // What is risky first, and then everything else that is approved here.
+    let others = findings.iter().filter(|finding| !is_error(finding));
+    for finding in risky.iter().copied().chain(others).take(MAX_FINDINGS) {
+        output.print_warning(format!("{}: {}", skill.id, describe_finding(finding)));
+    }
+    if !findings.is_empty() && approves {
+        output.print_warning(format!(
+            "{}: {} to review; `repertoire approve {} --revoke` takes the approval back",
+            skill.id,
+            format_count(findings.len(), "finding"),
+            skill.id
+        ));
+    }
+    let findings: Vec<String> = findings.iter().map(describe_finding).collect();
     Ok(json!({
         "id": skill.id, "change": skill.change, "source": skill.locked.source,
         "resolved": skill.locked.resolved, "pin": skill.locked.pin.to_string(),
         "digest": skill.locked.digest, "version": skill.locked.version,
-        "signer": skill.locked.signer, "approved": approves, "findings": risky.len(),
+        "signer": skill.locked.signer, "approved": approves, "findings": findings,
         "similar": similar,
     }))
+}
+
+/// Returns why hosts would not list a skill.
+fn unlisted_problem(skill: &AddedSkill) -> Option<String> {
+    let checked = NewSkill::from_files(skill.id.clone(), skill.files.clone()).ok()?;
+    let problem = checked.metadata().unlisted.as_ref()?;
+    Some(terminal_safe(&problem.to_string()).into_owned())
 }
 
 /// Stores copies of what is on this machine.
@@ -296,7 +321,10 @@ pub(crate) fn show_source(
             continue;
         }
         let fact = |name: &str, value: &str| {
-            output.print_text(&format!("{DIM}{name:<9}{DIM:#} {}\n", terminal_safe(value)))
+            output.print_text(&format!(
+                "{DIM}{name:<9}{DIM:#} {}\n",
+                terminal_safe(&to_single_line(value))
+            ))
         };
         fact("name", &skill.name)?;
         fact("from", &offer.location)?;

@@ -4,11 +4,11 @@ use std::{io::IsTerminal as _, process::ExitCode, sync::Arc};
 
 use anyhow::{Result, bail};
 use repertoire_app::{
-    FileChange,
+    FileChange, FileDiff, SkillQuery,
     install::{ApprovalView, approval_view},
 };
-use repertoire_core::text::terminal_safe;
-use repertoire_registry::{Registry, SkillEntry, StoreScope, Trusted};
+use repertoire_core::{markdown::to_single_line, text::terminal_safe};
+use repertoire_registry::{QualifiedSkillId, Registry, SkillEntry, StoreScope, Trusted};
 use serde_json::{Value, json};
 
 use super::{
@@ -21,12 +21,17 @@ use crate::{
     settings::CliSettings,
 };
 
-/// The most lines of changes that are shown of one skill.
+/// The most lines of changes that are shown of one file.
 const MAX_DIFF_LINES: usize = 200;
 
 pub(crate) fn run(args: &ApproveArgs, settings: &CliSettings, output: &Output) -> Result<ExitCode> {
     let mut rows = Vec::new();
     if args.all {
+        if !args.yes && !args.show && (output.json || !std::io::stdin().is_terminal()) {
+            bail!(UsageError(
+                "this would approve all of them: add --yes, or look with --show".to_owned()
+            ));
+        }
         let registry = open_registry(&[], settings, output)?;
         let snapshot = registry.snapshot();
         for (entry, _) in snapshot.all_skills() {
@@ -40,7 +45,7 @@ pub(crate) fn run(args: &ApproveArgs, settings: &CliSettings, output: &Output) -
     }
     for skill in &args.skills {
         let (registry, reference) = open_skill(skill, settings, output)?;
-        let entry = find_entry(&registry, &reference)?;
+        let entry = find_meant(&registry, skill, &reference)?;
         rows.push(approve_entry(&registry, &entry, args, settings, output)?);
     }
     if output.json {
@@ -51,6 +56,27 @@ pub(crate) fn run(args: &ApproveArgs, settings: &CliSettings, output: &Output) -
         output.print_json(&answer)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Finds the skill that is meant: if the name says no origin, the one that waits for approval.
+fn find_meant(
+    registry: &Registry,
+    query: &SkillQuery,
+    reference: &QualifiedSkillId,
+) -> Result<Arc<SkillEntry>> {
+    let names_origin = matches!(query, SkillQuery::Id(id) if id.origin.is_some());
+    if !names_origin {
+        let snapshot = registry.snapshot();
+        for (entry, _) in snapshot.all_skills() {
+            if entry.id == reference.id
+                && entry.trusted == Trusted::No
+                && registry.installed_entry(entry)?.is_some()
+            {
+                return Ok(entry.clone());
+            }
+        }
+    }
+    find_entry(registry, reference)
 }
 
 fn approve_entry(
@@ -78,10 +104,15 @@ fn approve_entry(
         )));
     }
     let similar = report_look_alikes(registry, std::slice::from_ref(&entry.id), output);
+    let found = entry.metadata.digest();
     if let Some(digest) = args.digest
-        && digest != entry.metadata.digest()
+        && digest != found
     {
-        return Err(digest_changed(entry, &digest.to_string()));
+        return Err(digest_changed(
+            entry,
+            &digest.to_string(),
+            &found.to_string(),
+        ));
     }
     registry.approve_skill(entry)?;
     output.print_note(format!(
@@ -92,12 +123,12 @@ fn approve_entry(
     Ok(json!({"skill": entry.id, "approved": true, "similar": similar}))
 }
 
-fn digest_changed(entry: &SkillEntry, asked: &str) -> anyhow::Error {
-    anyhow::Error::from(repertoire_registry::Error::Changed {
-        what: "skill",
-        name: entry.id.to_string(),
-    })
-    .context(format!("its digest is not {asked}"))
+fn digest_changed(entry: &SkillEntry, asked: &str, found: &str) -> anyhow::Error {
+    UsageError(format!(
+        "{} has the digest {found}, not {asked}: look at it again with `repertoire approve {} --show`",
+        entry.id, entry.id
+    ))
+    .into()
 }
 
 /// Shows an installed skill and approves exactly what was shown.
@@ -111,10 +142,15 @@ fn approve_installed(
     let Some(view) = approval_view(registry, scope, &entry.id)? else {
         bail!(UsageError(format!("{} was removed meanwhile", entry.id)));
     };
+    let found = view.digest;
     if let Some(digest) = args.digest
-        && digest != view.digest
+        && digest != found
     {
-        return Err(digest_changed(entry, &digest.to_string()));
+        return Err(digest_changed(
+            entry,
+            &digest.to_string(),
+            &found.to_string(),
+        ));
     }
     if !output.json {
         print_view(&view, output)?;
@@ -124,8 +160,10 @@ fn approve_installed(
     if !refused {
         registry.approve_installed(scope, &[(view.id.clone(), view.digest)])?;
         output.print_note(format!(
-            "{} is approved as {}; another content needs another approval",
-            view.id, view.digest
+            "{}:{} is approved as {}; another content needs another approval",
+            view.scope.as_str(),
+            view.id,
+            view.digest
         ));
     }
     let findings: Vec<String> = view.findings.iter().map(describe_finding).collect();
@@ -144,11 +182,11 @@ fn approve_installed(
 }
 
 fn print_view(view: &ApprovalView, output: &Output) -> Result<()> {
-    output.print_text(&format!("{ID}{}{ID:#}\n", view.id))?;
+    output.print_text(&format!("{ID}{}:{}{ID:#}\n", view.scope.as_str(), view.id))?;
     let fact = |name: &str, value: &str| {
         output.print_text(&format!(
             "  {DIM}{name:<9}{DIM:#} {}\n",
-            terminal_safe(value)
+            terminal_safe(&to_single_line(value))
         ))
     };
     fact("source", &view.from.source)?;
@@ -175,8 +213,10 @@ fn print_view(view: &ApprovalView, output: &Output) -> Result<()> {
     } else if view.has_earlier {
         let count = format_count(view.changes.len(), "file");
         fact("changes", &format!("{count} since you last approved it"))?;
-        let mut left = MAX_DIFF_LINES;
-        for change in &view.changes {
+        // The document decides most, so it is shown first.
+        let mut changes: Vec<&FileDiff> = view.changes.iter().collect();
+        changes.sort_by_key(|change| !change.path.is_document());
+        for change in changes {
             let word = match change.change {
                 FileChange::Added => "added",
                 FileChange::Removed => "removed",
@@ -186,11 +226,20 @@ fn print_view(view: &ApprovalView, output: &Output) -> Result<()> {
                 "  {word} {}\n",
                 terminal_safe(change.path.as_str())
             ))?;
-            let text = change.text.as_deref().unwrap_or_default();
-            let lines: Vec<&str> = text.lines().take(left).collect();
-            left -= lines.len();
-            for line in lines {
+            let Some(text) = &change.text else {
+                output.print_text("    (no text that can be compared)\n")?;
+                continue;
+            };
+            for line in text.lines().take(MAX_DIFF_LINES) {
                 output.print_text(&format!("    {}\n", terminal_safe(line)))?;
+            }
+            let more = text.lines().count().saturating_sub(MAX_DIFF_LINES);
+            if more > 0 {
+                output.print_warning(format!(
+                    "{}: {} more are not shown here",
+                    terminal_safe(change.path.as_str()),
+                    format_count(more, "line")
+                ));
             }
         }
     } else {

@@ -327,6 +327,12 @@ pub(crate) fn link(
             name,
         });
     }
+    if host.is_none()
+        && let (Ok(local), Ok(full)) = (registry.local_store(), std::path::absolute(&folder))
+    {
+        // So that `verify` finds what is changed there.
+        local.remember_linked_folder(&full.to_string_lossy())?;
+    }
     let watching = watch.then(|| registry.start_watching()).transpose()?;
     let mut seen = registry.snapshot().seq();
     let sync = || {

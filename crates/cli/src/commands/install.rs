@@ -11,11 +11,12 @@ use anyhow::{Result, bail};
 use repertoire_app::{
     HOSTS, HostScope, SkillLinks,
     install::{
-        FetchOptions, InstallMode, Installer, LockedSkill, PROJECT_FILE, ProjectOwner, SkillChange,
-        SkillConflict, SkillProject, SkillState, UpdateRequest, find_project,
+        FetchOptions, InstallMode, Installer, LockedSkill, ProjectOwner, SkillChange,
+        SkillConflict, SkillProject, SkillState, UpdateRequest, UpdatedSkill, find_project,
+        has_foreign_lock,
     },
 };
-use repertoire_core::{SkillId, text::terminal_safe};
+use repertoire_core::{SkillId, markdown::to_single_line, text::terminal_safe};
 use repertoire_registry::{
     Error as RegistryError, Registry, StoreScope, Trusted,
     store::{Account, WriteMode},
@@ -43,14 +44,13 @@ fn project_folder(settings: &CliSettings) -> Option<PathBuf> {
     (!is_account).then_some(found)
 }
 
-/// Decides between the project and the account.
+/// Decides between the project and the account: within a project its skills are meant, whether or not
+/// its file is there.
 fn choose_scope(asked: Option<ScopeArg>, settings: &CliSettings) -> StoreScope {
     match asked {
         Some(scope) => scope.into(),
-        None => match project_folder(settings) {
-            Some(folder) if folder.join(PROJECT_FILE).exists() => StoreScope::Workspace,
-            _ => StoreScope::Account,
-        },
+        None if project_folder(settings).is_some() => StoreScope::Workspace,
+        None => StoreScope::Account,
     }
 }
 
@@ -107,6 +107,9 @@ fn require_trust(settings: &CliSettings, output: &Output) -> Result<()> {
         for one in project.wanted().take(100) {
             output.print_note(format!("  {}  {}", one.id, terminal_safe(&one.source)));
         }
+    }
+    if !output.json {
+        output.print_note("`repertoire install --trust` trusts it and installs them, unapproved");
     }
     Err(RegistryError::Untrusted(folder).into())
 }
@@ -171,7 +174,7 @@ pub(crate) fn install(
             .collect();
         output.print_json(&json!({
             "scope": installer.scope().as_str(), "skills": skills,
-            "unapproved": report.unapproved,
+            "unapproved": report.unapproved, "edited": report.edited,
         }))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -187,8 +190,14 @@ pub(crate) fn install(
         .iter()
         .filter(|(_, change)| *change == SkillChange::Unchanged)
         .count();
-    if unchanged > 0 {
-        output.print_note(format!("{} as locked", format_count(unchanged, "skill")));
+    let place = installer.project().path();
+    if unchanged > 0 || report.skills.is_empty() {
+        let count = format_count(unchanged, "skill");
+        output.print_note(format!("{count} of {} as locked", place.display()));
+    }
+    if !report.edited.is_empty() {
+        let names: Vec<&str> = report.edited.iter().map(SkillId::as_str).collect();
+        output.print_note(format!("changed by you, and left so: {}", names.join(", ")));
     }
     if !report.from_cache.is_empty() {
         output.print_note(format!(
@@ -261,9 +270,14 @@ pub(crate) fn update(
     settings.clear_instructions_cache();
     if args.abort {
         if output.json {
-            output.print_json(&json!({"aborted": true}))?;
+            output.print_json(&json!({"aborted": report.resumed}))?;
         }
-        output.print_note("no update waits for decisions; the skills are as they were");
+        output.print_note(match report.resumed {
+            true => {
+                "the update that waited for decisions is forgotten; the skills are as they were"
+            }
+            false => "no update waited for decisions",
+        });
         return Ok(ExitCode::SUCCESS);
     }
     let failed = !report.failed.is_empty() || !report.conflicts.is_empty();
@@ -271,11 +285,11 @@ pub(crate) fn update(
         let changes: Vec<Value> = report
             .changes
             .iter()
-            .map(|(id, change, before)| {
+            .map(|one| {
                 json!({
-                    "id": id, "change": change,
-                    "before": before.as_ref().map(|before| before.pin.to_string()),
-                    "pin": installer.lock().get(id).map(|now| now.pin.to_string()),
+                    "id": one.id, "change": one.change,
+                    "before": one.before.as_ref().map(|before| before.pin.to_string()),
+                    "pin": one.after.pin.to_string(), "digest": one.after.digest,
                 })
             })
             .collect();
@@ -288,19 +302,29 @@ pub(crate) fn update(
             .collect();
         output.print_json(&json!({
             "dry_run": args.dry_run, "skills": changes, "conflicts": report.conflicts,
+            "decided": report.decided,
             "failed": errors, "unapproved": report.unapproved,
         }))?;
     } else {
-        let changed = report
-            .changes
-            .iter()
-            .filter(|(_, change, _)| *change != SkillChange::Unchanged);
-        for (id, change, _) in changed.clone() {
-            print_change(id, *change, installer.lock().get(id), output)?;
+        let is_changed = |one: &&UpdatedSkill| one.change != SkillChange::Unchanged;
+        let changed: Vec<&UpdatedSkill> = report.changes.iter().filter(is_changed).collect();
+        if args.dry_run && !changed.is_empty() {
+            output.print_note("nothing is changed; an update would be:");
         }
-        let count = report.changes.len() - changed.count();
-        if count > 0 {
-            output.print_note(format!("{} up to date", format_count(count, "skill")));
+        for one in &changed {
+            print_change(&one.id, one.change, Some(&one.after), output)?;
+        }
+        let count = report.changes.len() - changed.len();
+        if count > 0 || (report.failed.is_empty() && report.conflicts.is_empty()) {
+            let place = installer.project().path();
+            let count = format_count(count, "skill");
+            output.print_note(format!("{count} of {} up to date", place.display()));
+        }
+        if report.decided > 0 {
+            output.print_note(format!(
+                "{} decided so far",
+                format_count(report.decided, "file")
+            ));
         }
         for (id, error) in &report.failed {
             output.print_warning(format!("{id}: {}", terminal_safe(&error.to_string())));
@@ -372,7 +396,7 @@ pub(crate) fn outdated(
             (0, 0) if rows.is_empty() => output.print_note("nothing is installed from elsewhere"),
             (0, asked) => output.print_note(format!("{} up to date", format_count(asked, "skill"))),
             (found, _) => output.print_note(format!(
-                "{} outdated: `repertoire update`",
+                "{} outdated: `repertoire update` (it refuses tags that moved, unless --allow-moved)",
                 format_count(found, "skill")
             )),
         }
@@ -462,6 +486,9 @@ fn changed_copies(registry: &Registry, settings: &CliSettings) -> Vec<PathBuf> {
                 .filter_map(|host| host.skills_folder(scope, &base)),
         );
     }
+    if let Ok(local) = registry.local_store() {
+        folders.extend(local.linked_folders().unwrap_or_default());
+    }
     folders.sort();
     folders.dedup();
     let mut changed = Vec::new();
@@ -499,7 +526,7 @@ pub(crate) fn why(
         let fact = |name: &str, value: &str| {
             output.print_text(&format!(
                 "  {DIM}{name:<9}{DIM:#} {}\n",
-                terminal_safe(value)
+                terminal_safe(&to_single_line(value))
             ))
         };
         fact("resolved", &locked.resolved)?;
@@ -525,9 +552,11 @@ pub(crate) fn migrate(
             preference.resolve(&*open_registry(&[], settings, output)?, None)?
         }
     };
+    let here = std::env::current_dir()?;
     let folder = match (&args.folder, scope) {
         (Some(folder), _) => folder.clone(),
-        (None, StoreScope::Workspace) => project_folder(settings).unwrap_or_default(),
+        (None, _) if has_foreign_lock(&here) => here,
+        (None, StoreScope::Workspace) => project_folder(settings).unwrap_or(here),
         (None, StoreScope::Account) => match std::env::home_dir() {
             Some(home) => home,
             None => bail!(UsageError(

@@ -50,12 +50,13 @@ pub(crate) fn run(
         }
         let scope = preference.resolve_for_skill(&registry, &reference, asked)?;
         let known = purge && !registry.history(scope, &reference.id)?.is_empty();
-        if !known {
+        if !known && !is_only_recorded(&registry, scope, &reference.id, settings) {
             require_in_scope(&registry, scope, &reference)?;
         }
         found.push((scope, reference.id));
     }
-    forget_installed(&registry, &found, settings)?;
+    // Nobody else installs until everything is removed.
+    let _turns = forget_installed(&registry, &found, settings)?;
     for (scope, id) in &found {
         registry.remove_skill(*scope, id, history)?;
         registry.revoke_installed(*scope, id)?;
@@ -95,18 +96,35 @@ fn forget_installed(
     registry: &Arc<Registry>,
     found: &[(StoreScope, SkillId)],
     settings: &CliSettings,
-) -> Result<()> {
+) -> Result<Vec<Installer>> {
+    let mut turns = Vec::new();
     for scope in [StoreScope::Workspace, StoreScope::Account] {
-        let mut ids = BTreeSet::new();
-        for (_, id) in found.iter().filter(|(one, _)| *one == scope) {
-            if registry.installed_from(scope, id)?.is_some() {
-                ids.insert(id.clone());
-            }
+        let ids = found.iter().filter(|(one, _)| *one == scope);
+        let ids: BTreeSet<SkillId> = ids.map(|(_, id)| id.clone()).collect();
+        if ids.is_empty() {
+            continue;
         }
-        if !ids.is_empty() {
-            let options = FetchOptions::default();
-            Installer::open(registry.clone(), scope, &settings.account, options)?.forget(&ids)?;
+        let options = FetchOptions::default();
+        let mut installer = Installer::open(registry.clone(), scope, &settings.account, options)?;
+        let is_recorded = |id: &SkillId| {
+            installer.project().get(id).is_some() || installer.lock().get(id).is_some()
+        };
+        if ids.iter().any(is_recorded) {
+            installer.forget(&ids)?;
+            turns.push(installer);
         }
     }
-    Ok(())
+    Ok(turns)
+}
+
+/// Whether the files of a scope name a skill that its store does not have.
+fn is_only_recorded(
+    registry: &Arc<Registry>,
+    scope: StoreScope,
+    id: &SkillId,
+    settings: &CliSettings,
+) -> bool {
+    let options = FetchOptions::default();
+    let opened = Installer::open(registry.clone(), scope, &settings.account, options);
+    opened.is_ok_and(|one| one.project().get(id).is_some() || one.lock().get(id).is_some())
 }

@@ -1,8 +1,8 @@
 //! Installed skills: stored skills that came from elsewhere, and the approvals they need.
 //!
 //! Invariant (T21, T23): what came from elsewhere is trusted only if the user approved the digest of
-//! exactly what was installed. Changes that the user makes afterwards need no approval; going back to
-//! a state that was never approved revokes it. Approvals are kept in the account, by store, skill and
+//! exactly what was installed. Changes that the user makes afterwards need no approval. Each revision
+//! remembers what it came from, so that going back to one brings back what it needs. Approvals are kept in the account, by store, skill and
 //! digest, never in the store itself.
 
 use std::collections::BTreeSet;
@@ -173,26 +173,6 @@ impl Registry {
     ) -> Result<bool> {
         let attached = self.attached_store(scope)?;
         Ok(self.digest_trust(attached, id, digest)? == Trusted::Yes)
-    }
-
-    /// Revokes the approval of an installed skill if its content is now one that was never approved.
-    pub(super) fn recheck_rolled_back(&self, attached: &AttachedStore, id: &SkillId) -> Result<()> {
-        let Some(installed) = attached.store.installed_digest(id)? else {
-            return Ok(());
-        };
-        let content = attached
-            .store
-            .skill_metadata(id)?
-            .map(|found| found.digest());
-        let Some(content) = content.filter(|content| *content != installed) else {
-            return Ok(());
-        };
-        if self.digest_trust(attached, id, &content)? == Trusted::No {
-            let subject = subject(&attached.store.store_id()?, id, &installed);
-            self.local_store()?
-                .revoke_approval(INSTALLED_APPROVAL_KIND, &subject)?;
-        }
-        Ok(())
     }
 
     /// Returns the scope and the origin of an installed skill of the catalogue.

@@ -9,7 +9,7 @@ use super::Registry;
 use crate::{
     catalogue::SkillEntry,
     error::{Error, Result},
-    origin::{Origin, StoreScope},
+    origin::{Origin, StoreScope, Trusted},
     registered::{self, PROMPTS_SCOPE, SKILLS_SCOPE},
     remote::{self, ListedSkill, RefusedSkill, RemoteLabel, RemoteReader},
     store::{NewSkill, SkillRevision, SkillWrite, StateRevision, StateValue, WriteMode},
@@ -40,6 +40,10 @@ impl Registry {
         let attached = self
             .attached_store(StoreScope::Workspace)
             .map_err(|_| Error::NoWorkspace)?;
+        // The copy would be the user's own, and so trusted.
+        if entry.trusted == Trusted::No {
+            return Err(Error::UntrustedSkill(entry.id.clone()));
+        }
         if entry.origin == workspace || attached.store.skill_metadata(&entry.id)?.is_some() {
             return Err(Error::AlreadyInWorkspace(entry.id.clone()));
         }
@@ -91,7 +95,6 @@ impl Registry {
     pub fn rollback_skill(&self, scope: StoreScope, id: &SkillId, revision: i64) -> Result<i64> {
         let attached = self.attached_store(scope)?;
         let new = attached.store.rollback_skill(id, revision)?;
-        self.recheck_rolled_back(attached, id)?;
         self.sync_store(attached)?;
         self.sync_local()?;
         Ok(new)

@@ -320,11 +320,19 @@ pub trait Store: Send + Sync + fmt::Debug {
             .collect()
     }
 
-    /// Restores an earlier revision as a new one.
+    /// Restores an earlier revision as a new one, with where it was installed from: what came from
+    /// elsewhere stays so.
     fn rollback_skill(&self, id: &SkillId, revision: i64) -> Result<i64> {
         let skill = NewSkill::from_files(id.clone(), self.files_at(id, revision)?)?;
+        let mut history = self.history(id)?.into_iter();
+        let origin = history.find(|one| one.revision == revision);
+        let origin = match origin.and_then(|one| one.origin) {
+            Some(from) => OriginChange::Set(Box::new(from)),
+            None => OriginChange::Clear,
+        };
         let write = SkillWrite {
             kind: RevisionKind::Rollback,
+            origin,
             ..SkillWrite::put(skill)
         };
         let revisions = self.write_skills(vec![write], WriteMode::Commit)?;

@@ -7,7 +7,7 @@ use repertoire_core::{Artifact, Digest, FileEntry, Package, RelPath, SkillId};
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::OriginChange;
+use super::{InstalledFrom, OriginChange};
 use crate::{
     error::Result,
     skill_metadata::{SkillMetadata, parse_package},
@@ -150,6 +150,9 @@ pub struct SkillRevision {
     pub version: Option<String>,
     /// Its files in this revision; none after a removal.
     pub files: Vec<FileEntry>,
+    /// Where the skill was installed from, if it was.
+    #[serde(skip)]
+    pub origin: Option<InstalledFrom>,
 }
 
 /// How to find a skill.

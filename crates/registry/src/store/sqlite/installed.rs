@@ -31,8 +31,12 @@ pub(super) fn record_origin(
             c.prepare_cached("DELETE FROM installed_blobs WHERE path = ?1")?
                 .execute([id])?;
             for file in &from.files {
-                c.prepare_cached("INSERT OR IGNORE INTO installed_blobs VALUES (?1, ?2)")?
-                    .execute(params![file.digest.as_bytes(), id])?;
+                // Of a state that is restored, cleaning up may have left less.
+                c.prepare_cached(
+                    "INSERT OR IGNORE INTO installed_blobs
+                     SELECT digest, ?2 FROM blobs WHERE digest = ?1",
+                )?
+                .execute(params![file.digest.as_bytes(), id])?;
             }
             Ok(true)
         }

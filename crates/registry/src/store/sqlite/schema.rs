@@ -308,6 +308,9 @@ CREATE TABLE installed_blobs (
     PRIMARY KEY (digest, path)
 ) WITHOUT ROWID;
 CREATE INDEX idx_installed_blobs_path ON installed_blobs(path);
+
+-- Where the content of a revision was installed from.
+ALTER TABLE revisions ADD COLUMN origin TEXT;
 ";
 
 /// Migrates a file to the newest version, one transaction per step.

@@ -12,6 +12,8 @@ use super::{
 };
 use crate::error::Result;
 
+/// The kind of a record of a folder that has copies of skills.
+const LINKED_FOLDER_KIND: &str = "linked-folder";
 /// The kind of a record that a skill is disabled.
 const DISABLED_KIND: &str = "disabled-skill";
 
@@ -119,6 +121,17 @@ impl LocalStore {
             }
             Ok(revoked)
         })
+    }
+
+    /// Remembers a folder that skills are copied to, so that its copies can be verified.
+    pub fn remember_linked_folder(&self, folder: &str) -> Result<()> {
+        self.grant_approval(LINKED_FOLDER_KIND, folder, "")
+    }
+
+    /// Returns the folders that skills were copied to by their paths.
+    pub fn linked_folders(&self) -> Result<Vec<std::path::PathBuf>> {
+        let folders = self.approved_subjects(LINKED_FOLDER_KIND)?;
+        Ok(folders.into_iter().map(Into::into).collect())
     }
 
     /// Disables a skill: it stays where it is and is not served.
