@@ -17,7 +17,6 @@ pub(crate) fn app_hint(error: &AppError) -> Option<Cow<'static, str>> {
         AppError::Registry(error) => return registry_hint(error).map(Cow::from),
         AppError::Run(error) => return run_hint(error).map(Cow::from),
         AppError::Remote(error) => return remote_hint(error).map(Cow::from),
-        AppError::SameSource { .. } => return None,
         AppError::SeveralOffers { .. } => {
             Cow::from("choose with --skill NAME or --all; --list shows what each one does")
         }

@@ -587,12 +587,11 @@ async fn check_ssh_host(host: &str, address: &str, web: &WebClient) -> Result<()
 
 /// Returns the host of an address for ssh.
 fn ssh_host(address: &str, parsed: Option<&Url>) -> Option<String> {
-    match parsed {
-        Some(url) => url.host_str().map(str::to_owned),
-        None => {
-            let (host, _) = address.split_once(':')?;
-            Some(host.rsplit('@').next().unwrap_or(host).to_owned())
-        }
+    if let Some(url) = parsed {
+        url.host_str().map(str::to_owned)
+    } else {
+        let (host, _) = address.split_once(':')?;
+        Some(host.rsplit('@').next().unwrap_or(host).to_owned())
     }
 }
 

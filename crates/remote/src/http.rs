@@ -489,4 +489,22 @@ mod tests {
             assert_eq!(found.is_ok(), allowed, "{reach:?} {address}");
         }
     }
+
+    #[tokio::test]
+    async fn t26_a_public_source_names_nothing_on_a_private_network() {
+        let limits = FetchLimits::default();
+        let client = WebClient::new(SourceReach::PrivateAddresses, limits).unwrap();
+        let client = client.starting_at(&url("https://1.1.1.1/index.json"));
+        for address in [
+            "http://127.0.0.1:9/x",
+            "https://10.0.0.1/x",
+            "http://1.0.0.1/x",
+        ] {
+            let refused = client
+                .get(WebRequest::get(url(address), 10))
+                .await
+                .unwrap_err();
+            assert_eq!(refused.code(), "refused_content", "{address}");
+        }
+    }
 }

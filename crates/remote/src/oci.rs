@@ -77,6 +77,13 @@ struct Platform {
     os: String,
 }
 
+/// The answer of a token service.
+#[derive(Deserialize)]
+struct TokenAnswer {
+    #[serde(alias = "access_token")]
+    token: String,
+}
+
 /// What an artifact holds.
 #[derive(Debug)]
 pub(crate) struct OciArtifact {
@@ -450,11 +457,6 @@ impl<'a> OciRepository<'a> {
             }
             _ => None,
         };
-        #[derive(Deserialize)]
-        struct TokenAnswer {
-            #[serde(alias = "access_token")]
-            token: String,
-        }
         let bytes = self.web.get(request).await?.into_body()?;
         let answer: TokenAnswer = repertoire_core::json::from_slice(&bytes)
             .map_err(|_| refused("its token service gave no token"))?;

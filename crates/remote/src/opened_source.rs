@@ -89,9 +89,9 @@ enum Carrier {
     Tree {
         tree: FileTree,
         folders: Vec<SkillFolder>,
-        commit: Option<GitCommit>,
+        commit: Option<Box<GitCommit>>,
         pin: Option<Pin>,
-        signed: SignedArtifact,
+        signed: Box<SignedArtifact>,
     },
     /// An index of a web site.
     Index(Vec<IndexEntry>),
@@ -126,7 +126,7 @@ impl OpenedSource {
 
     pub(crate) fn set_signed(&mut self, artifact: SignedArtifact) {
         if let Carrier::Tree { signed, .. } = &mut self.carrier {
-            *signed = artifact;
+            **signed = artifact;
         }
     }
 
@@ -231,9 +231,9 @@ impl OpenedSource {
         self.carrier = Carrier::Tree {
             tree,
             folders,
-            commit,
+            commit: commit.map(Box::new),
             pin,
-            signed: SignedArtifact::Nothing,
+            signed: Box::new(SignedArtifact::Nothing),
         };
         Ok(())
     }
@@ -293,7 +293,7 @@ impl OpenedSource {
                             .extend(wanted.map(|(path, _)| crate::plugin::join(&one.folder, path)));
                     }
                 }
-                read_missing(tree, commit.as_ref(), &paths).await?;
+                read_missing(tree, commit.as_deref(), &paths).await?;
                 let signer =
                     verify_signed(signed, &self.location, &self.web, self.trust_root.as_ref())
                         .await?;

@@ -3,6 +3,8 @@
 //!
 //! Invariant: an artifact of an index is used only if its digest is the listed one.
 
+use std::fmt::Write as _;
+
 use bytes::Bytes;
 use repertoire_core::{DOCUMENT, Digest, RelPath, SkillName};
 use serde::Deserialize;
@@ -315,7 +317,8 @@ fn encode_path(path: &str) -> String {
             if keep(byte) {
                 text.push(char::from(byte));
             } else {
-                text.push_str(&format!("%{byte:02X}"));
+                // Writing to a string cannot fail.
+                let _ = write!(text, "%{byte:02X}");
             }
         }
         text

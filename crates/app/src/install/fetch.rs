@@ -31,6 +31,7 @@ const MAX_TRUST_ROOT_BYTES: u64 = 4 * 1024 * 1024;
 
 /// How sources are asked.
 #[derive(Debug, Clone, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "one field per flag")]
 pub struct FetchOptions {
     /// Use only what was fetched before.
     pub offline: bool,
@@ -121,9 +122,10 @@ impl SourceReader<'_> {
     fn reach(&self, source: &SkillSource, named_by: NamedBy) -> SourceReach {
         let is_private = source.host().is_some_and(|host| is_private_host(&host));
         if self.options.private || self.knows_host(source) {
-            return match is_private {
-                true => SourceReach::PrivateAddresses,
-                false => SourceReach::PrivateNames,
+            return if is_private {
+                SourceReach::PrivateAddresses
+            } else {
+                SourceReach::PrivateNames
             };
         }
         match named_by {
@@ -146,7 +148,9 @@ impl SourceReader<'_> {
             return Ok(());
         };
         // Public hosts need no permission, and get none.
-        if !is_private_host(&host) && !(self.options.private && resolves_privately(&host)) {
+        let is_private =
+            is_private_host(&host) || (self.options.private && resolves_privately(&host));
+        if !is_private {
             return Ok(());
         }
         Ok(local.grant_approval(PRIVATE_HOST_KIND, &host, "")?)
@@ -386,11 +390,11 @@ pub(super) fn choose(offer: &SourceOffer, named: Option<&str>, name: &str) -> Re
         (None, _) => position(name),
     };
     found.ok_or_else(|| {
-        let names: Vec<&str> = offer.skills.iter().map(|s| s.name.as_str()).collect();
+        let all: Vec<&str> = offer.skills.iter().map(|s| s.name.as_str()).collect();
         Error::NoSuchOffer {
             wanted: named.unwrap_or(name).to_owned(),
             location: offer.location.clone(),
-            names: names.join(", "),
+            names: all.join(", "),
         }
     })
 }

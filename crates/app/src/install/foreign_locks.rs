@@ -1,4 +1,4 @@
-//! Reads the locks of other tools: `skills`, ClawHub and ToolHive.
+//! Reads the locks of other tools: `skills`, ClawHub and `ToolHive`.
 //!
 //! Their hashes are checked where they can be. Nothing of theirs is changed.
 
@@ -47,7 +47,7 @@ pub(super) enum ForeignHash {
     Paths(String),
     /// Of ClawHub: over a list of paths and digests.
     Lines(String),
-    /// Of ToolHive: the digest that is used here, too.
+    /// Of `ToolHive`: the digest that is used here, too.
     Content(Digest),
 }
 
@@ -178,13 +178,15 @@ fn read_skills_lock(folder: &Path, bytes: &[u8]) -> Result<Vec<ForeignSkill>, St
                     .source_url
                     .clone()
                     .unwrap_or_else(|| entry.source.clone());
-                let url = match url.contains("://") || url.contains('@') {
-                    true => url,
-                    false => format!("https://gitlab.com/{url}.git"),
+                let url = if url.contains("://") || url.contains('@') {
+                    url
+                } else {
+                    format!("https://gitlab.com/{url}.git")
                 };
-                let url = match url.starts_with("http") && !url.ends_with(".git") {
-                    true => format!("git+{url}"),
-                    false => url,
+                let url = if url.starts_with("http") && url.strip_suffix(".git").is_none() {
+                    format!("git+{url}")
+                } else {
+                    url
                 };
                 (with_reference(url), Some(name.clone()))
             }
@@ -193,9 +195,10 @@ fn read_skills_lock(folder: &Path, bytes: &[u8]) -> Result<Vec<ForeignSkill>, St
                     .source_url
                     .clone()
                     .unwrap_or_else(|| entry.source.clone());
-                let url = match url.contains("://") {
-                    true => url,
-                    false => format!("https://{url}"),
+                let url = if url.contains("://") {
+                    url
+                } else {
+                    format!("https://{url}")
                 };
                 (site_of_index(&url), Some(name.clone()))
             }

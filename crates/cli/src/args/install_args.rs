@@ -28,6 +28,7 @@ Sources:
 /// How sources are asked.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Source options")]
+#[allow(clippy::struct_excessive_bools, reason = "one field per flag")]
 pub(crate) struct SourceArgs {
     /// Ask nobody: install what is locked from what was fetched before
     #[arg(long)]
@@ -56,6 +57,7 @@ impl SourceArgs {
 }
 
 #[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "one field per flag")]
 pub(crate) struct AddArgs {
     /// Where skills are: a folder, an archive, owner/repo, a URL, oci://…, clawhub:…
     #[arg(required = true, value_name = "SOURCE", value_hint = ValueHint::AnyPath)]
@@ -195,6 +197,7 @@ pub(crate) struct MigrateArgs {
 }
 
 #[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "one field per flag")]
 pub(crate) struct ApproveArgs {
     /// The skills
     #[arg(required_unless_present = "all", value_name = "SKILL")]

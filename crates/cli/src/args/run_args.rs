@@ -181,6 +181,7 @@ pub(crate) enum TraceFormat {
 }
 
 #[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "one field per flag")]
 pub(crate) struct SearchArgs {
     /// The message
     #[arg(required_unless_present = "forget")]

@@ -143,7 +143,8 @@ pub(crate) fn install(
             let folder = folder.clone();
             let may_ask = !output.json && std::io::stdin().is_terminal();
             let question = "trust this project and install them?";
-            if !args.trust && !(may_ask && output.ask_yes_no(question)?) {
+            let may_trust = args.trust || (may_ask && output.ask_yes_no(question)?);
+            if !may_trust {
                 return Err(error);
             }
             trust_project(&folder, settings)?;
@@ -222,7 +223,7 @@ fn print_change(
         SkillChange::Removed => "removed",
         SkillChange::Unchanged => "unchanged",
     };
-    let pin = locked.map(|locked| short_pin(locked)).unwrap_or_default();
+    let pin = locked.map(short_pin).unwrap_or_default();
     output.print_text(&format!("{ID}{id}{ID:#}  {word}  {DIM}{pin}{DIM:#}\n"))?;
     Ok(())
 }
@@ -272,11 +273,10 @@ pub(crate) fn update(
         if output.json {
             output.print_json(&json!({"aborted": report.resumed}))?;
         }
-        output.print_note(match report.resumed {
-            true => {
-                "the update that waited for decisions is forgotten; the skills are as they were"
-            }
-            false => "no update waited for decisions",
+        output.print_note(if report.resumed {
+            "the update that waited for decisions is forgotten; the skills are as they were"
+        } else {
+            "no update waited for decisions"
         });
         return Ok(ExitCode::SUCCESS);
     }
@@ -545,12 +545,11 @@ pub(crate) fn migrate(
     settings: &CliSettings,
     output: &Output,
 ) -> Result<ExitCode> {
-    let scope = match args.installed.scope {
-        Some(scope) => scope.into(),
-        None => {
-            let preference = settings.scope_preference();
-            preference.resolve(&*open_registry(&[], settings, output)?, None)?
-        }
+    let scope = if let Some(scope) = args.installed.scope {
+        scope.into()
+    } else {
+        let preference = settings.scope_preference();
+        preference.resolve(&*open_registry(&[], settings, output)?, None)?
     };
     let here = std::env::current_dir()?;
     let folder = match (&args.folder, scope) {

@@ -73,7 +73,7 @@ fn t42_a_slow_drip_is_ended() {
     });
     let begun = Instant::now();
     refuse(&url, "sends less than");
-    assert!(begun.elapsed() < Duration::from_secs(60));
+    assert!(begun.elapsed() < Duration::from_mins(1));
 }
 
 #[test]
@@ -146,6 +146,10 @@ fn start_registry(
     (server, source)
 }
 
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "values are made where they are used"
+)]
 fn manifest_of(layer: Value) -> Value {
     json!({
         "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
@@ -311,7 +315,7 @@ fn t8_what_strangers_write_cannot_steer_a_terminal() {
             answer(stream, "200 OK", &[], index.to_string().as_bytes())
         }
         "/.well-known/skills/pdf/SKILL.md" => answer(stream, "200 OK", &[], text.as_bytes()),
-        path if path.ends_with(".zip") => answer(
+        path if path.contains(".zip") => answer(
             stream,
             "418 \u{1b}[31mTeapot",
             &[("Location", "\u{1b}[31m")],
@@ -384,4 +388,69 @@ fn t5_hostile_archives_are_refused_whole() {
         let (_server, url) = serve_file(move |stream| answer(stream, "200 OK", &[], &bytes));
         refuse(&url, words);
     }
+}
+
+#[test]
+fn t47_versions_of_strangers_cannot_fill_or_forge_files() {
+    for version in ["x".repeat(6_000_000), "1\u{1b}[8m\nsafe: ok".to_owned()] {
+        let text = document("pdf", "");
+        let index = json!({
+            "$schema": "https://schemas.agentskills.io/discovery/0.2.0/schema.json",
+            "skills": [{
+                "name": "pdf", "type": "skill-md", "description": "P.", "url": "/SKILL.md",
+                "digest": Digest::hash_bytes(text.as_bytes()).to_string(), "version": version,
+            }],
+        });
+        let server = RawServer::start(move |request, stream| match request.path.as_str() {
+            "/.well-known/agent-skills/index.json" => {
+                answer(stream, "200 OK", &[], index.to_string().as_bytes())
+            }
+            "/SKILL.md" => answer(stream, "200 OK", &[], text.as_bytes()),
+            _ => not_found(stream),
+        });
+        let user = User::new();
+        let seen = user.see(&user.path("home"), &["add", &server.url]).ok();
+        assert!(
+            !seen.out.contains("safe: ok") && !seen.out.contains('\u{1b}'),
+            "{seen:?}"
+        );
+        let lock = std::fs::read(user.account().join("repertoire.lock")).unwrap();
+        assert!(lock.len() < 4096);
+    }
+}
+
+#[test]
+fn t27_secrets_in_addresses_are_neither_recorded_nor_shown() {
+    let (server, url) = serve_file(|stream| {
+        let to = [("Location", "/b?X-Amz-Signature=SECRET")];
+        answer(stream, "302 Found", &to, b"")
+    });
+    let user = User::new();
+    let refused = user.run(&["add", &url]);
+    assert_ne!(refused.code, 0);
+    assert!(server.paths().iter().any(|path| path.contains("SECRET")));
+    assert!(!refused.err.contains("SECRET"), "{refused:?}");
+    user.run(&["add", &format!("{url}?token=SECRET")])
+        .refused("invalid_source", "looks like a secret");
+    user.has_nothing(&user.path("home"));
+}
+
+#[test]
+fn t52_digests_of_other_kinds_are_not_taken_for_verified() {
+    let packed = archive();
+    let (_server, source) = start_registry(move |_| {
+        let mut layer = layer_of(&packed, packed.len());
+        layer["digest"] = json!("sha512:abc");
+        (manifest_of(layer), packed.clone())
+    });
+    refuse(&source, "no valid manifest");
+    let (_server, source) = start_registry(|_| {
+        let index = json!({
+            "schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json",
+            "manifests": [{"mediaType": "application/vnd.oci.image.manifest.v1+json",
+                           "digest": "sha512:abc", "size": 2}],
+        });
+        (index, Vec::new())
+    });
+    refuse(&source, "no valid manifest");
 }

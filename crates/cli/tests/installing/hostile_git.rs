@@ -106,7 +106,7 @@ fn t52_options_in_the_place_of_names_are_refused() {
         "https://example.com/r.git#-x".to_owned(),
         "https://token:secret@example.com/r.git".to_owned(),
     ] {
-        let answer = user.run(&["add", "--", &source]);
+        let answer = user.see(&user.path("home"), &["--json", "add", "--", &source]);
         assert_ne!(answer.code, 0, "{source}: {answer:?}");
         assert!(
             answer.err.contains("invalid_source"),
@@ -150,9 +150,10 @@ fn t52_trees_with_millions_of_files_are_given_up() {
             repository.git(&["update-ref", "refs/heads/main", &commit]);
             break;
         }
-        inner = (0..10)
+        let lines: Vec<String> = (0..10)
             .map(|n| format!("040000 tree {tree}\td{n}\n"))
             .collect();
+        inner = lines.concat();
     }
     let user = User::new();
     user.run(&["add", &repository.file_url()])
@@ -211,4 +212,52 @@ fn t52_servers_that_send_no_repository_are_refused() {
     user.run(&["add", &format!("{}/r.git", server.url)])
         .refused("refused_content", "internal");
     user.has_nothing(&user.path("home"));
+}
+
+#[cfg(unix)]
+#[test]
+fn t48_git_ends_with_the_process_that_started_it() {
+    use std::time::{Duration, Instant};
+    // A server that accepts and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
+    let user = User::new();
+    let mut child = user
+        .command(&user.path("home"))
+        .args([
+            "add",
+            &format!("ssh://git@127.0.0.1:{}/r.git", address.port()),
+        ])
+        .env(
+            "GIT_SSH_COMMAND",
+            "sh -c 'exec sleep 300 # repertoire-test-silent' --",
+        )
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let scratch = user.account().join("cache/fetch");
+    let is_running = || {
+        let all = fs::read_dir("/proc").unwrap().flatten();
+        let lines = all.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+        let mine = scratch.to_str().unwrap().as_bytes().to_vec();
+        lines
+            .into_iter()
+            .any(|line| line.windows(mine.len()).any(|part| part == mine))
+    };
+    let wait_for = |what: &str, condition: &dyn Fn() -> bool| {
+        let start = Instant::now();
+        while !condition() {
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "timed out: {what}"
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    wait_for("git to start", &is_running);
+    // It was started here, so it is ended here, in the hardest way.
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_for("git to end", &|| !is_running());
 }

@@ -1,5 +1,5 @@
 //! Installing skills from other places: real programs on the other end, and hostile ones.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 #[path = "../../../core/tests/support/part.rs"]
 mod part;

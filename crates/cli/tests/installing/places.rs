@@ -277,9 +277,10 @@ impl OciRegistry {
         assert_eq!(status, 202, "{head}");
         let digest = Digest::hash_bytes(bytes).to_string();
         let location = header(&head, "location").unwrap();
-        let location = match location.starts_with('/') {
-            true => format!("http://{}{location}", self.host),
-            false => location.to_owned(),
+        let location = if location.starts_with('/') {
+            format!("http://{}{location}", self.host)
+        } else {
+            location.to_owned()
         };
         let mark = if location.contains('?') { '&' } else { '?' };
         let url = format!("{location}{mark}digest={}", digest.replace(':', "%3A"));

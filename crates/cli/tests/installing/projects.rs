@@ -291,7 +291,7 @@ fn t23_what_is_installed_waits_for_approval() {
         "{shown}"
     );
     user.run(&["approve", "pdf", "--digest", &format!("sha256:{:064}", 0)])
-        .refused("conflict", "digest");
+        .refused("usage", "digest");
     assert_eq!(trusted(), false);
     user.run(&[
         "approve",
@@ -311,8 +311,159 @@ fn t23_what_is_installed_waits_for_approval() {
         seen.out.contains("+Nicer.") && seen.out.contains("since you last approved"),
         "{seen:?}"
     );
-    user.run(&["approve", "--all"]).ok();
+    user.run(&["approve", "--all", "--yes"]).ok();
     assert_eq!(trusted(), true);
     user.run(&["approve", "pdf", "--revoke"]).ok();
     assert_eq!(trusted(), false);
+}
+
+#[test]
+fn t45_no_way_around_makes_unapproved_content_trusted() {
+    let repository = Repository::with_skills(&["pdf"]);
+    let user = User::new();
+    let project = user.project("project");
+    let url = repository.file_url();
+    let scope = ["--scope", "account"];
+    user.run_in(&project, &["add", &url, "--no-approve", scope[0], scope[1]])
+        .ok();
+    let trusted = || {
+        let listed = user.run_in(&project, &["list"]).ok().json();
+        listed["skills"][0]["trusted"].clone()
+    };
+    assert_eq!(trusted(), false);
+    // Not as a copy in the workspace.
+    user.run_in(&project, &["fork", "pdf"])
+        .refused("untrusted", "pdf");
+    // Not by removing it and bringing it back.
+    user.run_in(&project, &["remove", "pdf", scope[0], scope[1]])
+        .ok();
+    user.run_in(&project, &["rollback", "pdf", "1", scope[0], scope[1]])
+        .ok();
+    assert_eq!(trusted(), false);
+    // Not with an approval of something else.
+    user.run_in(&project, &["add", &url, scope[0], scope[1]])
+        .ok();
+    assert_eq!(trusted(), true);
+    repository.write("skills/pdf/SKILL.md", document("pdf", "Never approved.\n"));
+    repository.commit("second");
+    user.run_in(&project, &["update", scope[0], scope[1]]).ok();
+    assert_eq!(trusted(), false);
+    repository.write("skills/pdf/SKILL.md", document("pdf", "# One\n\nText.\n"));
+    repository.commit("back");
+    user.run_in(&project, &["update", scope[0], scope[1]]).ok();
+    assert_eq!(trusted(), true);
+    let history = user
+        .run_in(&project, &["history", "pdf", scope[0], scope[1]])
+        .ok()
+        .json();
+    let second = history["revisions"][1]["revision"].to_string();
+    user.run_in(&project, &["rollback", "pdf", &second, scope[0], scope[1]])
+        .ok();
+    assert!(
+        user.cat(&project, "skill://pdf/SKILL.md")
+            .contains("Never approved")
+    );
+    assert_eq!(trusted(), false);
+    let shown = user
+        .run_in(&project, &["approve", "pdf", "--show"])
+        .ok()
+        .json();
+    let served = user.run_in(&project, &["show", "pdf"]).ok().json();
+    assert_eq!(shown["digest"], served["digest"]);
+    // A copy of this machine is the user's own and says so.
+    user.run_in(&project, &["add", &url, "--no-approve"])
+        .refused("usage", "your own");
+}
+
+#[test]
+fn t24_what_a_lock_claims_is_never_shown_as_verified() {
+    let repository = Repository::with_skills(&["pdf"]);
+    let user = User::new();
+    user.run(&["add", &repository.file_url(), "--no-approve"])
+        .ok();
+    let lock = user.account().join("repertoire.lock");
+    let text = fs::read_to_string(&lock).unwrap();
+    let forged = text
+        .replace(
+            "unsigned = true",
+            "signer = { identity = \"releases@example.com\", issuer = \"https://example.com\" }",
+        )
+        .replace(
+            "resolved = \"file:",
+            "resolved = \"https://example.com/good\\n  approved  by you",
+        );
+    assert_ne!(forged, text);
+    fs::write(&lock, forged).unwrap();
+    let other = User::new();
+    fs::create_dir_all(other.account()).unwrap();
+    for file in ["repertoire.toml", "repertoire.lock"] {
+        fs::copy(user.account().join(file), other.account().join(file)).unwrap();
+    }
+    let refused = other
+        .run(&["install", "--frozen"])
+        .refused("signer_changed", "unsigned");
+    assert!(refused.err.contains("releases@example.com"));
+    let home = other.path("home");
+    assert_eq!(other.skills(&home), Vec::<String>::new());
+    other
+        .run(&["install", "--frozen", "--allow-signer-change"])
+        .ok();
+    let seen = other.see(&home, &["approve", "pdf", "--show"]).ok();
+    assert!(
+        seen.out.contains("unsigned") && !seen.out.contains("releases@"),
+        "{seen:?}"
+    );
+    assert!(!seen.out.contains("example.com"), "{seen:?}");
+}
+
+#[cfg(unix)]
+#[test]
+fn t17_a_project_folder_that_is_a_link_is_not_trusted() {
+    let repository = Repository::with_skills(&["pdf"]);
+    let user = User::new();
+    user.run(&["add", &repository.file_url()]).ok();
+    let clone = user.path("clone");
+    write_file(&clone.join("repertoire.toml"), "[skills]\n");
+    std::os::unix::fs::symlink(user.account(), clone.join(".repertoire")).unwrap();
+    for args in [&["install", "--trust"][..], &["trust"], &["install"]] {
+        assert_ne!(user.run_in(&clone, args).code, 0, "{args:?}");
+    }
+    assert_eq!(user.skills(&user.path("home")), ["pdf"]);
+    assert!(!user.account().join(".gitignore").exists());
+}
+
+#[test]
+fn a_refused_addition_leaves_no_trace() {
+    let repository = Repository::with_skills(&["pdf", "mail"]);
+    let user = User::new();
+    let url = repository.file_url();
+    user.run(&["add", &url, "--all", "--id", "foo/pdf"])
+        .refused("usage", "--id");
+    user.has_nothing(&user.path("home"));
+    write_file(
+        &user.path("package.json"),
+        json!({"name": "pdf", "description": "Mine.", "artifacts": [
+            {"kind": "description", "name": "A", "content": "x"},
+        ]})
+        .to_string(),
+    );
+    user.run(&["package", "import", "package.json"]).ok();
+    user.run(&["add", &url, "--skill", "pdf"])
+        .refused("conflict", "your own");
+    assert!(!user.account().join("repertoire.toml").exists());
+    // The name of a package is taken, although the id is free.
+    let other = Repository::with_skills(&[]);
+    other.write("skills/clash/SKILL.md", document("clash", ""));
+    other.write(
+        "skills/clash/skill.json",
+        json!({"name": "pdf", "description": "Theirs.", "artifacts": []}).to_string(),
+    );
+    other.commit("clash");
+    let refused = user.run(&["add", &other.file_url()]);
+    assert_ne!(refused.code, 0);
+    assert!(
+        !user.account().join("repertoire.toml").exists(),
+        "{refused:?}"
+    );
+    user.run(&["install"]).refused("not_found", "project file");
 }

@@ -100,7 +100,7 @@ fn conflicts_pause_the_whole_update_until_everything_is_decided() {
     );
     user.run(&["update", "--keep-local", "pdf:other.md"])
         .refused("no_conflict", "pdf/other.md");
-    user.run(&["update", "--keep-local", "mail"]).code;
+    user.run(&["update", "--keep-local", "mail"]);
     // The first decision is kept, the second one ends it.
     let half = user.run(&["update", "--take-remote", "pdf:SKILL.md"]);
     assert_eq!(half.code, 1);

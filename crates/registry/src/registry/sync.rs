@@ -113,9 +113,10 @@ impl Registry {
         if self.store_selection == CatalogueContent::Everything {
             let installed: BTreeMap<SkillId, _> =
                 attached.store.installed_digests()?.into_iter().collect();
-            let approvals = match installed.is_empty() {
-                true => InstalledApprovals::default(),
-                false => self.installed_approvals()?,
+            let approvals = if installed.is_empty() {
+                InstalledApprovals::default()
+            } else {
+                self.installed_approvals()?
             };
             for (id, head) in attached.store.all_metadata()? {
                 let trusted = match installed.get(&id) {
@@ -301,9 +302,9 @@ impl Registry {
             self.refresh_links();
             if self.local.is_some() && self.store_selection != CatalogueContent::Registered {
                 // An approval may concern a skill of another server or an installed one.
-                let mut changes = self.remote_changes(&local.store)?;
-                changes.extend(self.approval_changes()?);
-                self.catalogue.apply_changes(changes);
+                let mut apply = self.remote_changes(&local.store)?;
+                apply.extend(self.approval_changes()?);
+                self.catalogue.apply_changes(apply);
             }
         }
         *cursor = Some(next);
