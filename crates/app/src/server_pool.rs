@@ -4,12 +4,13 @@
 //! target is read from the store for every request, so a changed target takes effect at once.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, OnceLock, PoisonError},
     time::Duration,
 };
 
 use bytes::Bytes;
+use repertoire_core::{MAX_BYTES, RelPath};
 use repertoire_registry::{
     Error, Registry, Result,
     remote::{ListedSkill, RefusedSkill, RemoteLabel, RemoteReader},
@@ -257,5 +258,13 @@ impl RemoteReader for ConnectionPool {
             })
         };
         self.block_on(read)?
+    }
+
+    fn read_archive(&self, label: &str, uri: &str) -> Result<BTreeMap<RelPath, Bytes>> {
+        let bytes = RemoteReader::read_resource(self, label, uri, MAX_BYTES)?;
+        repertoire_remote::unpack_skill(uri, &bytes).map_err(|error| Error::Remote {
+            label: label.to_owned(),
+            reason: error.to_string(),
+        })
     }
 }

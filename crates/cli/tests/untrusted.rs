@@ -430,6 +430,66 @@ fn t19_skills_of_servers_with_older_forms_are_read_and_never_approved_unverified
 }
 
 #[test]
+fn t5_t19_archives_of_servers_are_verified_and_read_file_by_file() {
+    use std::io::Write as _;
+
+    use base64::{Engine as _, engine::general_purpose::STANDARD};
+    let zip_of = |entries: &[(&str, &str)]| {
+        let mut writer = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+        for (name, text) in entries {
+            let options = zip::write::SimpleFileOptions::default();
+            writer.start_file(*name, options).unwrap();
+            writer.write_all(text.as_bytes()).unwrap();
+        }
+        writer.finish().unwrap().into_inner()
+    };
+    let good = zip_of(&[("SKILL.md", DOCUMENT), ("more.md", MORE)]);
+    let slip = zip_of(&[("SKILL.md", DOCUMENT), ("../more.md", MORE)]);
+    let index = json!({"skills": [
+        {"name": "pdf", "type": "archive", "description": "d", "url": "skill://pdf.zip",
+         "digest": Digest::hash_bytes(&good).to_string()},
+        {"name": "lie", "type": "archive", "description": "d", "url": "skill://lie.zip",
+         "digest": Digest::hash_bytes(b"else").to_string()},
+        {"name": "slip", "type": "archive", "description": "d", "url": "skill://slip.zip"},
+    ]});
+    let text = |uri: &str, text: &str| json!({"contents": [{"uri": uri, "text": text}]});
+    let blob = |uri: &str, bytes: &[u8]| json!({"contents": [{"uri": uri, "blob": STANDARD.encode(bytes)}]});
+    let server = older_server(
+        false,
+        vec![
+            (
+                "skill://index.json",
+                text("skill://index.json", &index.to_string()),
+            ),
+            ("skill://pdf.zip", blob("skill://pdf.zip", &good)),
+            ("skill://lie.zip", blob("skill://lie.zip", &good)),
+            ("skill://slip.zip", blob("skill://slip.zip", &slip)),
+        ],
+    );
+    let place = TestWorkspace::new();
+    let added = place.run(&["add", "mcp", "old", &server.url]);
+    assert_eq!(added.exit_code(), 0, "{}", added.stderr());
+    let warnings = added.stderr();
+    assert!(
+        warnings.contains("was promised") && warnings.contains("skill://slip.zip"),
+        "{warnings}"
+    );
+    let listed = place.run_json(&["list", "--json"]);
+    assert_eq!(listed["skills"].as_array().unwrap().len(), 1, "{listed}");
+    assert_eq!(listed["skills"][0]["trusted"], false);
+    for (file, expected) in [("SKILL.md", DOCUMENT), ("more.md", MORE)] {
+        let read = cat_uri(&place, &format!("skill://old/pdf/{file}"));
+        assert_eq!(read.stdout(), expected, "{}", read.stderr());
+    }
+    // All of it is known, so it can be approved.
+    place.run_ok(&["approve", "old/pdf"]);
+    assert_eq!(
+        place.run_json(&["list", "--json"])["skills"][0]["trusted"],
+        true
+    );
+}
+
+#[test]
 fn t26_t27_redirects_stay_within_their_origin_and_so_does_the_token() {
     let elsewhere = untrusted_server(|| json!({"skills": [pdf_entry()]}), honest_content);
     let target = elsewhere.url.clone();

@@ -28,6 +28,9 @@ pub struct ListedSkill {
     /// final form.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
+    /// The resource that has all files in an archive, where they are no resources of their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archive: Option<String>,
 }
 
 /// The files of a listed skill.

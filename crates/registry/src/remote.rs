@@ -38,6 +38,9 @@ const REMOTE_APPROVAL_KIND: &str = "remote-skill";
 pub trait RemoteReader: Send + Sync + std::fmt::Debug {
     /// Reads one resource from the server with this label; at most `limit` bytes.
     fn read_resource(&self, label: &str, uri: &str, limit: u64) -> Result<Bytes>;
+
+    /// Reads a resource that is an archive and returns the files in it.
+    fn read_archive(&self, label: &str, uri: &str) -> Result<BTreeMap<RelPath, Bytes>>;
 }
 
 /// The location of a remote skill.
@@ -50,6 +53,8 @@ pub(crate) struct RemoteLocation {
     uris: BTreeMap<RelPath, String>,
     /// Whether only some fields of the frontmatter are known.
     partial: bool,
+    /// The archive that has all files.
+    archive: Option<String>,
 }
 
 impl RemoteLocation {
@@ -134,6 +139,7 @@ fn check_listed_skill(
         uri: listed.uri.clone(),
         uris,
         partial: listed.partial,
+        archive: listed.archive.clone(),
     };
     Ok((id, head, place))
 }
@@ -330,7 +336,13 @@ pub(crate) fn read_remote_file(
         }
         (None, None) => return Err(missing()),
         (None, Some(file)) => {
-            let bytes = remotes.read_resource(place.label.as_str(), &uri, file.size)?;
+            let bytes = match &place.archive {
+                Some(archive) => {
+                    let mut files = remotes.read_archive(place.label.as_str(), archive)?;
+                    files.remove(path).ok_or_else(missing)?
+                }
+                None => remotes.read_resource(place.label.as_str(), &uri, file.size)?,
+            };
             if bytes.len() as u64 != file.size {
                 return Err(tampered(format!(
                     "{} bytes, and {} were listed",

@@ -47,7 +47,9 @@ pub use clawhub::ClawHubResult;
 pub use error::{Error, Result};
 pub use fetcher::Fetcher;
 pub use limits::FetchLimits;
-pub use opened_source::{FetchedSkill, OfferedSkill, OpenedSource, SkillFiles, SourceProblem};
+pub use opened_source::{
+    FetchedSkill, OfferedSkill, OpenedSource, SkillFiles, SourceProblem, unpack_skill,
+};
 pub use pin::Pin;
 pub use process_group::kill_all_programs;
 pub use sigstore::TrustRoot;

@@ -15,6 +15,7 @@ use crate::{
     file_tree::{FileTree, TreeEntry},
     git::GitCommit,
     http::{WebClient, WebRequest},
+    limits::FetchLimits,
     pin::Pin,
     plugin::{PluginSkills, manifest_paths, plugin_manifest_paths, read_manifest},
     sigstore::{MAX_BUNDLE_BYTES, TrustRoot},
@@ -505,4 +506,21 @@ fn collect_files(tree: &FileTree, folder: &str, location: &str) -> Result<(Skill
     }
     let manifest: Manifest = limits.finish().map_err(|error| refuse("", error))?;
     Ok((files, manifest.digest()))
+}
+
+/// Unpacks an archive that holds one skill, at its root or in one folder.
+pub fn unpack_skill(name: &str, bytes: &[u8]) -> Result<SkillFiles> {
+    let limits = FetchLimits {
+        total_bytes: repertoire_core::MAX_BYTES,
+        entries: 4 * repertoire_core::MAX_FILES,
+        ..FetchLimits::default()
+    };
+    let tree = read_archive(name, bytes, &limits)?.without_wrapper();
+    let folder = match tree.entries.keys().next() {
+        Some(first) if !tree.entries.contains_key(DOCUMENT) => {
+            first.split('/').next().unwrap_or_default().to_owned()
+        }
+        _ => String::new(),
+    };
+    Ok(collect_files(&tree, &folder, name)?.0)
 }

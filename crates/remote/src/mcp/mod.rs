@@ -296,6 +296,7 @@ fn read_entry(raw: &str) -> std::result::Result<ListedSkill, RefusedSkill> {
     // Only this program says so: the frontmatter of this form is compared with the document.
     Ok(ListedSkill {
         partial: false,
+        archive: None,
         ..listed
     })
 }

@@ -1,19 +1,21 @@
 //! Lists the skills of servers that do not list them in the final form.
 //!
-//! In this order: the index `skill://index.json`; resources named `skill://…/SKILL.md`, with the files
+//! In this order: the index `skill://index.json`, whose archives are unpacked; resources named `skill://…/SKILL.md`, with the files
 //! of a `_manifest` beside them if there is one. Without digests nothing can be verified, so such
 //! skills count as dynamic. With or without, their frontmatter is not in the listing, so they cannot be approved.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use repertoire_core::{
-    Digest, Uri,
+    Digest, Frontmatter, MAX_BYTES, RelPath, SkillId, Uri, frontmatter,
     listed_skill::{DynamicMarker, ListedFile, ListedResources, ListedSkill, RefusedSkill},
     markdown::truncate_text,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
+
+use crate::{digest_hex::check_digest, opened_source::unpack_skill};
 
 use super::{
     LISTING_TIMEOUT, MAX_LISTING_BYTES, MAX_SKILLS, RemoteConnection, RemoteFailure, Result,
@@ -24,6 +26,8 @@ const MAX_DESCRIPTION_CHARS: usize = 1024;
 const INDEX_URI: &str = "skill://index.json";
 const MAX_INDEX_BYTES: u64 = 4 * 1024 * 1024;
 const MAX_MANIFEST_BYTES: u64 = 256 * 1024;
+/// Each archive is a request of its own.
+const MAX_ARCHIVES: usize = 64;
 /// Each manifest is a request of its own.
 const MAX_MANIFESTS: usize = 256;
 
@@ -40,6 +44,8 @@ struct IndexEntry {
     kind: String,
     #[serde(default)]
     url: String,
+    #[serde(default)]
+    digest: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -76,7 +82,7 @@ impl RemoteConnection {
         if let Ok(bytes) = self.read_resource(INDEX_URI, MAX_INDEX_BYTES).await
             && let Ok(index) = repertoire_core::json::from_slice::<DiscoveryIndex>(&bytes)
         {
-            return Ok(read_index(index));
+            return Ok(self.read_index(index).await);
         }
         let resources = match self.list_resources().await {
             Ok(resources) => resources,
@@ -109,6 +115,76 @@ impl RemoteConnection {
         Ok((found, Vec::new()))
     }
 
+    /// Reads the entries of an index. Archives are fetched now, because only they say what is in them.
+    async fn read_index(&self, index: DiscoveryIndex) -> (Vec<ListedSkill>, Vec<RefusedSkill>) {
+        let (mut found, mut refused) = (Vec::new(), Vec::new());
+        let until = Instant::now() + LISTING_TIMEOUT;
+        let mut archives = 0;
+        for entry in index.skills.into_iter().take(MAX_SKILLS) {
+            let refuse = |message: String| RefusedSkill {
+                uri: super::shorten_text(&entry.url),
+                code: "invalid_entry",
+                message,
+            };
+            if entry.kind.eq_ignore_ascii_case("archive") {
+                archives += 1;
+                if archives > MAX_ARCHIVES {
+                    refused.push(refuse(format!(
+                        "is one of more than {MAX_ARCHIVES} archives"
+                    )));
+                    continue;
+                }
+                let listed = tokio::time::timeout_at(until, self.list_archive(&entry)).await;
+                match listed.unwrap_or_else(|_| Err("did not arrive in time".to_owned())) {
+                    Ok(skill) => found.push(skill),
+                    Err(message) => refused.push(refuse(message)),
+                }
+                continue;
+            }
+            let is_document = entry.kind.eq_ignore_ascii_case("skill-md");
+            match partial_skill(&entry.url, &entry.description, None).filter(|_| is_document) {
+                Some(skill) => found.push(skill),
+                None => refused.push(refuse(format!(
+                    "is listed as {:?}, which is not read",
+                    entry.kind
+                ))),
+            }
+        }
+        (found, refused)
+    }
+
+    /// Lists the skill of an archive, by what is in it.
+    async fn list_archive(&self, entry: &IndexEntry) -> std::result::Result<ListedSkill, String> {
+        let bytes = self.read_resource(&entry.url, MAX_BYTES).await;
+        let bytes = bytes.map_err(|error| error.to_string())?;
+        if let Some(digest) = &entry.digest {
+            check_digest(&entry.url, &bytes, digest).map_err(|error| error.to_string())?;
+        }
+        let files = unpack_skill(&entry.url, &bytes).map_err(|error| error.to_string())?;
+        let document = files.get(&RelPath::document()).cloned().unwrap_or_default();
+        let front = std::str::from_utf8(&document).ok().and_then(|text| {
+            let split = frontmatter::split_document(text).ok()?;
+            Some(Frontmatter::parse(split.yaml, 2).ok()?.to_json())
+        });
+        let frontmatter = front.ok_or("its SKILL.md has no valid frontmatter")?;
+        let name = frontmatter.get("name").and_then(Value::as_str);
+        let name: SkillId = name
+            .and_then(|name| name.parse().ok())
+            .ok_or("its SKILL.md has no valid name")?;
+        let listed = files.iter().map(|(path, bytes)| ListedFile {
+            uri: Uri::for_file(&name, path).to_string(),
+            digest: Digest::hash_bytes(bytes),
+            size: bytes.len() as u64,
+        });
+        Ok(ListedSkill {
+            uri: Uri::for_document(&name).to_string(),
+            frontmatter,
+            resources: ListedResources::Files(listed.collect()),
+            partial: false,
+            archive: Some(entry.url.clone()),
+        })
+    }
+
     /// Returns the resources under `skill://` with their descriptions.
     async fn list_resources(&self) -> Result<BTreeMap<String, String>> {
         let mut found = BTreeMap::new();
@@ -135,22 +211,6 @@ impl RemoteConnection {
         .await?;
         Ok(found)
     }
-}
-
-fn read_index(index: DiscoveryIndex) -> (Vec<ListedSkill>, Vec<RefusedSkill>) {
-    let (mut found, mut refused) = (Vec::new(), Vec::new());
-    for entry in index.skills.into_iter().take(MAX_SKILLS) {
-        let is_document = entry.kind.eq_ignore_ascii_case("skill-md");
-        match partial_skill(&entry.url, &entry.description, None).filter(|_| is_document) {
-            Some(skill) => found.push(skill),
-            None => refused.push(RefusedSkill {
-                uri: super::shorten_text(&entry.url),
-                code: "invalid_entry",
-                message: format!("is listed as {:?}, which is not read", entry.kind),
-            }),
-        }
-    }
-    (found, refused)
 }
 
 /// Returns a skill of which only name and description are known.
@@ -183,6 +243,7 @@ fn partial_skill(
             None => ListedResources::Dynamic(DynamicMarker::Dynamic),
         },
         partial: true,
+        archive: None,
     })
 }
 
