@@ -11,6 +11,7 @@ mod crash;
 mod encoder;
 mod gate;
 mod iii;
+mod installing;
 mod mcp;
 mod measure;
 mod ranking;
@@ -40,6 +41,9 @@ fn main() -> ExitCode {
         ["catalogue"] => catalogue::run(),
         ["large-folder", ours] => mcp::run_large_folder(ours.as_ref()),
         ["mcp", ours, pmcp] => mcp::run(ours.as_ref(), pmcp.as_ref()),
+        ["installing", ours, node, skills] => {
+            installing::run(ours.as_ref(), node.as_ref(), skills.as_ref())
+        }
         ["iii", ours] => iii::run(ours.as_ref()),
         ["buses", calls, urls @ ..] if !urls.is_empty() => calls
             .parse()

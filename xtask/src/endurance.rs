@@ -39,7 +39,8 @@ pub(crate) fn crash(rounds: &str) -> Result<()> {
             .arg(program)
             .arg(find_strace()?)
             .args([rounds, rounds]),
-    )
+    )?;
+    kill_installations(rounds)
 }
 
 /// The short forms for the test command.
@@ -57,6 +58,18 @@ pub(crate) fn test_crash() -> Result<CheckCount> {
     command.arg("crash").arg(program).arg(find_strace()?);
     let run = run_checked(command.args(["4", "40"]));
     Ok(CheckCount::from_result("crash", run))
+}
+
+/// Kills installations and updates as often.
+fn kill_installations(rounds: &str) -> Result<()> {
+    let args = [
+        "test",
+        "--workspace",
+        "--test",
+        "installing",
+        "interrupted::",
+    ];
+    run_checked(cargo_command(&args).env("REPERTOIRE_KILL_ROUNDS", rounds))
 }
 
 fn build_bench() -> Result<PathBuf> {

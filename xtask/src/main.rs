@@ -48,6 +48,7 @@ usage: cargo xtask COMMAND
   bench ranking         measure which skills are found, against BM25, BM25F and MiniLM
   bench encoder         measure the sentence encoder against candle and ONNX Runtime
   bench gate            fit the decision whether any skill fits a message
+  bench installing      measure installing and verifying against `skills` and sha256sum
   bench sandbox         measure scripts in the sandbox, and what having it costs
   abuse [MINUTES]       load and abuse a server, with a soak of 30 minutes
   crash [ROUNDS]        kill processes and simulate losses of power, 200 times each
@@ -143,6 +144,11 @@ fn run_bench(args: &[&str]) -> anyhow::Result<()> {
     match args {
         ["mcp"] => drop(command.arg(ours).arg(pmcp)),
         ["iii" | "large-folder"] => drop(command.arg(ours)),
+        ["installing"] => {
+            let modules = interop::NodeTools::install()?.modules_dir().to_owned();
+            command.arg(ours).arg(modules.join("node/bin/node"));
+            command.arg(modules.join("skills/bin/cli.mjs"));
+        }
         ["sandbox"] => {
             let parts = runtime::RuntimeParts::install_with(&ours)?;
             command.arg(parts.sandbox_dir()).arg(ours).arg(without);

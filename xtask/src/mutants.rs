@@ -21,12 +21,92 @@ struct Mutant {
 
 const REGISTRY_LIB: &[&str] = &["--package", "repertoire-registry", "--lib"];
 const SERVE_LIB: &[&str] = &["--package", "repertoire-serve", "--lib"];
+const REMOTE_LIB: &[&str] = &["--package", "repertoire-remote", "--lib"];
+const REGISTRY_TRUST: &[&str] = &["--package", "repertoire-registry", "--test", "trust"];
+const INSTALLING: &[&str] = &["--workspace", "--test", "installing"];
 const UNTRUSTED: &[&str] = &["--workspace", "--test", "untrusted"];
 const PERMISSIONS: &[&str] = &["--workspace", "--test", "permissions"];
 const MATRIX: &[&str] = &["--workspace", "--test", "permission_matrix"];
 
 /// At least one guard of each row of `docs/threats.md` that has one in the code.
-const MUTANTS: [Mutant; 61] = [
+const MUTANTS: [Mutant; 72] = [
+    Mutant {
+        row: "T5",
+        file: "crates/remote/src/archive.rs",
+        from: "            && leads_out(plain)",
+        to: "            && leads_out(plain) && false",
+        test: REMOTE_LIB,
+    },
+    Mutant {
+        row: "T5",
+        file: "crates/remote/src/archive.rs",
+        from: "if content.len() as u64 > self.bytes {",
+        to: "if content.len() as u64 > self.bytes && false {",
+        test: REMOTE_LIB,
+    },
+    Mutant {
+        row: "T5",
+        file: "crates/remote/src/archive.rs",
+        from: "if archive.offset() != 0 {",
+        to: "if archive.offset() != 0 && false {",
+        test: REMOTE_LIB,
+    },
+    Mutant {
+        row: "T23",
+        file: "crates/registry/src/registry/installed.rs",
+        from: "if attached.trusted == Trusted::Yes && self.0.contains(&subject(&store, id, digest)) {",
+        to: "if attached.trusted == Trusted::Yes || self.0.contains(&subject(&store, id, digest)) {",
+        test: REGISTRY_TRUST,
+    },
+    Mutant {
+        row: "T24",
+        file: "crates/app/src/install/installer.rs",
+        from: "if known.digest == new.digest || self.options.allow_moved {",
+        to: "if known.digest == new.digest || self.options.allow_moved || true {",
+        test: INSTALLING,
+    },
+    Mutant {
+        row: "T26",
+        file: "crates/remote/src/http.rs",
+        from: "if is_link_local || (is_loopback(to) && !is_loopback(from)) {",
+        to: "if is_link_local && (is_loopback(to) && !is_loopback(from)) {",
+        test: REMOTE_LIB,
+    },
+    Mutant {
+        row: "T27",
+        file: "crates/remote/src/http.rs",
+        from: "            if next.origin() != url.origin() {\n                headers.remove(AUTHORIZATION);\n            }",
+        to: "",
+        test: INSTALLING,
+    },
+    Mutant {
+        row: "T52",
+        file: "crates/remote/src/digest_hex.rs",
+        from: "    if found == expected {",
+        to: "    if found == expected || true {",
+        test: INSTALLING,
+    },
+    Mutant {
+        row: "T52",
+        file: "crates/remote/src/git.rs",
+        from: "if tree.entries.len() >= self.limits.entries || bytes > MAX_TREE_BYTES {",
+        to: "if tree.entries.len() >= usize::MAX || bytes > MAX_TREE_BYTES * 100 {",
+        test: INSTALLING,
+    },
+    Mutant {
+        row: "T52",
+        file: "crates/remote/src/source/parse.rs",
+        from: "    if text.starts_with('-') {",
+        to: "    if text.starts_with('-') && false {",
+        test: REMOTE_LIB,
+    },
+    Mutant {
+        row: "T52",
+        file: "crates/app/src/install/project.rs",
+        from: "    if leads_up(relative) {",
+        to: "    if leads_up(relative) && false {",
+        test: &["--package", "repertoire-app", "--lib", "t52_"],
+    },
     Mutant {
         row: "T15",
         file: "crates/core/src/look_alike.rs",
@@ -338,14 +418,14 @@ const MUTANTS: [Mutant; 61] = [
     },
     Mutant {
         row: "T26",
-        file: "crates/serve/src/mcp_client/http.rs",
+        file: "crates/remote/src/address.rs",
         from: "Reach::Public => !is_public(a.ip()),",
         to: "Reach::Public => false,",
-        test: &["--package", "repertoire-serve", "--lib", "t26_a_name"],
+        test: &["--package", "repertoire-remote", "--lib", "t26_a_name"],
     },
     Mutant {
         row: "T27",
-        file: "crates/serve/src/mcp_client/http.rs",
+        file: "crates/remote/src/mcp/http.rs",
         from: "Some(to) if to.origin() == self.url.origin() => Ok(to),",
         to: "Some(to) if to.has_host() => Ok(to),",
         test: &["--workspace", "--test", "untrusted", "t26_t27"],
@@ -427,8 +507,8 @@ const MUTANTS: [Mutant; 61] = [
     },
     Mutant {
         row: "T48",
-        file: "crates/serve/src/mcp_client/pool.rs",
-        from: "Ok(()) => self.close_removed().await,",
+        file: "crates/serve/src/server_refresh.rs",
+        from: "Ok(()) => pool.close_removed().await,",
         to: "Ok(()) => {}",
         test: &["--workspace", "--test", "permissions", "t48_"],
     },

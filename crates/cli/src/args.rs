@@ -429,7 +429,7 @@ Examples:
         #[arg(long)]
         scope: Option<ScopeArg>,
     },
-    /// Adopt skills that `npx skills`, ClawHub or `ToolHive` installed, with their locks
+    /// Adopt skills that `npx skills`, ClawHub or ToolHive installed, with their locks
     #[command(
         after_help = "Their files and locks stay as they are.\n\nExamples:\n  repertoire migrate \
                       --dry-run\n  repertoire migrate\n  repertoire migrate ~ --scope account"

@@ -271,7 +271,7 @@ fn hostile_input_is_refused_and_nothing_is_stored() {
 }
 
 #[test]
-fn t5_archives_are_not_accepted() {
+fn t5_damaged_archives_are_not_accepted() {
     let place = TestWorkspace::new();
     place.write_file("skill.zip", b"PK\x03\x04 and so on");
     place.write_file("skill.tar.gz", b"\x1f\x8b\x08 and so on");

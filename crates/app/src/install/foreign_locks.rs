@@ -1,4 +1,4 @@
-//! Reads the locks of other tools: `skills`, ClawHub and `ToolHive`.
+//! Reads the locks of other tools: `skills`, ClawHub and ToolHive.
 //!
 //! Their hashes are checked where they can be. Nothing of theirs is changed.
 
@@ -47,7 +47,7 @@ pub(super) enum ForeignHash {
     Paths(String),
     /// Of ClawHub: over a list of paths and digests.
     Lines(String),
-    /// Of `ToolHive`: the digest that is used here, too.
+    /// Of ToolHive: the digest that is used here, too.
     Content(Digest),
 }
 

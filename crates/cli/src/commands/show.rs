@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::{add_remote, find_entry, list, open_skill_to_read, resolve_target};
 use crate::{
+    failure::UsageError,
     output::{BOLD, DIM, ID, Output, format_size},
     settings::CliSettings,
 };
@@ -19,7 +20,13 @@ pub(crate) fn run(skill: &str, settings: &CliSettings, output: &Output) -> Resul
     if let Some(source) = parse_source(skill) {
         return add_remote::show_source(&source, settings, output);
     }
-    show_skill(&skill.parse()?, settings, output)
+    let query = skill.parse().map_err(|error| {
+        UsageError(format!(
+            "invalid value '{}' for '<SKILL>': {error}",
+            terminal_safe(skill)
+        ))
+    })?;
+    show_skill(&query, settings, output)
 }
 
 /// Parses what can only be a source: ids have neither an address nor a version.

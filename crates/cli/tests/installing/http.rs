@@ -149,6 +149,29 @@ pub(crate) fn send(
     (status, head)
 }
 
+/// Fetches the body of an answer.
+pub(crate) fn get(url: &str, headers: &[(&str, &str)]) -> Vec<u8> {
+    let rest = url.strip_prefix("http://").unwrap();
+    let (host, path) = rest.split_once('/').unwrap();
+    let mut stream = TcpStream::connect(host).unwrap();
+    write!(
+        stream,
+        "GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n"
+    )
+    .unwrap();
+    for (name, value) in headers {
+        write!(stream, "{name}: {value}\r\n").unwrap();
+    }
+    stream.write_all(b"\r\n").unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let at = answer
+        .windows(4)
+        .position(|part| part == b"\r\n\r\n")
+        .unwrap();
+    answer.split_off(at + 4)
+}
+
 /// Returns a header of an answer.
 pub(crate) fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     head.lines().find_map(|line| {

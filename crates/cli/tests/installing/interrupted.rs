@@ -11,8 +11,13 @@ use crate::{
     user::{User, document},
 };
 
-/// How often a process is killed; the long runs are those of `cargo xtask crash`.
+/// How often a process is killed, unless `cargo xtask crash` says how often.
 const ROUNDS: u32 = 24;
+
+fn rounds() -> u32 {
+    let asked = std::env::var("REPERTOIRE_KILL_ROUNDS").ok();
+    asked.and_then(|asked| asked.parse().ok()).unwrap_or(ROUNDS)
+}
 
 /// Starts a command and kills it after a while; returns whether it had ended by itself.
 fn kill_after(user: &User, args: &[&str], wait: Duration) -> bool {
@@ -50,10 +55,11 @@ fn t35_a_killed_installation_is_finished_by_the_next_run() {
         begun.elapsed()
     };
     let (mut killed, mut done) = (0, 0);
-    for round in 0..ROUNDS {
+    let rounds = rounds();
+    for round in 0..rounds {
         let user = User::new();
         let home = user.path("home");
-        let wait = whole * round / ROUNDS;
+        let wait = whole * round / rounds;
         if kill_after(&user, &["add", &url, "--all"], wait) {
             done += 1;
         } else {
@@ -79,16 +85,16 @@ fn t35_a_killed_installation_is_finished_by_the_next_run() {
             true,
             "round {round}"
         );
-        // What a killed git left behind is gone.
+        // What a killed git left behind is gone; a folder without a sign of life may be a new one.
         let scratch = user.account().join("cache/fetch");
-        assert!(
-            scratch
-                .read_dir()
-                .map_or(true, |mut all| all.next().is_none())
-        );
+        let left = scratch.read_dir().into_iter().flatten().flatten();
+        for folder in left {
+            let mut inside = folder.path().read_dir().unwrap();
+            assert!(inside.next().is_none(), "{folder:?}");
+        }
     }
     assert!(
-        killed >= ROUNDS / 2,
+        killed >= rounds / 2,
         "{killed} were killed, {done} had ended"
     );
 }
@@ -103,7 +109,8 @@ fn t35_a_killed_update_is_old_or_new() {
     let served =
         || ["pdf", "mail"].map(|name| user.cat(&home, &format!("skill://{name}/SKILL.md")));
     let mut whole = Duration::from_millis(120);
-    for round in 0..ROUNDS {
+    let rounds = rounds();
+    for round in 0..rounds {
         let before = served();
         let body = format!("# Round {round}\n");
         let after = ["pdf", "mail"].map(|name| document(name, &body));
@@ -111,7 +118,7 @@ fn t35_a_killed_update_is_old_or_new() {
             repository.write(&format!("skills/{name}/SKILL.md"), text);
         }
         repository.commit("next");
-        kill_after(&user, &["update"], whole * round / ROUNDS);
+        kill_after(&user, &["update"], whole * round / rounds);
         let now = served();
         assert!(now == before || now == after, "round {round}: {now:?}");
         let begun = Instant::now();

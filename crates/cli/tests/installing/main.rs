@@ -4,6 +4,9 @@
 #[path = "../../../core/tests/support/part.rs"]
 mod part;
 
+#[path = "../../../remote/tests/support/signing.rs"]
+mod signing;
+
 mod http;
 mod places;
 mod user;
@@ -14,5 +17,6 @@ mod interrupted;
 mod migration;
 mod projects;
 mod registries;
+mod signers;
 mod sources;
 mod updates;

@@ -158,6 +158,7 @@ impl WebServer {
 server.document-root = "{files}"
 server.port = {port}
 server.bind = "127.0.0.1"
+server.stat-cache-engine = "disable"
 server.errorlog = "{log}"
 mimetype.assign = (".json" => "application/json", ".md" => "text/markdown",
   ".zip" => "application/zip", ".gz" => "application/gzip")
@@ -304,6 +305,13 @@ impl OciRegistry {
         let (status, head) = self.send("PUT", &url, kind, bytes.as_bytes());
         assert_eq!(status, 201, "{head}");
         digest
+    }
+
+    /// Returns the bytes of a manifest.
+    pub(crate) fn get_manifest(&self, repository: &str, digest: &str) -> Vec<u8> {
+        let url = format!("http://{}/v2/{repository}/manifests/{digest}", self.host);
+        let accept = [("Accept", "application/vnd.oci.image.manifest.v1+json")];
+        crate::http::get(&url, &accept)
     }
 
     /// Publishes an archive in the agentskills form and returns the digest of the manifest.
