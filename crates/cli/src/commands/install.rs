@@ -315,7 +315,8 @@ pub(crate) fn update(
             print_change(&one.id, one.change, Some(&one.after), output)?;
         }
         let count = report.changes.len() - changed.len();
-        if count > 0 || (report.failed.is_empty() && report.conflicts.is_empty()) {
+        let is_all = changed.is_empty() && report.failed.is_empty() && report.conflicts.is_empty();
+        if count > 0 || is_all {
             let place = installer.project().path();
             let count = format_count(count, "skill");
             output.print_note(format!("{count} of {} up to date", place.display()));
@@ -327,7 +328,15 @@ pub(crate) fn update(
             ));
         }
         for (id, error) in &report.failed {
-            output.print_warning(format!("{id}: {}", terminal_safe(&error.to_string())));
+            let text = error.to_string();
+            let text = terminal_safe(&text);
+            // Many errors begin with the skill.
+            let names_it = text.starts_with(id.as_str());
+            output.print_warning(if names_it {
+                text.into_owned()
+            } else {
+                format!("{id}: {text}")
+            });
         }
         print_conflicts(&report.conflicts, output)?;
         note_unapproved(&report.unapproved, output);

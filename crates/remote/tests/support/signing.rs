@@ -57,7 +57,7 @@ impl SigningKey {
     }
 
     fn for_certificates(&self) -> KeyPair {
-        let der = self.pkcs8.as_slice().try_into().unwrap();
+        let der = self.pkcs8.as_slice().into();
         KeyPair::from_pkcs8_der_and_sign_algo(&der, &PKCS_ECDSA_P256_SHA256).unwrap()
     }
 }
@@ -237,7 +237,7 @@ impl SigningAuthority {
         let root = base64(Digest::hash_bytes(&leaf).as_bytes());
         let note = format!("{LOG}\n1\n{root}\n");
         let signed_note = [&log.id()[..4], &log.sign(note.as_bytes())].concat();
-        let log_id: String = log.id().iter().map(|byte| format!("{byte:02x}")).collect();
+        let log_id = Digest::hash_bytes(&log.public()).hex_digits();
         let promise = format!(
             "{{\"body\":\"{}\",\"integratedTime\":{at},\"logID\":\"{log_id}\",\"logIndex\":0}}",
             base64(&body)
