@@ -6,6 +6,7 @@
 //! is used only with the locked digest; nothing is approved here but what `add` showed; an update
 //! that cannot be merged changes nothing.
 
+mod add;
 mod approval;
 mod fetch;
 mod foreign_locks;
@@ -22,10 +23,11 @@ mod skill_cache;
 mod update;
 mod verify;
 
+pub use add::{AddRequest, AddedSkill};
 pub use approval::{ApprovalView, approval_view};
 pub use fetch::{FetchOptions, SourceOffer, trust_root_file};
 pub use foreign_locks::has_foreign_lock;
-pub use installer::{AddRequest, AddedSkill, Installer, SkillChange};
+pub use installer::{Installer, SkillChange};
 pub use lock::{LockedSkill, SkillLock};
 pub use match_project::{InstallMode, InstallReport};
 pub use merge::{ConflictChoice, MergeConflict, MergeOutcome, merge_files};

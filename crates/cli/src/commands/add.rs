@@ -6,7 +6,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use repertoire_app::{FoundSkills, lint_files, read_skill_folders, require_folder};
+use repertoire_app::{
+    FoundSkills, install::PROJECT_FILE, lint_files, read_skill_folders, require_folder,
+};
 use repertoire_core::{
     SkillId,
     lint::{LintFinding, LintSeverity},
@@ -193,7 +195,31 @@ fn add_local(
         output.print_warning(format!("skipped: {}", terminal_safe(&format!("{error:#}"))));
     }
     let skipped: Vec<String> = skipped.iter().map(|error| format!("{error:#}")).collect();
-    store_skills(skills, &skipped, write, settings, output)
+    let code = store_skills(skills, &skipped, write, settings, output)?;
+    note_sharing(paths, settings, output);
+    Ok(code)
+}
+
+/// Says how others get a skill whose folder is part of the project.
+fn note_sharing(paths: &[PathBuf], settings: &CliSettings, output: &Output) {
+    let Some(workspace) = &settings.workspace else {
+        return;
+    };
+    let [path] = paths else { return };
+    let (Ok(root), Ok(full)) = (workspace.canonicalize(), path.canonicalize()) else {
+        return;
+    };
+    let Ok(inner) = full.strip_prefix(&root) else {
+        return;
+    };
+    let is_skill = full.join("SKILL.md").is_file();
+    if let (true, Some(name)) = (is_skill, full.file_name()) {
+        output.print_note(format!(
+            "to share it with the project, name it in {PROJECT_FILE}: {} = \"./{}\"",
+            name.to_string_lossy(),
+            inner.display()
+        ));
+    }
 }
 
 /// Reads the skills of a folder; a package in JSON has a command of its own.

@@ -467,3 +467,35 @@ fn a_refused_addition_leaves_no_trace() {
     );
     user.run(&["install"]).refused("not_found", "project file");
 }
+
+#[test]
+fn a_folder_of_the_project_is_shared_by_naming_it() {
+    let user = User::new();
+    let project = user.project("project");
+    write_file(
+        &project.join("own/pdf/SKILL.md"),
+        document("pdf", "Ours.\n"),
+    );
+    let seen = user.see(&project, &["add", "own/pdf"]).ok();
+    assert!(seen.err.contains("pdf = \"./own/pdf\""), "{seen:?}");
+    write_file(
+        &project.join("repertoire.toml"),
+        "[skills]\npdf = \"./own/pdf\"\n",
+    );
+    // The same files are there already, so nothing has to be removed first.
+    user.run_in(&project, &["install"]).ok();
+    let lock = fs::read_to_string(project.join("repertoire.lock")).unwrap();
+    assert!(lock.contains("resolved = \"./own/pdf\""), "{lock}");
+    commit_all(&project);
+    let colleague = User::new();
+    let copy = colleague.path("copy");
+    clone(&project, &copy);
+    colleague
+        .run_in(&copy, &["install", "--frozen", "--trust"])
+        .ok();
+    assert!(
+        colleague
+            .cat(&copy, "skill://pdf/SKILL.md")
+            .contains("Ours.")
+    );
+}
