@@ -113,7 +113,7 @@ pub(super) struct FetchRequest {
 pub(super) struct FetchedFrom {
     pub(super) skill: FetchedSkill,
     pub(super) resolved: String,
-    /// Whether the cache had it, so that nobody was asked.
+    /// Whether the cache had it, so that no request was sent.
     pub(super) from_cache: bool,
 }
 

@@ -277,7 +277,7 @@ impl Installer {
                 SkillChange::Added,
                 CurrentSkill::Absent,
             ),
-            // The same files, whoever put them there.
+            // The same files are there already, as a skill of the user's own.
             (Some(stored), None) if stored.digest() == target.locked.digest => {
                 let current = CurrentSkill::Digest(stored.digest());
                 (target.files.clone(), SkillChange::Unchanged, current)

@@ -264,7 +264,7 @@ fn parse_locked(table: &Table) -> Result<LockedSkill, String> {
                 issuer: field("issuer")?,
             })
         }
-        // That nobody signed it is a decision, too, and never a line that is missing.
+        // A missing line must not count as unsigned: that is recorded, too.
         None if is_set("unsigned") => None,
         None => return Err("has neither a signer nor `unsigned = true`".to_owned()),
     };

@@ -215,7 +215,8 @@ impl Installer {
             Some(Ok(fetched)) => {
                 let is_same = fetched.skill.digest == locked.digest;
                 if !is_same && row.is_verified == Some(true) {
-                    let note = "its source has other files now, so nobody else can install these";
+                    let note =
+                        "its source has other files now, so other machines cannot install these";
                     row.note.get_or_insert(note.to_owned());
                     return Ok(None);
                 }

@@ -2,7 +2,7 @@
 //!
 //! Settings are in `.repertoire/config.toml`; here are only skills. The account has such a file too, for
 //! the skills of all projects. Invariant: the file is a stranger's until its project is trusted. It
-//! names no path outside of the project and no password, and reading it asks nobody.
+//! names no path outside of the project and no password, and reading it sends no request.
 
 use std::{
     collections::BTreeMap,

@@ -17,7 +17,7 @@ const ALIVE_FILE: &str = "alive";
 /// A folder of this process. Those of processes that were killed are deleted by the next one.
 #[derive(Debug)]
 pub(super) struct ScratchFolder {
-    // Dropped last, so that nobody deletes the folder while it is in use.
+    // Other processes delete a folder whose file is not locked.
     folder: TempDir,
     _alive: File,
 }

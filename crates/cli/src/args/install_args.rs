@@ -30,7 +30,7 @@ Sources:
 #[command(next_help_heading = "Source options")]
 #[allow(clippy::struct_excessive_bools, reason = "one field per flag")]
 pub(crate) struct SourceArgs {
-    /// Ask nobody: install what is locked from what was fetched before
+    /// Send no requests: install what is locked from what was fetched before
     #[arg(long)]
     pub(crate) offline: bool,
     /// Allow hosts on private networks

@@ -202,7 +202,7 @@ pub(crate) fn install(
     }
     if !report.from_cache.is_empty() {
         output.print_note(format!(
-            "{} from the cache of earlier downloads, without asking anybody",
+            "{} from the cache of earlier downloads, without a request",
             format_count(report.from_cache.len(), "skill")
         ));
     }

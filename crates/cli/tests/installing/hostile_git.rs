@@ -4,6 +4,7 @@ use std::{
     fs,
     io::Write as _,
     process::{Command, Stdio},
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
 use crate::{
@@ -260,4 +261,67 @@ fn t48_git_ends_with_the_process_that_started_it() {
     child.kill().unwrap();
     child.wait().unwrap();
     wait_for("git to end", &|| !is_running());
+}
+
+#[test]
+fn t52_a_git_server_that_never_ends_is_given_up() {
+    // A pack of one file without end: stored blocks of zeros, which cost the server nothing.
+    let commit = "1".repeat(40);
+    let packet = |text: &[u8]| [format!("{:04x}", text.len() + 4).as_bytes(), text].concat();
+    let asked = AtomicUsize::new(0);
+    let server = RawServer::start(move |request, stream| {
+        if request.path.contains("/info/refs") {
+            let line = format!("{commit} HEAD\0side-band-64k shallow agent=x\n");
+            let body = [
+                packet(b"# service=git-upload-pack\n"),
+                b"0000".to_vec(),
+                packet(line.as_bytes()),
+                b"0000".to_vec(),
+            ];
+            let kind = [(
+                "Content-Type",
+                "application/x-git-upload-pack-advertisement",
+            )];
+            return answer(stream, "200 OK", &kind, &body.concat());
+        }
+        stream.write_all(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-result\r\nConnection: \
+              close\r\n\r\n",
+        )?;
+        stream.write_all(&packet(format!("shallow {commit}").as_bytes()))?;
+        stream.write_all(b"0000")?;
+        if asked.fetch_add(1, Ordering::SeqCst) == 0 {
+            // The first answer only says how deep the history is.
+            return Ok(());
+        }
+        stream.write_all(&packet(b"NAK\n"))?;
+        // A blob of 2^40 bytes.
+        let mut head = b"\x01PACK\0\0\0\x02\0\0\0\x01".to_vec();
+        head.extend([0xb0, 0x80, 0x80, 0x80, 0x80, 0x40, 0x78, 0x01]);
+        stream.write_all(&packet(&head))?;
+        let zeros = vec![0; 60_000];
+        let block = [
+            &[1, 0][..],
+            &60_000_u16.to_le_bytes(),
+            &(!60_000_u16).to_le_bytes(),
+            &zeros,
+        ];
+        let block = packet(&block.concat());
+        // Far more than any limit; the client has to leave.
+        for _ in 0..40_000 {
+            stream.write_all(&block)?;
+        }
+        Ok(())
+    });
+    let user = User::new();
+    // Either bound may end it first: that of the file that git writes, or that of its folder.
+    user.run(&["add", &format!("{}/r.git", server.url)])
+        .refused("refused_content", "refused");
+    user.has_nothing(&user.path("home"));
+    let scratch = user.account().join("cache/fetch");
+    assert!(
+        scratch
+            .read_dir()
+            .map_or(true, |mut all| all.next().is_none())
+    );
 }
